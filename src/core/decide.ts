@@ -1,0 +1,367 @@
+/**
+ * What a record becomes when somebody claims, settles, renews, sweeps, reaps or resolves it.
+ *
+ * Pure: a record, a request and a time in; an outcome and the record to write out. Stores that
+ * can decide in the process (memory, SQLite) run exactly this code under their own lock. Stores
+ * that decide in SQL or in a script restate it, and the store cases hold them to it.
+ */
+import { nextState, type MoveName, type RecordState, type StoredRecord } from './record.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  Lease,
+  RecordView,
+  Renewal,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  SweptRecord,
+  Verdict,
+} from './store.ts'
+
+export interface Decision<Outcome> {
+  readonly outcome: Outcome
+  /** The record to write; absent where nothing changes. */
+  readonly write?: StoredRecord
+}
+
+/** Error codes that a record gets from the engine's own moves, not from the work. */
+export const LAPSED = 'lease_lapsed'
+
+export function decideClaim(
+  record: StoredRecord | undefined,
+  request: ClaimRequest,
+  nowMs: number,
+): Decision<ClaimOutcome> {
+  if (record === undefined) return claimed(fresh(request, nowMs), 'new')
+
+  // Expiry comes before everything else: an expired record is as if it had never been, and its
+  // fingerprint must not refuse a new request.
+  if (isExpired(record, nowMs)) {
+    if (request.afterExpiry === 'refuse') {
+      return { outcome: { kind: 'expired', recordId: record.recordId } }
+    }
+    return claimed(fresh(request, nowMs), 'expired')
+  }
+  // The answer to this very claim was lost on its way: it had won.
+  if (record.state === 'in_progress' && record.token === request.token) {
+    return { outcome: claimed(record, record.attempt === 1 ? 'new' : 'retry').outcome }
+  }
+  // Before the state, so that a different request never learns or changes anything.
+  if (record.fingerprint !== request.fingerprint) {
+    const { recordId, fingerprint } = record
+    return { outcome: { kind: 'mismatch', recordId, fingerprint } }
+  }
+  return claimExisting(record, request, nowMs)
+}
+
+function claimExisting(
+  record: StoredRecord,
+  request: ClaimRequest,
+  nowMs: number,
+): Decision<ClaimOutcome> {
+  const { recordId } = record
+  switch (record.state) {
+    case 'completed':
+      return {
+        outcome: {
+          kind: 'completed',
+          recordId,
+          result: record.result ?? NO_BYTES,
+          expiresAt: new Date(record.expiresAtMs),
+        },
+      }
+    case 'in_progress':
+      if (record.leaseUntilMs > nowMs) {
+        return {
+          outcome: { kind: 'in_progress', recordId, leaseLeftMs: record.leaseUntilMs - nowMs },
+        }
+      }
+      return claimLapsed(record, request, nowMs)
+    case 'failed_retryable':
+      return claimed(again(record, request, { nowMs, lapses: record.lapses, move: 'claim' }), 'retry')
+    case 'unknown':
+      return { outcome: unknownOutcome(record, nowMs, false) }
+    case 'pending':
+      return { outcome: { kind: 'pending', recordId } }
+    case 'expired':
+      // Unreachable: `isExpired` has answered for it.
+      return { outcome: { kind: 'expired', recordId } }
+  }
+}
+
+function claimLapsed(
+  record: StoredRecord,
+  request: ClaimRequest,
+  nowMs: number,
+): Decision<ClaimOutcome> {
+  if (record.onLapse === 'unknown') {
+    const write = lapse(record, nowMs)
+    return { outcome: unknownOutcome(write, nowMs, true), write }
+  }
+  const lapses = record.lapses + 1
+  return claimed(again(record, request, { nowMs, lapses, move: 'take_over' }), 'lapsed')
+}
+
+export function decideSettle(
+  record: StoredRecord | undefined,
+  settlement: Settlement,
+  nowMs: number,
+): Decision<SettleOutcome> {
+  if (record === undefined) return { outcome: { kind: 'fenced', own: false, state: 'absent' } }
+  if (!carries(record, settlement)) {
+    return { outcome: { kind: 'fenced', own: false, state: record.state } }
+  }
+  const state = SETTLED_STATE[settlement.kind]
+  if (record.state === state) return settled(record)
+
+  // A holder may tell what it did for as long as the record carries its token, even after the
+  // record became `unknown`; but doubt, or a mere declaration, settles nothing that is open.
+  const mayMove =
+    nextState(record.state, settlement.kind) === state &&
+    (record.state === 'in_progress' || settlement.kind === 'complete' || isProven(settlement))
+  if (!mayMove) return { outcome: { kind: 'fenced', own: true, state: record.state } }
+
+  const write = applySettlement(record, settlement, nowMs)
+  return { ...settled(write), write }
+}
+
+const SETTLED_STATE = {
+  complete: 'completed',
+  release: 'failed_retryable',
+  doubt: 'unknown',
+} as const satisfies Record<Settlement['kind'], RecordState>
+
+function applySettlement(
+  record: StoredRecord,
+  settlement: Settlement,
+  nowMs: number,
+): StoredRecord {
+  switch (settlement.kind) {
+    case 'complete':
+      return completedWith(record, settlement.result, { nowMs, retentionMs: settlement.retentionMs })
+    case 'release':
+      return {
+        ...record,
+        state: 'failed_retryable',
+        proof: settlement.proof,
+        errorCode: settlement.errorCode,
+        reconcileAtMs: undefined,
+        expiresAtMs: Math.max(record.expiresAtMs, nowMs + settlement.retentionMs),
+      }
+    case 'doubt':
+      return {
+        ...record,
+        state: 'unknown',
+        errorCode: settlement.errorCode,
+        reconcileAtMs: nowMs + settlement.reconcileAfterMs,
+      }
+  }
+}
+
+/** The record with a longer lease, or `undefined` where it has moved on. */
+export function decideRenew(
+  record: StoredRecord | undefined,
+  renewal: Renewal,
+  nowMs: number,
+): StoredRecord | undefined {
+  if (record === undefined || !holds(record, renewal) || record.state !== 'in_progress') {
+    return undefined
+  }
+  return { ...record, leaseUntilMs: nowMs + renewal.leaseMs }
+}
+
+export function decideResolve(
+  record: StoredRecord | undefined,
+  { verdict, retentionMs }: Verdict,
+  nowMs: number,
+): Decision<ResolveOutcome> {
+  if (record === undefined) return { outcome: { kind: 'not_found' } }
+  if (record.state !== 'unknown') return { outcome: { kind: 'not_unknown', state: record.state } }
+
+  const write: StoredRecord =
+    verdict.kind === 'completed'
+      ? // Without a token: the verdict stands, and a late holder must read it, not repeat itself.
+        { ...completedWith(record, verdict.result, { nowMs, retentionMs }), token: NO_TOKEN }
+      : // With its token: if the verdict was wrong and the holder still lives, its `complete` is
+        // the truth, as long as nobody has claimed the key again.
+        {
+          ...record,
+          state: 'failed_retryable',
+          proof: 'proven',
+          reconcileAtMs: undefined,
+          expiresAtMs: Math.max(record.expiresAtMs, nowMs + retentionMs),
+        }
+  return { outcome: { kind: 'resolved', record: toView(write) }, write }
+}
+
+/** The record after its lapse, or `undefined` where its lease is alive or it has none. */
+export function decideSweep(record: StoredRecord, nowMs: number): StoredRecord | undefined {
+  if (record.state !== 'in_progress' || record.leaseUntilMs > nowMs) return undefined
+  return lapse(record, nowMs)
+}
+
+export function toSwept(record: StoredRecord): SweptRecord {
+  const { identity, recordId, tenant, operation, attempt } = record
+  const to = record.state === 'unknown' ? 'unknown' : 'failed_retryable'
+  return { identity, recordId, tenant, operation, attempt, to }
+}
+
+/** `undefined`: keep it. `remove`: its key is free again. Otherwise the record to keep instead. */
+export function decideReap(record: StoredRecord, nowMs: number): StoredRecord | 'remove' | undefined {
+  if (record.state === 'expired' || !isExpired(record, nowMs)) return undefined
+  if (record.afterExpiry === 'new') return 'remove'
+  return { ...record, state: 'expired', result: undefined, token: NO_TOKEN }
+}
+
+export function toView(record: StoredRecord): RecordView {
+  const { token: _token, leaseUntilMs, reconcileAtMs, createdAtMs, lastRunAtMs, ...rest } = record
+  const { completedAtMs, expiresAtMs, ...view } = rest
+  return {
+    ...view,
+    leaseUntil: new Date(leaseUntilMs),
+    reconcileAt: reconcileAtMs === undefined ? undefined : new Date(reconcileAtMs),
+    createdAt: new Date(createdAtMs),
+    lastRunAt: new Date(lastRunAtMs),
+    completedAt: completedAtMs === undefined ? undefined : new Date(completedAtMs),
+    expiresAt: new Date(expiresAtMs),
+  }
+}
+
+const NO_BYTES = new Uint8Array(0)
+
+/** Matches no claim: every real token has 32 characters. */
+const NO_TOKEN = ''
+
+function isExpired(record: StoredRecord, nowMs: number): boolean {
+  if (record.state === 'expired') return true
+  const mayExpire = nextState(record.state, 'expire') !== undefined
+  return mayExpire && record.expiresAtMs <= nowMs
+}
+
+function holds(record: StoredRecord, lease: Lease): boolean {
+  return record.token === lease.token && record.attempt === lease.attempt
+}
+
+function carries(record: StoredRecord, settlement: Settlement): boolean {
+  const { lease } = settlement
+  if (settlement.kind === 'release' && lease.attempt === 0) return record.token === lease.token
+  return holds(record, lease)
+}
+
+function isProven(settlement: Settlement): boolean {
+  return settlement.kind === 'release' && settlement.proof === 'proven'
+}
+
+function settled(record: StoredRecord): Decision<SettleOutcome> {
+  return { outcome: { kind: 'settled', expiresAt: new Date(record.expiresAtMs) } }
+}
+
+function claimed(
+  record: StoredRecord,
+  from: 'new' | 'retry' | 'lapsed' | 'expired',
+): Decision<ClaimOutcome> {
+  const { identity, token, attempt, recordId, recoveryPoint } = record
+  const expiresAt = new Date(record.expiresAtMs)
+  const lease: Lease = { identity, token, attempt }
+  return {
+    outcome: { kind: 'claimed', lease, recordId, from, recoveryPoint, expiresAt },
+    write: record,
+  }
+}
+
+function unknownOutcome(record: StoredRecord, nowMs: number, lapsed: boolean): ClaimOutcome {
+  const reconcileInMs = Math.max(0, (record.reconcileAtMs ?? nowMs) - nowMs)
+  return { kind: 'unknown', recordId: record.recordId, reconcileInMs, lapsed }
+}
+
+function fresh(request: ClaimRequest, nowMs: number): StoredRecord {
+  return {
+    identity: request.identity,
+    recordId: request.recordId,
+    tenant: request.tenant,
+    operation: request.operation,
+    key: request.key,
+    fingerprint: request.fingerprint,
+    state: 'in_progress',
+    attempt: 1,
+    lapses: 0,
+    token: request.token,
+    leaseUntilMs: nowMs + request.leaseMs,
+    onLapse: lapsePolicy(request, 0),
+    afterExpiry: request.afterExpiry,
+    proof: undefined,
+    recoveryPoint: undefined,
+    result: undefined,
+    errorCode: undefined,
+    reconcileAtMs: undefined,
+    createdAtMs: nowMs,
+    lastRunAtMs: nowMs,
+    completedAtMs: undefined,
+    expiresAtMs: nowMs + request.retentionMs,
+  }
+}
+
+function again(
+  record: StoredRecord,
+  request: ClaimRequest,
+  { nowMs, lapses, move }: { nowMs: number; lapses: number; move: MoveName },
+): StoredRecord {
+  if (nextState(record.state, move) !== 'in_progress') {
+    throw new Error(`illegal move: ${record.state} cannot ${move}`)
+  }
+  return {
+    ...record,
+    state: 'in_progress',
+    attempt: record.attempt + 1,
+    lapses,
+    token: request.token,
+    leaseUntilMs: nowMs + request.leaseMs,
+    onLapse: lapsePolicy(request, lapses),
+    afterExpiry: request.afterExpiry,
+    proof: undefined,
+    errorCode: undefined,
+    reconcileAtMs: undefined,
+    lastRunAtMs: nowMs,
+    expiresAtMs: Math.max(record.expiresAtMs, nowMs + request.retentionMs),
+  }
+}
+
+/** Decided when the attempt starts, so that a sweep needs to know nothing of the route. */
+function lapsePolicy(request: ClaimRequest, lapses: number): StoredRecord['onLapse'] {
+  return lapses + 1 >= request.maxAttempts ? 'unknown' : request.onLapse
+}
+
+function lapse(record: StoredRecord, nowMs: number): StoredRecord {
+  if (record.onLapse === 'unknown') {
+    return { ...record, state: 'unknown', errorCode: LAPSED, reconcileAtMs: nowMs }
+  }
+  // Kept as long again as it was promised when the attempt began: a holder that fell silent late
+  // must not leave a record that is already past its expiry.
+  const promisedMs = record.expiresAtMs - record.lastRunAtMs
+  return {
+    ...record,
+    state: 'failed_retryable',
+    lapses: record.lapses + 1,
+    proof: 'proven',
+    errorCode: LAPSED,
+    expiresAtMs: Math.max(record.expiresAtMs, nowMs + promisedMs),
+  }
+}
+
+function completedWith(
+  record: StoredRecord,
+  result: Uint8Array,
+  { nowMs, retentionMs }: { nowMs: number; retentionMs: number },
+): StoredRecord {
+  return {
+    ...record,
+    state: 'completed',
+    result,
+    proof: undefined,
+    errorCode: undefined,
+    reconcileAtMs: undefined,
+    completedAtMs: nowMs,
+    expiresAtMs: Math.max(record.expiresAtMs, nowMs + retentionMs),
+  }
+}

@@ -1,0 +1,139 @@
+/** Every code this package throws. Each has a heading in `docs/reference/errors.md`. */
+export const ERROR_CODES = [
+  'INVALID_OPTIONS',
+  'INVALID_REQUEST',
+  'STORE_FAILED',
+  'OUTCOME_NOT_RECORDED',
+  'ENGINE_CLOSED',
+  'LEASE_LOST',
+  'NOT_EXECUTED',
+  'OUTCOME_UNKNOWN',
+] as const
+
+export type ErrorCode = (typeof ERROR_CODES)[number]
+
+/**
+ * Base of all errors thrown by this package. Branch on `code`, not on the class: two copies of
+ * the package in one process have two classes but one set of codes.
+ */
+export abstract class OncekeyError extends Error {
+  abstract readonly code: ErrorCode
+
+  override get name(): string {
+    return this.constructor.name
+  }
+}
+
+/** An option was missing, out of range, unknown or contradictory. Thrown at construction. */
+export class InvalidOptionsError extends OncekeyError {
+  readonly code = 'INVALID_OPTIONS'
+}
+
+/** A tenant, operation, key or fingerprint that no record can be kept under. Nothing was recorded. */
+export class InvalidRequestError extends OncekeyError {
+  readonly code = 'INVALID_REQUEST'
+}
+
+/**
+ * Why a store call failed: `unavailable` says nothing about what it did; `rejected` says that it
+ * wrote nothing because one of the rows cannot be stored (so its neighbours may be tried alone);
+ * `overloaded` says that it was never sent.
+ */
+export type StoreFailure = 'unavailable' | 'rejected' | 'overloaded'
+
+/** The store could not answer, so the work did not run. `cause` says why. */
+export class StoreFailedError extends OncekeyError {
+  readonly code = 'STORE_FAILED'
+  readonly store: string
+  readonly operation: string
+  readonly failure: StoreFailure
+
+  constructor(details: {
+    readonly store: string
+    readonly operation: string
+    readonly failure?: StoreFailure
+    readonly cause: unknown
+  }) {
+    const failure = details.failure ?? 'unavailable'
+    super(`${details.store} store failed to ${details.operation} (${failure})${why(details.cause)}`, {
+      cause: details.cause,
+    })
+    this.store = details.store
+    this.operation = details.operation
+    this.failure = failure
+  }
+}
+
+/**
+ * The work ran, but its result could not be recorded in time. It is still being recorded in the
+ * background; until then nobody may report it as done.
+ */
+export class OutcomeNotRecordedError extends OncekeyError {
+  readonly code = 'OUTCOME_NOT_RECORDED'
+  readonly recordId: string
+
+  constructor(recordId: string, cause: unknown) {
+    super(`the work of record ${recordId} ran, but its result is not recorded yet`, { cause })
+    this.recordId = recordId
+  }
+}
+
+/** `engine.close()` was called: no new work is taken. */
+export class EngineClosedError extends OncekeyError {
+  readonly code = 'ENGINE_CLOSED'
+
+  constructor() {
+    super('the engine is closing and takes no new work; another node, or a later retry, will')
+  }
+}
+
+/** The lease under which this work ran is gone, so another attempt may be running. */
+export class LeaseLostError extends OncekeyError {
+  readonly code = 'LEASE_LOST'
+  readonly recordId: string
+
+  constructor(recordId: string) {
+    super(`the lease on record ${recordId} is lost; stop before the next outside effect`)
+    this.recordId = recordId
+  }
+}
+
+/**
+ * Throw this from a handler that failed **before** it had any effect. It is proof that the key
+ * may be run again, even where an outside effect had been prepared.
+ */
+export class NotExecutedError extends OncekeyError {
+  readonly code = 'NOT_EXECUTED'
+
+  constructor(message = 'the work was not executed', options?: ErrorOptions) {
+    super(message, options)
+  }
+}
+
+/**
+ * Throw this from a handler that cannot know whether its effect happened. The key becomes
+ * `unknown`: nobody runs it again until a verdict is given.
+ */
+export class OutcomeUnknownError extends OncekeyError {
+  readonly code = 'OUTCOME_UNKNOWN'
+
+  constructor(message = 'the outcome of the work is unknown', options?: ErrorOptions) {
+    super(message, options)
+  }
+}
+
+export function isOncekeyError(error: unknown): error is OncekeyError {
+  if (!(error instanceof Error && 'code' in error)) return false
+  return ERROR_CODES.some((code) => code === error.code)
+}
+
+export function hasCode<Code extends ErrorCode>(
+  error: unknown,
+  code: Code,
+): error is OncekeyError & { readonly code: Code } {
+  return isOncekeyError(error) && error.code === code
+}
+
+function why(cause: unknown): string {
+  return cause instanceof Error ? `: ${cause.message}` : ''
+}

@@ -1,0 +1,59 @@
+import { InvalidOptionsError } from './errors.ts'
+
+/** A misspelt option that is silently ignored is a promise silently broken. */
+export function rejectUnknownOptions(
+  where: string,
+  options: object,
+  known: readonly string[],
+): void {
+  if (options === null || typeof options !== 'object') {
+    throw new InvalidOptionsError(`${where} takes an options object, got ${describe(options)}`)
+  }
+  for (const name of Object.keys(options)) {
+    if (known.includes(name)) continue
+    throw new InvalidOptionsError(
+      `${where} has no option "${name}"; it knows ${known.toSorted().join(', ')}`,
+    )
+  }
+}
+
+/** A whole number within bounds, or the default where nothing was given. */
+export function wholeNumber(
+  where: string,
+  value: unknown,
+  { fallback, min, max }: { readonly fallback: number; readonly min: number; readonly max: number },
+): number {
+  if (value === undefined) return fallback
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= min && value <= max) {
+    return value
+  }
+  throw new InvalidOptionsError(
+    `${where} must be a whole number from ${min} to ${max}, got ${describe(value)}`,
+  )
+}
+
+/** One of a few words, or the default where nothing was given. */
+export function oneOf<Word extends string>(
+  where: string,
+  value: unknown,
+  { fallback, words }: { readonly fallback: Word; readonly words: readonly Word[] },
+): Word {
+  if (value === undefined) return fallback
+  const word = words.find((candidate) => candidate === value)
+  if (word !== undefined) return word
+  throw new InvalidOptionsError(
+    `${where} must be ${words.map((w) => `'${w}'`).join(' or ')}, got ${describe(value)}`,
+  )
+}
+
+/** A function, or `undefined` where nothing was given. */
+export function optionalFunction(where: string, value: unknown): void {
+  if (value === undefined || typeof value === 'function') return
+  throw new InvalidOptionsError(`${where} must be a function, got ${describe(value)}`)
+}
+
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(value)
+  if (value === null || typeof value !== 'object') return String(value)
+  return Array.isArray(value) ? 'an array' : 'an object'
+}

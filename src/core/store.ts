@@ -1,0 +1,225 @@
+import type { AfterExpiry, OnLapse, Proof, RecordState } from './record.ts'
+
+/**
+ * Where records live. A store moves opaque bytes: it never learns that a result is an HTTP reply.
+ *
+ * Calls take batches, because a durable write costs the same for one row as for fifty. The answers
+ * come in the order of the requests. A call that throws says nothing about what it wrote, unless
+ * its `StoreFailedError` says `rejected`; every call may therefore be repeated with the same
+ * tokens, and a repeat recognises itself.
+ *
+ * Every store must pass the cases in `testing/store-cases.ts`: what is written there is the
+ * contract, and this interface is only its shape.
+ */
+export interface Store {
+  /** Short and stable, for logs and test names: `memory`, `sqlite`. */
+  readonly name: string
+
+  /** How the engine should batch for this store. */
+  readonly batching?: StoreBatching
+
+  /**
+   * Takes keys for their callers, or says who has them. Of any number of racing claims on one
+   * key, exactly one gets `claimed`. Commits alone, never inside a caller's transaction. A claim
+   * that meets a lapsed lease makes the move the record's `onLapse` asks for. A claim that is
+   * answered from a finished record writes nothing.
+   */
+  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]>
+
+  /** Ends leases. Writes only while the record still carries the lease's token and attempt. */
+  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]>
+
+  /** Prolongs leases, from now. `false` where the record has moved on. */
+  renew(renewals: readonly Renewal[]): Promise<boolean[]>
+
+  /** Gives `unknown` records their verdict. */
+  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]>
+
+  /** Moves at most `limit` lapsed records on, as their `onLapse` says. Safe on every node at once. */
+  sweep(request: { readonly limit: number }): Promise<SweptRecord[]>
+
+  /** Removes at most `limit` expired records. Never one that is `unknown` or in use. */
+  reap(request: { readonly limit: number }): Promise<ReapReport>
+
+  read(ref: RecordRef): Promise<RecordView | undefined>
+
+  /** Records in one state, by last run (oldest first), at most `limit`. */
+  list(query: ListQuery): Promise<RecordView[]>
+
+  /**
+   * Present where the store can commit a key together with the caller's own rows.
+   *
+   * Opens a transaction, hands it to `work`, records the result that `work` returns as the last
+   * statement, and commits. If `work` throws, everything is rolled back and the error passes
+   * through. If the lease is lost, everything is rolled back and the outcome is `fenced`.
+   */
+  transaction?(
+    lease: Lease,
+    work: (tx: unknown) => Completion | Promise<Completion>,
+  ): Promise<SettleOutcome>
+
+  /** Frees what the store opened itself. Calls after it fail. */
+  close?(): Promise<void>
+}
+
+export interface StoreBatching {
+  /** Rows in one call at the most. */
+  readonly rowsMax?: number
+  /** Calls of one kind under way at the same time. */
+  readonly flushesMax?: number
+}
+
+/** Proof of holding a key: the record takes orders only from its own token and attempt. */
+export interface Lease {
+  readonly identity: string
+  readonly token: string
+  readonly attempt: number
+}
+
+export interface ClaimRequest {
+  readonly identity: string
+  readonly tenant: string
+  readonly operation: string
+  readonly key: string
+  readonly fingerprint: string
+  /** Becomes the record's id if this claim creates it. */
+  readonly recordId: string
+  /** Random, 128 bits, new for every claim: how a repeated claim recognises its own success. */
+  readonly token: string
+  readonly leaseMs: number
+  readonly retentionMs: number
+  readonly onLapse: OnLapse
+  /** How many attempts may fall silent before the record becomes `unknown` whatever `onLapse`. */
+  readonly maxAttempts: number
+  readonly afterExpiry: AfterExpiry
+}
+
+export type ClaimOutcome =
+  | {
+      readonly kind: 'claimed'
+      readonly lease: Lease
+      readonly recordId: string
+      /** `expired`: in place of an expired record. `lapsed`: taken from a silent holder. */
+      readonly from: 'new' | 'retry' | 'lapsed' | 'expired'
+      readonly recoveryPoint: string | undefined
+      readonly expiresAt: Date
+    }
+  | {
+      readonly kind: 'completed'
+      readonly recordId: string
+      readonly result: Uint8Array
+      readonly expiresAt: Date
+    }
+  | { readonly kind: 'in_progress'; readonly recordId: string; readonly leaseLeftMs: number }
+  | { readonly kind: 'pending'; readonly recordId: string }
+  | {
+      readonly kind: 'unknown'
+      readonly recordId: string
+      readonly reconcileInMs: number
+      /** This very claim found the lease lapsed and moved the record to `unknown`. */
+      readonly lapsed: boolean
+    }
+  /** The key was used for another request. `fingerprint` is the one on record. */
+  | { readonly kind: 'mismatch'; readonly recordId: string; readonly fingerprint: string }
+  /** The record has expired and the claim asked for `afterExpiry: 'refuse'`. */
+  | { readonly kind: 'expired'; readonly recordId: string }
+
+export interface Completion {
+  readonly result: Uint8Array
+  /** Kept this long from now; an expiry published earlier never moves back. */
+  readonly retentionMs: number
+}
+
+export type Settlement =
+  | ({ readonly kind: 'complete'; readonly lease: Lease } & Completion)
+  | {
+      readonly kind: 'release'
+      /** `attempt: 0` matches any attempt of the token: for a claim whose answer never came. */
+      readonly lease: Lease
+      readonly proof: Proof
+      readonly errorCode: string | undefined
+      readonly retentionMs: number
+    }
+  | {
+      readonly kind: 'doubt'
+      readonly lease: Lease
+      readonly errorCode: string | undefined
+      readonly reconcileAfterMs: number
+    }
+
+export type SettleOutcome =
+  /** The record is as the settlement says: by this call, or by an earlier one of the same lease. */
+  | { readonly kind: 'settled'; readonly expiresAt: Date }
+  /**
+   * Nothing was written. `own` is true where the record still carries this lease's token but has
+   * moved on (so a `release` that meets its own `complete` learns that it had committed).
+   */
+  | { readonly kind: 'fenced'; readonly own: boolean; readonly state: RecordState | 'absent' }
+
+export interface Renewal extends Lease {
+  readonly leaseMs: number
+}
+
+/** A record by its opaque id, or by its identity hash. */
+export type RecordRef =
+  | { readonly recordId: string; readonly identity?: never }
+  | { readonly identity: string; readonly recordId?: never }
+
+export interface Verdict {
+  readonly ref: RecordRef
+  readonly verdict:
+    | { readonly kind: 'completed'; readonly result: Uint8Array }
+    | { readonly kind: 'failed_retryable' }
+  readonly retentionMs: number
+}
+
+export type ResolveOutcome =
+  | { readonly kind: 'resolved'; readonly record: RecordView }
+  | { readonly kind: 'not_unknown'; readonly state: RecordState }
+  | { readonly kind: 'not_found' }
+
+export interface SweptRecord {
+  readonly identity: string
+  readonly recordId: string
+  readonly tenant: string
+  readonly operation: string
+  readonly attempt: number
+  readonly to: 'unknown' | 'failed_retryable'
+}
+
+export interface ReapReport {
+  /** Records removed. */
+  readonly removed: number
+  /** Records kept without their result, so that their key stays refused. */
+  readonly expired: number
+}
+
+export interface ListQuery {
+  readonly state: RecordState
+  readonly limit: number
+}
+
+/** A record as shown to people and tools: everything but the fence. */
+export interface RecordView {
+  readonly identity: string
+  readonly recordId: string
+  readonly tenant: string
+  readonly operation: string
+  readonly key: string
+  readonly fingerprint: string
+  readonly state: RecordState
+  readonly attempt: number
+  readonly lapses: number
+  readonly onLapse: OnLapse
+  readonly afterExpiry: AfterExpiry
+  readonly proof: Proof | undefined
+  readonly recoveryPoint: string | undefined
+  readonly result: Uint8Array | undefined
+  readonly errorCode: string | undefined
+  readonly leaseUntil: Date
+  readonly reconcileAt: Date | undefined
+  readonly createdAt: Date
+  readonly lastRunAt: Date
+  readonly completedAt: Date | undefined
+  readonly expiresAt: Date
+}

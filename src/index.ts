@@ -1,0 +1,1 @@
+export { memoryStore } from './stores/memory/memory-store.ts'

@@ -1,0 +1,150 @@
+import { systemClock, type Clock } from '../../core/clock.ts'
+import {
+  decideClaim,
+  decideReap,
+  decideRenew,
+  decideResolve,
+  decideSettle,
+  decideSweep,
+  toSwept,
+  toView,
+} from '../../core/decide.ts'
+import { rejectUnknownOptions } from '../../core/options.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  ListQuery,
+  ReapReport,
+  RecordRef,
+  RecordView,
+  Renewal,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  Store,
+  SweptRecord,
+  Verdict,
+} from '../../core/store.ts'
+import { warnOnce } from '../../core/warn.ts'
+
+export interface MemoryStoreOptions {
+  /** For tests. @default the system's clock */
+  clock?: Clock
+}
+
+/**
+ * Keeps records in this process: for tests and for trying things out. Nothing survives a restart
+ * and no other process sees it, so it makes no production API safe to retry.
+ */
+export function memoryStore(options: MemoryStoreOptions = {}): Store {
+  rejectUnknownOptions('memoryStore', options, ['clock'])
+  if (options.clock === undefined && process.env['NODE_ENV'] === 'production') {
+    warnOnce(
+      'memoryStore forgets every key when the process restarts and shares none with other ' +
+        'processes: use a durable store (oncekey/sqlite, …) in production',
+    )
+  }
+  return new MemoryStore(options.clock ?? systemClock)
+}
+
+class MemoryStore implements Store {
+  readonly name = 'memory'
+  readonly #clock: Clock
+  readonly #records = new Map<string, StoredRecord>()
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  // Every method below does its work without an `await` in between: that is the lock.
+
+  async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    const nowMs = this.#clock.nowMs()
+    return requests.map((request) => {
+      const decision = decideClaim(this.#records.get(request.identity), request, nowMs)
+      return this.#apply(decision.write, decision.outcome)
+    })
+  }
+
+  async settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+    const nowMs = this.#clock.nowMs()
+    return settlements.map((settlement) => {
+      const record = this.#records.get(settlement.lease.identity)
+      const decision = decideSettle(record, copyResult(settlement), nowMs)
+      return this.#apply(decision.write, decision.outcome)
+    })
+  }
+
+  async renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+    const nowMs = this.#clock.nowMs()
+    return renewals.map((renewal) => {
+      const write = decideRenew(this.#records.get(renewal.identity), renewal, nowMs)
+      return this.#apply(write, write !== undefined)
+    })
+  }
+
+  async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    const nowMs = this.#clock.nowMs()
+    return verdicts.map((verdict) => {
+      const decision = decideResolve(this.#find(verdict.ref), verdict, nowMs)
+      return this.#apply(decision.write, decision.outcome)
+    })
+  }
+
+  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    const nowMs = this.#clock.nowMs()
+    const swept: SweptRecord[] = []
+    for (const record of this.#records.values()) {
+      if (swept.length === limit) break
+      const write = decideSweep(record, nowMs)
+      if (write !== undefined) swept.push(this.#apply(write, toSwept(write)))
+    }
+    return swept
+  }
+
+  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
+    const nowMs = this.#clock.nowMs()
+    let removed = 0
+    let expired = 0
+    for (const record of this.#records.values()) {
+      if (removed + expired === limit) break
+      const decision = decideReap(record, nowMs)
+      if (decision === 'remove') removed += Number(this.#records.delete(record.identity))
+      else if (decision !== undefined) expired += this.#apply(decision, 1)
+    }
+    return { removed, expired }
+  }
+
+  async read(ref: RecordRef): Promise<RecordView | undefined> {
+    const record = this.#find(ref)
+    return record && toView(record)
+  }
+
+  async list({ state, limit }: ListQuery): Promise<RecordView[]> {
+    return [...this.#records.values()]
+      .filter((record) => record.state === state)
+      .sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
+      .slice(0, limit)
+      .map(toView)
+  }
+
+  #find(ref: RecordRef): StoredRecord | undefined {
+    if (ref.identity !== undefined) return this.#records.get(ref.identity)
+    for (const record of this.#records.values()) {
+      if (record.recordId === ref.recordId) return record
+    }
+    return undefined
+  }
+
+  #apply<Outcome>(write: StoredRecord | undefined, outcome: Outcome): Outcome {
+    if (write !== undefined) this.#records.set(write.identity, write)
+    return outcome
+  }
+}
+
+/** The caller may reuse its buffer; a stored result may not change under it. */
+function copyResult(settlement: Settlement): Settlement {
+  if (settlement.kind !== 'complete') return settlement
+  return { ...settlement, result: settlement.result.slice() }
+}
