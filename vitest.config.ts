@@ -1,0 +1,26 @@
+import { defineConfig } from 'vitest/config'
+
+/** Real processes, installs and long random runs: left out of `npm run test:unit`. */
+const SLOW = ['test/process/**', 'test/package/**', 'test/simulation/**']
+
+export default defineConfig({
+  test: {
+    // A process of its own for each test file: SQLite handles, warnings and signal handlers of
+    // one file never reach another.
+    pool: 'forks',
+    // All cores, where the default would leave one idle: most of these tests wait, not compute.
+    maxWorkers: '100%',
+    testTimeout: 30_000,
+    hookTimeout: 30_000,
+    projects: [
+      {
+        extends: true,
+        test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: SLOW },
+      },
+      {
+        extends: true,
+        test: { name: 'slow', include: SLOW.map((folder) => `${folder}/*.test.ts`) },
+      },
+    ],
+  },
+})
