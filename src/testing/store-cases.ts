@@ -1,0 +1,30 @@
+import { claimCases } from './store-cases/claim-cases.ts'
+import { lapseCases, lateHolderCases, sweepCases } from './store-cases/lapse-cases.ts'
+import { identityCases, readingCases } from './store-cases/reading-cases.ts'
+import { reapCases, retentionCases } from './store-cases/retention-cases.ts'
+import { renewCases, settleCases } from './store-cases/settle-cases.ts'
+import type { StoreCase } from './store-cases/store-case.ts'
+import { transactionCases } from './store-cases/transaction-cases.ts'
+import { verdictCases } from './store-cases/verdict-cases.ts'
+
+/**
+ * What every store must do. Data, not `it()` calls, so that any test runner, and an author of a
+ * store outside this repository, can run the same list: each case on a fresh, empty store.
+ */
+export const storeCases: readonly StoreCase[] = [
+  ...claimCases,
+  ...settleCases,
+  ...renewCases,
+  ...lapseCases,
+  ...lateHolderCases,
+  ...sweepCases,
+  ...verdictCases,
+  ...retentionCases,
+  ...reapCases,
+  ...readingCases,
+  ...identityCases,
+  ...transactionCases,
+]
+
+export { claimRequest, claimRequests } from './store-cases/store-case.ts'
+export type { StoreCase, StoreFixture } from './store-cases/store-case.ts'

@@ -1,0 +1,243 @@
+import assert from 'node:assert/strict'
+import { newToken } from '../../core/identity.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequest,
+  claimRequests,
+  completeOf,
+  doubtOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  race,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  tally,
+  viewOf,
+  type StoreCase,
+} from './store-case.ts'
+
+const MIB = 1024 * 1024
+
+export const claimCases: readonly StoreCase[] = [
+  {
+    name: 'gives a free key to exactly one of many racing claims',
+    async run({ store }) {
+      const outcomes = await race(20, () => claim(store))
+      assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 19 })
+      assert.equal(new Set(outcomes.map((outcome) => outcome.recordId)).size, 1)
+    },
+  },
+  {
+    name: 'gives a key that comes twice in one batch to one of the two',
+    async run({ store }) {
+      const outcomes = await store.claim([claimRequest(), claimRequest()])
+      assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 1 })
+    },
+  },
+  {
+    name: 'gives racing batches that overlap each key once',
+    async run({ store }) {
+      const batches = await race(8, () => store.claim(claimRequests(25).reverse()))
+      assert.deepEqual(tally(batches.flat()), { claimed: 25, in_progress: 175 })
+    },
+  },
+  {
+    name: 'takes two hundred keys in one batch',
+    async run({ store }) {
+      const requests = claimRequests(200)
+      const outcomes = await store.claim(requests)
+      const ids = outcomes.map((outcome) => ofKind(outcome, 'claimed').recordId)
+      assert.deepEqual(
+        ids,
+        requests.map((request) => request.recordId),
+      )
+    },
+  },
+  {
+    name: 'answers a batch in the order of its requests',
+    async run({ store }) {
+      await finish(store, { key: 'done' })
+      await hold(store, { key: 'held' })
+      await settle(store, doubtOf(await hold(store, { key: 'doubtful' })))
+      const outcomes = await store.claim([
+        claimRequest({ key: 'free-1' }),
+        claimRequest({ key: 'done' }),
+        claimRequest({ key: 'held' }),
+        claimRequest({ key: 'free-2' }),
+        claimRequest({ key: 'done', fingerprint: 'other' }),
+        claimRequest({ key: 'doubtful' }),
+      ])
+      assert.deepEqual(
+        outcomes.map((outcome) => outcome.kind),
+        ['claimed', 'completed', 'in_progress', 'claimed', 'mismatch', 'unknown'],
+      )
+    },
+  },
+  {
+    name: 'answers an empty batch with nothing',
+    async run({ store }) {
+      assert.deepEqual(await store.claim([]), [])
+      assert.deepEqual(await store.settle([]), [])
+      assert.deepEqual(await store.renew([]), [])
+      assert.deepEqual(await store.resolve([]), [])
+    },
+  },
+  {
+    name: 'tells the winner its lease, its record and its expiry',
+    async run({ store, clock }) {
+      const request = claimRequest()
+      const [outcome] = await store.claim([request])
+      assert.deepEqual(outcome, {
+        kind: 'claimed',
+        lease: { identity: request.identity, token: request.token, attempt: 1 },
+        recordId: request.recordId,
+        from: 'new',
+        recoveryPoint: undefined,
+        expiresAt: new Date(clock.nowMs() + RETENTION_MS),
+      })
+    },
+  },
+  {
+    name: 'tells a duplicate how much of the lease is left',
+    async run({ store, clock }) {
+      await hold(store)
+      clock.advance(3000)
+      assert.equal(ofKind(await claim(store), 'in_progress').leaseLeftMs, LEASE_MS - 3000)
+    },
+  },
+  {
+    name: 'recognises a claim that is repeated with its own token as the winner',
+    async run({ store }) {
+      const request = claimRequest()
+      const first = await store.claim([request])
+      assert.deepEqual(await store.claim([request]), first)
+      assert.equal((await viewOf(store, request)).attempt, 1)
+    },
+  },
+  {
+    name: 'recognises a repeated claim of a later attempt as the winner, too',
+    async run({ store }) {
+      await settle(store, releaseOf(await hold(store)))
+      const token = newToken()
+      const second = ofKind(await claim(store, { token }), 'claimed')
+      const repeated = ofKind(await claim(store, { token }), 'claimed')
+      assert.deepEqual([second.lease, second.from], [repeated.lease, 'retry'])
+      assert.deepEqual([repeated.lease.attempt, repeated.from], [2, 'retry'])
+    },
+  },
+  {
+    name: 'gives a released key to one of many racing claims as the next attempt of its record',
+    async run({ store }) {
+      const first = ofKind(await claim(store), 'claimed')
+      await settle(store, releaseOf(first.lease))
+      const outcomes = await race(10, () => claim(store))
+      assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 9 })
+      const second = outcomes.find((outcome) => outcome.kind === 'claimed')!
+      assert.deepEqual([second.lease.attempt, second.from], [2, 'retry'])
+      assert.equal(second.recordId, first.recordId)
+    },
+  },
+  {
+    name: 'forgets the last error when a new attempt starts',
+    async run({ store }) {
+      const lease = await hold(store)
+      await settle(store, releaseOf(lease, 'declared'))
+      const released = await viewOf(store, lease)
+      assert.deepEqual([released.errorCode, released.proof], ['refused', 'declared'])
+      await hold(store)
+      const retried = await viewOf(store, lease)
+      assert.deepEqual([retried.errorCode, retried.proof], [undefined, undefined])
+    },
+  },
+  ...mismatchCases(),
+  ...replayCases(),
+]
+
+function mismatchCases(): StoreCase[] {
+  const mismatch = (name: string, prepare: StoreCase['run']): StoreCase => ({
+    name: `refuses another request under the key ${name}, and changes nothing`,
+    async run(fixture) {
+      const { store } = fixture
+      await prepare(fixture)
+      const before = await viewOf(store, claimRequest())
+      const { recordId } = before
+      assert.deepEqual(await claim(store, { fingerprint: 'other' }), {
+        kind: 'mismatch',
+        recordId,
+        fingerprint: 'fingerprint-1',
+      })
+      assert.deepEqual(await store.read({ recordId }), before)
+    },
+  })
+  return [
+    mismatch('while it is held', async ({ store }) => {
+      await hold(store)
+    }),
+    mismatch('once it is completed', async ({ store }) => {
+      await finish(store)
+    }),
+    mismatch('once it is released', async ({ store }) => {
+      await settle(store, releaseOf(await hold(store)))
+    }),
+    mismatch('while its outcome is unknown', async ({ store }) => {
+      await settle(store, doubtOf(await hold(store)))
+    }),
+    mismatch('after its lease lapsed', async ({ store, clock }) => {
+      await hold(store, { onLapse: 'rerun' })
+      clock.advance(LEASE_MS)
+    }),
+  ]
+}
+
+function replayCases(): StoreCase[] {
+  const replays = (what: string, result: () => Uint8Array): StoreCase => ({
+    name: `replays the same bytes: ${what}`,
+    async run({ store, clock }) {
+      const lease = await finish(store, {}, result())
+      const replay = ofKind(await claim(store), 'completed')
+      assertBytes(replay.result, result())
+      assert.deepEqual(replay.expiresAt, new Date(clock.nowMs() + RETENTION_MS))
+      assertBytes((await viewOf(store, lease)).result, result())
+    },
+  })
+  return [
+    replays('text', () => bytes('{"id":"pay_1","note":"Grüße 🎉"}')),
+    replays('every byte there is', () => Uint8Array.from({ length: 256 }, (_, n) => n)),
+    replays('none at all', () => new Uint8Array(0)),
+    replays('one mebibyte', () => new Uint8Array(MIB).map((_, n) => (n * 31) % 251)),
+    {
+      name: 'keeps its own copy of a result, whatever becomes of the buffer it came in',
+      async run({ store }) {
+        // A view into a larger buffer, as Node hands them out: its neighbours must not leak in.
+        const buffer = bytes('xx first xx')
+        await finish(store, {}, buffer.subarray(3, 8))
+        buffer.fill(0)
+        assertBytes(ofKind(await claim(store), 'completed').result, bytes('first'))
+      },
+    },
+    {
+      name: 'writes nothing when it replays',
+      async run({ store, clock }) {
+        const lease = await finish(store)
+        const before = await viewOf(store, lease)
+        clock.advance(1000)
+        await claim(store, { leaseMs: 1, retentionMs: 10 * RETENTION_MS, onLapse: 'rerun' })
+        assert.deepEqual(await viewOf(store, lease), before)
+      },
+    },
+    {
+      name: 'replays to the holder itself when it claims again with its own token',
+      async run({ store }) {
+        const token = newToken()
+        const lease = await hold(store, { token })
+        await settle(store, completeOf(lease, bytes('mine')))
+        assertBytes(ofKind(await claim(store, { token }), 'completed').result, bytes('mine'))
+      },
+    },
+  ]
+}

@@ -1,0 +1,264 @@
+import assert from 'node:assert/strict'
+import { newToken } from '../../core/identity.ts'
+import type { Lease, Store } from '../../core/store.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequests,
+  completeOf,
+  doubtOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  only,
+  race,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  tally,
+  viewOf,
+  type StoreCase,
+} from './store-case.ts'
+
+export const lapseCases: readonly StoreCase[] = [
+  {
+    name: 'holds a lease until its very last millisecond',
+    async run({ store, clock }) {
+      await hold(store, { onLapse: 'rerun' })
+      clock.advance(LEASE_MS - 1)
+      assert.equal(ofKind(await claim(store), 'in_progress').leaseLeftMs, 1)
+      assert.deepEqual(await store.sweep({ limit: 10 }), [])
+      clock.advance(1)
+      ofKind(await claim(store), 'claimed')
+    },
+  },
+  {
+    name: 'makes a lapsed key unknown at the first claim that meets it',
+    async run({ store, clock }) {
+      const lease = await hold(store)
+      clock.advance(LEASE_MS)
+      assert.equal(ofKind(await claim(store), 'unknown').lapsed, true)
+      assert.equal(ofKind(await claim(store), 'unknown').lapsed, false)
+      const view = await viewOf(store, lease)
+      assert.deepEqual([view.state, view.errorCode], ['unknown', 'lease_lapsed'])
+      assert.deepEqual(view.reconcileAt, new Date(clock.nowMs()))
+    },
+  },
+  {
+    name: 'tells one of many racing claims that it found the lapse',
+    async run({ store, clock }) {
+      await hold(store)
+      clock.advance(LEASE_MS)
+      const outcomes = await race(10, () => claim(store))
+      const lapses = outcomes.map((outcome) => ofKind(outcome, 'unknown').lapsed)
+      assert.equal(lapses.filter(Boolean).length, 1)
+    },
+  },
+  ...(['rerun', 'resume'] as const).map((onLapse): StoreCase => ({
+    name: `gives a lapsed key to one of many racing claims where it says ${onLapse}`,
+    async run({ store, clock }) {
+      const first = ofKind(await claim(store, { onLapse }), 'claimed')
+      clock.advance(LEASE_MS)
+      const outcomes = await race(10, () => claim(store, { onLapse }))
+      assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 9 })
+      const second = outcomes.find((outcome) => outcome.kind === 'claimed')!
+      assert.deepEqual([second.lease.attempt, second.from], [2, 'lapsed'])
+      assert.equal(second.recordId, first.recordId)
+      assert.equal((await viewOf(store, first.lease)).lapses, 1)
+    },
+  })),
+  {
+    name: 'goes by the lapse policy of the claim that held the key, not of the one that asks',
+    async run({ store, clock }) {
+      await hold(store, { key: 'cautious', onLapse: 'unknown' })
+      await hold(store, { key: 'repeatable', onLapse: 'rerun' })
+      clock.advance(LEASE_MS)
+      ofKind(await claim(store, { key: 'cautious', onLapse: 'rerun' }), 'unknown')
+      ofKind(await claim(store, { key: 'repeatable', onLapse: 'unknown' }), 'claimed')
+    },
+  },
+  {
+    name: 'stops taking over once maxAttempts holders fell silent',
+    async run({ store, clock }) {
+      const policy = { onLapse: 'rerun', maxAttempts: 3 } as const
+      for (let attempt = 1; attempt <= 3; attempt++) {
+        assert.equal((await hold(store, policy)).attempt, attempt)
+        clock.advance(LEASE_MS)
+      }
+      ofKind(await claim(store, policy), 'unknown')
+    },
+  },
+  {
+    name: 'counts the lapses that a sweep found, too',
+    async run({ store, clock }) {
+      const policy = { onLapse: 'rerun', maxAttempts: 2 } as const
+      for (const to of ['failed_retryable', 'unknown']) {
+        await hold(store, policy)
+        clock.advance(LEASE_MS)
+        assert.equal(only(await store.sweep({ limit: 10 })).to, to)
+      }
+    },
+  },
+  {
+    name: 'does not count the retries of a client as lapses',
+    async run({ store, clock }) {
+      const policy = { onLapse: 'rerun', maxAttempts: 2 } as const
+      for (let retry = 0; retry < 5; retry++) {
+        await settle(store, releaseOf(await hold(store, policy)))
+      }
+      const lease = await hold(store, policy)
+      assert.equal((await viewOf(store, lease)).lapses, 0)
+      clock.advance(LEASE_MS)
+      assert.equal(ofKind(await claim(store, policy), 'claimed').from, 'lapsed')
+    },
+  },
+]
+
+/** A key that became unknown because its holder fell silent; the holder is alive after all. */
+async function lapsedHolder(store: Store, clock: { advance(ms: number): void }): Promise<Lease> {
+  const lease = await hold(store)
+  clock.advance(LEASE_MS)
+  ofKind(await claim(store), 'unknown')
+  return lease
+}
+
+export const lateHolderCases: readonly StoreCase[] = [
+  {
+    name: 'takes the late complete of the holder itself as the verdict on an unknown key',
+    async run({ store, clock }) {
+      const lease = await lapsedHolder(store, clock)
+      ofKind(await settle(store, completeOf(lease, bytes('late'))), 'settled')
+      assertBytes(ofKind(await claim(store), 'completed').result, bytes('late'))
+      const view = await viewOf(store, lease)
+      assert.deepEqual([view.errorCode, view.reconcileAt], [undefined, undefined])
+    },
+  },
+  {
+    name: 'refuses a late complete on an unknown key from anybody else',
+    async run({ store, clock }) {
+      const lease = await lapsedHolder(store, clock)
+      const fenced = { kind: 'fenced', own: false, state: 'unknown' }
+      for (const other of [
+        { ...lease, token: newToken() },
+        { ...lease, attempt: 2 },
+      ]) {
+        assert.deepEqual(await settle(store, completeOf(other)), fenced)
+      }
+    },
+  },
+  {
+    name: 'takes a late release on an unknown key only where it is proven',
+    async run({ store, clock }) {
+      const lease = await lapsedHolder(store, clock)
+      const declared = await settle(store, releaseOf(lease, 'declared'))
+      assert.deepEqual(declared, { kind: 'fenced', own: true, state: 'unknown' })
+      ofKind(await settle(store, doubtOf(lease)), 'settled')
+      ofKind(await settle(store, releaseOf(lease, 'proven')), 'settled')
+      assert.equal(ofKind(await claim(store), 'claimed').from, 'retry')
+    },
+  },
+  {
+    name: 'takes a late complete after the sweep released the key, until it is claimed again',
+    async run({ store, clock }) {
+      const leases = [
+        await hold(store, { key: 'key-1', onLapse: 'rerun' }),
+        await hold(store, { key: 'key-2', onLapse: 'rerun' }),
+      ]
+      clock.advance(LEASE_MS)
+      await store.sweep({ limit: 10 })
+      await hold(store, { key: 'key-2' })
+      const outcomes = await store.settle(leases.map((lease) => completeOf(lease)))
+      assert.deepEqual(
+        outcomes.map((outcome) => outcome.kind),
+        ['settled', 'fenced'],
+      )
+    },
+  },
+]
+
+export const sweepCases: readonly StoreCase[] = [
+  {
+    name: 'sweeps lapsed keys to the state their policy says, and reports each',
+    async run({ store, clock }) {
+      const doubtful = ofKind(await claim(store, { key: 'doubtful' }), 'claimed')
+      const free = ofKind(await claim(store, { key: 'free', onLapse: 'rerun' }), 'claimed')
+      const resumable = ofKind(await claim(store, { key: 'res', onLapse: 'resume' }), 'claimed')
+      clock.advance(LEASE_MS)
+      const swept = await store.sweep({ limit: 10 })
+
+      const expected = [
+        { ...doubtful, to: 'unknown' },
+        { ...free, to: 'failed_retryable' },
+        { ...resumable, to: 'failed_retryable' },
+      ].map(({ lease, recordId, to }) => {
+        const { identity, attempt } = lease
+        const scope = { tenant: 'tenant-1', operation: 'POST /payments' }
+        return { identity, recordId, ...scope, attempt, to }
+      })
+      assert.deepEqual(byId(swept), byId(expected))
+      const view = await viewOf(store, free.lease)
+      assert.deepEqual([view.state, view.proof], ['failed_retryable', 'proven'])
+      assert.deepEqual([view.errorCode, view.lapses], ['lease_lapsed', 1])
+      assert.equal(ofKind(await claim(store, { key: 'doubtful' }), 'unknown').lapsed, false)
+      assert.equal(ofKind(await claim(store, { key: 'free' }), 'claimed').from, 'retry')
+    },
+  },
+  {
+    name: 'sweeps neither live leases nor settled records, and no record twice',
+    async run({ store, clock }) {
+      await finish(store, { key: 'done' })
+      await settle(store, releaseOf(await hold(store, { key: 'released' })))
+      await settle(store, doubtOf(await hold(store, { key: 'doubtful' })))
+      await hold(store, { key: 'lapsed' })
+      clock.advance(LEASE_MS)
+      await hold(store, { key: 'alive' })
+      assert.equal((await store.sweep({ limit: 10 })).length, 1)
+      assert.deepEqual(await store.sweep({ limit: 10 }), [])
+    },
+  },
+  {
+    name: 'sweeps at most as many as asked, and the rest the next time',
+    async run({ store, clock }) {
+      await store.claim(claimRequests(5))
+      clock.advance(LEASE_MS)
+      const counts: number[] = []
+      for (let n = 0; n < 4; n++) counts.push((await store.sweep({ limit: 2 })).length)
+      assert.deepEqual(counts, [2, 2, 1, 0])
+    },
+  },
+  {
+    name: 'reports each lapsed record once, however many sweep at the same time',
+    async run({ store, clock }) {
+      await store.claim(claimRequests(30))
+      clock.advance(LEASE_MS)
+      const swept = (await race(6, () => store.sweep({ limit: 100 }))).flat()
+      assert.deepEqual([swept.length, new Set(swept.map((one) => one.identity)).size], [30, 30])
+    },
+  },
+  {
+    name: 'does not renew a lease that was swept',
+    async run({ store, clock }) {
+      const lease = await hold(store, { onLapse: 'rerun' })
+      clock.advance(LEASE_MS)
+      await store.sweep({ limit: 10 })
+      assert.deepEqual(await store.renew([{ ...lease, leaseMs: LEASE_MS }]), [false])
+    },
+  },
+  {
+    name: 'keeps a key that was swept late for as long as it was promised',
+    async run({ store, clock }) {
+      const lease = await hold(store, { onLapse: 'rerun' })
+      clock.advance(10 * RETENTION_MS)
+      await store.sweep({ limit: 10 })
+      const { expiresAt } = await viewOf(store, lease)
+      assert.deepEqual(expiresAt, new Date(clock.nowMs() + RETENTION_MS))
+      ofKind(await claim(store, { fingerprint: 'other' }), 'mismatch')
+    },
+  },
+]
+
+function byId<Item extends { recordId: string }>(items: readonly Item[]): Item[] {
+  return items.toSorted((a, b) => (a.recordId < b.recordId ? -1 : 1))
+}

@@ -1,0 +1,125 @@
+import assert from 'node:assert/strict'
+import { newRecordId } from '../../core/identity.ts'
+import type { ClaimOutcome, Store, Verdict } from '../../core/store.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequest,
+  completeOf,
+  doubtOf,
+  hold,
+  ofKind,
+  only,
+  race,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  tally,
+  viewOf,
+  type StoreCase,
+} from './store-case.ts'
+
+type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
+
+async function doubted(store: Store, key = 'key-1'): Promise<Claimed> {
+  const claimed = ofKind(await claim(store, { key }), 'claimed')
+  await settle(store, doubtOf(claimed.lease))
+  return claimed
+}
+
+function verdict(ref: Verdict['ref'], result?: Uint8Array): Verdict {
+  return {
+    ref,
+    verdict: result ? { kind: 'completed', result } : { kind: 'failed_retryable' },
+    retentionMs: RETENTION_MS,
+  }
+}
+
+export const verdictCases: readonly StoreCase[] = [
+  {
+    name: 'completes an unknown key by verdict, and replays the result it gives',
+    async run({ store, clock }) {
+      const { recordId, lease } = await doubted(store)
+      clock.advance(1000)
+      const outcome = only(await store.resolve([verdict({ recordId }, bytes('found'))]))
+      const { record } = ofKind(outcome, 'resolved')
+      assert.deepEqual(record, await viewOf(store, lease))
+      assert.deepEqual([record.state, record.reconcileAt], ['completed', undefined])
+      assert.deepEqual(record.completedAt, new Date(clock.nowMs()))
+      const replay = ofKind(await claim(store), 'completed')
+      assertBytes(replay.result, bytes('found'))
+      assert.deepEqual(replay.expiresAt, new Date(clock.nowMs() + RETENTION_MS))
+    },
+  },
+  {
+    name: 'fences the holder out once a verdict completed its key',
+    async run({ store }) {
+      const { recordId, lease } = await doubted(store)
+      await store.resolve([verdict({ recordId }, bytes('found'))])
+      const fenced = { kind: 'fenced', own: false, state: 'completed' }
+      assert.deepEqual(await settle(store, completeOf(lease)), fenced)
+      assert.deepEqual(await settle(store, releaseOf(lease)), fenced)
+      assertBytes(ofKind(await claim(store), 'completed').result, bytes('found'))
+    },
+  },
+  {
+    name: 'frees an unknown key by verdict',
+    async run({ store }) {
+      const { lease, recordId } = await doubted(store)
+      const outcome = only(await store.resolve([verdict({ identity: lease.identity })]))
+      const { record } = ofKind(outcome, 'resolved')
+      assert.deepEqual([record.state, record.proof], ['failed_retryable', 'proven'])
+      const retry = ofKind(await claim(store), 'claimed')
+      assert.deepEqual([retry.from, retry.recordId, retry.lease.attempt], ['retry', recordId, 2])
+    },
+  },
+  {
+    name: 'believes a holder that completes after a verdict said it had no effect',
+    async run({ store }) {
+      const { recordId, lease } = await doubted(store)
+      await store.resolve([verdict({ recordId })])
+      ofKind(await settle(store, completeOf(lease, bytes('it had'))), 'settled')
+      assertBytes(ofKind(await claim(store), 'completed').result, bytes('it had'))
+    },
+  },
+  {
+    name: 'fences that holder out once the key is claimed again',
+    async run({ store }) {
+      const { recordId, lease } = await doubted(store)
+      await store.resolve([verdict({ recordId })])
+      await hold(store)
+      const outcome = await settle(store, completeOf(lease))
+      assert.deepEqual(outcome, { kind: 'fenced', own: false, state: 'in_progress' })
+    },
+  },
+  {
+    name: 'gives no verdict on a record that is not unknown, or not there, and answers in order',
+    async run({ store }) {
+      const held = await hold(store, { key: 'held' })
+      const { recordId } = await doubted(store, 'doubtful')
+      const { identity } = claimRequest({ key: 'never claimed' })
+      const outcomes = await store.resolve([
+        verdict({ identity: held.identity }, bytes('x')),
+        verdict({ recordId: newRecordId() }),
+        verdict({ recordId }, bytes('found')),
+        verdict({ recordId }),
+        verdict({ identity }),
+      ])
+      assert.deepEqual(outcomes[0], { kind: 'not_unknown', state: 'in_progress' })
+      assert.deepEqual(outcomes[1], { kind: 'not_found' })
+      assert.equal(outcomes[2]?.kind, 'resolved')
+      assert.deepEqual(outcomes[3], { kind: 'not_unknown', state: 'completed' })
+      assert.deepEqual(outcomes[4], { kind: 'not_found' })
+      assert.equal((await viewOf(store, held)).state, 'in_progress')
+    },
+  },
+  {
+    name: 'lets one of many racing verdicts stand',
+    async run({ store }) {
+      const { recordId } = await doubted(store)
+      const outcomes = await race(8, () => store.resolve([verdict({ recordId }, bytes('v'))]))
+      assert.deepEqual(tally(outcomes.flat()), { resolved: 1, not_unknown: 7 })
+    },
+  },
+]
