@@ -1,0 +1,119 @@
+import { createHash, createHmac, createSecretKey, type KeyObject } from 'node:crypto'
+import { InvalidOptionsError } from '../core/errors.ts'
+import { describe, rejectUnknownOptions } from '../core/options.ts'
+import { type FingerprintBody, hashBody, mediaTypeOf, part } from './fingerprint-body.ts'
+
+export type { FingerprintBody } from './fingerprint-body.ts'
+
+/** What makes two requests the same request. */
+export interface FingerprintInput {
+  readonly method: string
+  /** The concrete path, not the route's template. */
+  readonly path: string
+  /** Without the question mark; `''` where there is none. */
+  readonly query: string
+  /** The `Content-Type` as sent, or `''`. Its parameters count only to find a boundary. */
+  readonly mediaType: string
+  readonly body: FingerprintBody
+  /** Who asks, within the tenant. Absent and `''` are different. */
+  readonly principal?: string | undefined
+  /**
+   * Names of members, with dots for nesting (`'amount'`, `'customer.id'`). Only these enter the
+   * hash, in any order, if the body is a JSON object; the whole body if it is anything else.
+   */
+  readonly fields?: readonly string[] | undefined
+}
+
+/** A secret for keyed fingerprints. The id is stored with each fingerprint; the secret is not. */
+export interface FingerprintSecret {
+  readonly id: string
+  readonly secret: string | Uint8Array
+}
+
+export interface FingerprinterOptions {
+  /**
+   * With secrets, fingerprints are HMACs: someone who reads the store cannot find out a body by
+   * trying likely ones. The first is used for new records. Keep old ones behind it until the
+   * records made with them have expired, or their retries will be refused.
+   * @default none: plain SHA-256
+   */
+  readonly secrets?: readonly FingerprintSecret[] | undefined
+}
+
+export interface Fingerprinter {
+  /** `undefined` when the parsed body has no JSON form: cyclic, too deep, or opaque. */
+  current(input: FingerprintInput): string | undefined
+  /**
+   * The fingerprint of `input`, made the way `stored` was: the same version and secret. The
+   * request is the same if the two are equal. `undefined` when that way is not known here, or
+   * the body has no JSON form.
+   */
+  recompute(stored: string, input: FingerprintInput): string | undefined
+}
+
+const SECRET_ID = /^[A-Za-z0-9_-]{1,32}$/
+const STORED = /^v1(?:\.([A-Za-z0-9_-]{1,32}))?:/
+
+/** How one kind of fingerprint starts, and what hashes it. */
+interface Way {
+  readonly prefix: string
+  readonly key: KeyObject | undefined
+}
+
+const PLAIN: Way = { prefix: 'v1:', key: undefined }
+
+/** Fingerprints are versioned: `v1:<SHA-256>`, or `v1.<secret id>:<HMAC-SHA-256>`. */
+export function createFingerprinter(options: FingerprinterOptions = {}): Fingerprinter {
+  rejectUnknownOptions('createFingerprinter', options, ['secrets'])
+  const ways = resolveWays(options.secrets ?? [])
+  const [current = PLAIN] = ways.values()
+  return {
+    current: (input) => compute(current, input),
+    recompute(stored, input) {
+      const match = STORED.exec(stored)
+      if (match === null) return undefined
+      const way = match[1] === undefined ? PLAIN : ways.get(match[1])
+      return way === undefined ? undefined : compute(way, input)
+    },
+  }
+}
+
+function compute(way: Way, input: FingerprintInput): string | undefined {
+  const hash = way.key === undefined ? createHash('sha256') : createHmac('sha256', way.key)
+  const head =
+    part(input.method.toUpperCase()) +
+    part(input.path) +
+    part(input.query) +
+    part(mediaTypeOf(input.mediaType)) +
+    (input.principal === undefined ? '-' : part(input.principal))
+  if (!hashBody(hash, head, input)) return undefined
+  return way.prefix + hash.digest('base64url')
+}
+
+function resolveWays(secrets: readonly FingerprintSecret[]): ReadonlyMap<string, Way> {
+  if (!Array.isArray(secrets)) {
+    throw new InvalidOptionsError(`fingerprint secrets must be an array, got ${describe(secrets)}`)
+  }
+  const ways = new Map<string, Way>()
+  for (const { id, secret } of secrets as readonly FingerprintSecret[]) {
+    if (typeof id !== 'string' || !SECRET_ID.test(id)) {
+      throw new InvalidOptionsError(
+        `fingerprint secret id ${describe(id)} must be 1 to 32 letters, digits, "_" or "-"`,
+      )
+    }
+    if (ways.has(id)) throw new InvalidOptionsError(`fingerprint secret id "${id}" is used twice`)
+    ways.set(id, { prefix: `v1.${id}:`, key: toKey(id, secret) })
+  }
+  return ways
+}
+
+function toKey(id: string, secret: unknown): KeyObject {
+  const isBytes = secret instanceof Uint8Array
+  if ((typeof secret !== 'string' && !isBytes) || secret.length === 0) {
+    // The value is not named: it may be a secret all the same.
+    throw new InvalidOptionsError(
+      `fingerprint secret "${id}" must be a string or a Uint8Array, and not empty`,
+    )
+  }
+  return createSecretKey(isBytes ? secret : Buffer.from(secret, 'utf8'))
+}

@@ -1,0 +1,145 @@
+/** The `type` of Stripe's error body. */
+export type StripeErrorType = 'api_error' | 'idempotency_error' | 'invalid_request_error'
+
+/** What a client is told in one situation, in both profiles. */
+export interface Problem {
+  /** Stable: clients branch on it. Always `idempotency_` + the problem's name. */
+  readonly code: string
+  /** Stable: the RFC 9457 `type`, which is the code written as a URN. */
+  readonly type: string
+  /** The status of the `ietf` profile. */
+  readonly status: number
+  readonly stripeStatus: number
+  /** `undefined` where the reply is no error. */
+  readonly stripeType: StripeErrorType | undefined
+  /** The same for every occurrence; may be reworded between versions. */
+  readonly title: string
+  /** Used where the situation has nothing more precise to say. */
+  readonly detail: string
+}
+
+/** Every problem this package answers with. Each has a heading in the docs. */
+export const PROBLEMS = {
+  key_missing: {
+    code: 'idempotency_key_missing',
+    type: 'urn:oncekey:problem:idempotency-key-missing',
+    status: 400,
+    stripeStatus: 400,
+    stripeType: 'invalid_request_error',
+    title: 'An idempotency key is required',
+    detail:
+      'This operation changes state and must be safe to retry. Send a unique value, such as a ' +
+      'UUID, as the idempotency key, and send the same one again when you retry this request.',
+  },
+  key_malformed: {
+    code: 'idempotency_key_malformed',
+    type: 'urn:oncekey:problem:idempotency-key-malformed',
+    status: 400,
+    stripeStatus: 400,
+    stripeType: 'invalid_request_error',
+    title: 'The idempotency key is malformed',
+    detail: 'The idempotency key cannot be read. Send a short printable value, such as a UUID.',
+  },
+  key_reused_with_different_payload: {
+    code: 'idempotency_key_reused_with_different_payload',
+    type: 'urn:oncekey:problem:idempotency-key-reused-with-different-payload',
+    status: 422,
+    stripeStatus: 400,
+    stripeType: 'idempotency_error',
+    title: 'The idempotency key was used for a different request',
+    detail:
+      'This key belongs to an earlier request with another method, URL or body. Use a new key ' +
+      'for a new request; to retry the earlier one, repeat it unchanged.',
+  },
+  key_in_progress: {
+    code: 'idempotency_key_in_progress',
+    type: 'urn:oncekey:problem:idempotency-key-in-progress',
+    status: 409,
+    stripeStatus: 409,
+    stripeType: 'idempotency_error',
+    title: 'The first request with this key is still running',
+    detail:
+      'Nothing was done for this request. Retry it with the same key after the time given in ' +
+      'Retry-After: you will get the reply of the first one.',
+  },
+  outcome_unknown: {
+    code: 'idempotency_outcome_unknown',
+    type: 'urn:oncekey:problem:idempotency-outcome-unknown',
+    status: 409,
+    stripeStatus: 409,
+    stripeType: 'idempotency_error',
+    title: 'The outcome of the first request is not known yet',
+    detail:
+      'The first request with this key was interrupted and may have taken effect. It is being ' +
+      'looked into and will not run again meanwhile. Retry with the same key after the time ' +
+      'given in Retry-After; a new key could do the work twice.',
+  },
+  store_unavailable: {
+    code: 'idempotency_store_unavailable',
+    type: 'urn:oncekey:problem:idempotency-store-unavailable',
+    status: 503,
+    stripeStatus: 503,
+    stripeType: 'api_error',
+    title: 'Requests cannot be made safe to retry at the moment',
+    detail:
+      'The request was not executed. Retry it with the same key after the time given in ' +
+      'Retry-After.',
+  },
+  outcome_not_recorded: {
+    code: 'idempotency_outcome_not_recorded',
+    type: 'urn:oncekey:problem:idempotency-outcome-not-recorded',
+    status: 503,
+    stripeStatus: 503,
+    stripeType: 'api_error',
+    title: 'The request ran, but its outcome is not recorded yet',
+    detail:
+      'Do not treat this as a failure and do not use a new key. Retry with the same key after ' +
+      'the time given in Retry-After: once the outcome is recorded you will get it.',
+  },
+  key_expired: {
+    code: 'idempotency_key_expired',
+    type: 'urn:oncekey:problem:idempotency-key-expired',
+    status: 410,
+    stripeStatus: 410,
+    stripeType: 'idempotency_error',
+    title: 'The idempotency key has expired',
+    detail:
+      'This key was used before, and the reply is no longer kept. Check whether the earlier ' +
+      'request took effect; use a new key only for a request that is really new.',
+  },
+  request_too_large: {
+    code: 'idempotency_request_too_large',
+    type: 'urn:oncekey:problem:idempotency-request-too-large',
+    status: 413,
+    stripeStatus: 413,
+    stripeType: 'invalid_request_error',
+    title: 'The request body is too large to be protected',
+    detail: 'The request was not executed. Send a smaller body; the key may be used again.',
+  },
+  reply_unreadable: {
+    code: 'idempotency_reply_unreadable',
+    type: 'urn:oncekey:problem:idempotency-reply-unreadable',
+    status: 409,
+    stripeStatus: 409,
+    stripeType: 'idempotency_error',
+    title: 'The recorded reply cannot be read',
+    detail:
+      'The request with this key was executed and will not run again, but this server cannot ' +
+      'read the recorded reply. Retry with the same key later, or look up the result another way.',
+  },
+  accepted: {
+    code: 'idempotency_accepted',
+    type: 'urn:oncekey:problem:idempotency-accepted',
+    status: 202,
+    stripeStatus: 202,
+    stripeType: undefined,
+    title: 'The request is accepted and will be worked on',
+    detail:
+      'Ask again with the same request and the same key, or at the Location given, after the ' +
+      'time given in Retry-After.',
+  },
+} as const satisfies Record<string, Problem>
+
+export type ProblemName = keyof typeof PROBLEMS
+
+export type ProblemCode = (typeof PROBLEMS)[ProblemName]['code']
