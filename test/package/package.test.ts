@@ -1,0 +1,228 @@
+import { execFileSync } from 'node:child_process'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { delimiter, join, sep } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+
+// What a user gets: the packed tarball, installed into an empty folder, loaded by real Node
+// processes and by the compiler. Everything happens in a scratch folder, from a build of its own.
+
+const root = join(import.meta.dirname, '..', '..')
+const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  files: string[]
+  exports: Record<string, string | { types: string; default: string }>
+}
+const subpaths = Object.entries(manifest.exports)
+  .filter(([, target]) => typeof target !== 'string')
+  .map(([subpath]) => subpath.replace('.', 'oncekey'))
+
+/** Names that users type. Removing one is a breaking change. */
+const NAMES: Readonly<Record<string, readonly string[]>> = {
+  oncekey: ['createEngine', 'memoryStore', 'InvalidOptionsError', 'StoreFailedError'],
+  'oncekey/express': ['idempotency'],
+  'oncekey/sqlite': ['sqliteStore'],
+  'oncekey/testing': ['FakeClock', 'storeCases'],
+}
+
+/** Four times what it is today: enough for growth, too little for sources or a bundled peer. */
+const UNPACKED_BYTES_MAX = 2 * 1024 * 1024
+
+const scratch = mkdtempSync(join(tmpdir(), 'oncekey-package-'))
+const built = join(scratch, 'built')
+const consumer = join(scratch, 'consumer')
+const installed = join(consumer, 'node_modules', 'oncekey')
+
+beforeAll(() => {
+  mkdirSync(built)
+  mkdirSync(consumer)
+  run(bin('tsc'), ['-p', join(root, 'tsconfig.build.json'), '--outDir', join(built, 'dist')], root)
+  for (const file of ['package.json', ...manifest.files.filter((name) => name !== 'dist')]) {
+    cpSync(join(root, file), join(built, file))
+  }
+  run('npm', ['pack', '--pack-destination', scratch], built)
+  const tarball = readdirSync(scratch).find((name) => name.endsWith('.tgz'))!
+  writeFileSync(join(consumer, 'package.json'), '{ "private": true }')
+  const quiet = ['--prefer-offline', '--no-audit', '--no-fund']
+  run('npm', ['install', ...quiet, join(scratch, tarball)], consumer)
+}, 240_000)
+
+afterAll(() => {
+  rmSync(scratch, { recursive: true, force: true })
+})
+
+describe('the tarball', () => {
+  it('holds the built files, the papers, and nothing else', () => {
+    const files = filesIn(installed)
+    const allowed = /^(dist\/.+\.(js|d\.ts|js\.map)|package\.json|LICENSE|(README|CHANGELOG)\.md)$/
+    expect(files.filter((file) => !allowed.test(file))).toEqual([])
+    expect(files).toEqual(expect.arrayContaining(['package.json', 'LICENSE', 'README.md']))
+  })
+
+  it('is small', () => {
+    const bytes = filesIn(installed).map((file) => statSync(join(installed, file)).size)
+    expect(bytes.reduce((sum, size) => sum + size, 0)).toBeLessThan(UNPACKED_BYTES_MAX)
+  })
+
+  it('has a file behind every subpath, and a subpath for every entry', () => {
+    const script = join(root, 'scripts', 'check-exports.ts')
+    expect(run(process.execPath, [script, installed], root)).toContain(
+      `${subpaths.length} subpaths`,
+    )
+  })
+
+  it('brings no dependency but its own', () => {
+    const packages = readdirSync(join(consumer, 'node_modules')).filter(
+      (name) => !name.startsWith('.'),
+    )
+    expect(packages).toEqual(['oncekey', 'structured-headers'])
+  })
+})
+
+const newest: Runtime = { node: process.execPath, version: process.versions.node }
+const older = findOlderNode()
+const others = older.length > 0 ? '' : ' (this machine has no Node below 22 to try)'
+
+describe(`the installed package${others}`, () => {
+  describe.each([newest, ...older])('on Node $version', ({ node }) => {
+    it.each(subpaths)('gives %s to import', (name) => {
+      const program = `console.log(JSON.stringify(Object.keys(await import('${name}'))))`
+      expectNames(name, JSON.parse(evaluate(node, program)) as string[])
+    })
+
+    it.each(subpaths)('gives %s to require', (name) => {
+      const program = `console.log(JSON.stringify(Object.keys(require('${name}'))))`
+      const out = run(node, ['--input-type=commonjs', '-e', program], consumer)
+      expectNames(name, JSON.parse(out) as string[])
+    })
+  })
+
+  it('opens a SQLite store', () => {
+    const path = JSON.stringify(join(scratch, 'newest.db'))
+    const program = `
+      import { sqliteStore } from 'oncekey/sqlite'
+      const store = sqliteStore({ path: ${path} })
+      await store.close?.()
+      console.log(store.name)`
+    expect(evaluate(newest.node, program)).toBe('sqlite\n')
+  })
+
+  it.each(older)('says on Node $version in one sentence that SQLite needs 22.13', ({ node }) => {
+    const program = `
+      import { sqliteStore } from 'oncekey/sqlite'
+      try { sqliteStore({ path: ':memory:' }) } catch (error) { console.log(error.message) }`
+    const lines = evaluate(node, program).trimEnd().split('\n')
+    expect(lines).toEqual([expect.stringContaining('Node 22.13')])
+  })
+})
+
+describe('a TypeScript program in strict mode', () => {
+  it.each([
+    { module: 'nodenext', moduleResolution: 'nodenext' },
+    { module: 'esnext', moduleResolution: 'bundler' },
+  ])('compiles against every subpath with moduleResolution $moduleResolution', (resolution) => {
+    const folder = join(consumer, resolution.moduleResolution)
+    mkdirSync(folder)
+    linkTypes()
+    const compilerOptions = {
+      ...resolution,
+      target: 'es2022',
+      lib: ['es2022'],
+      types: ['node'],
+      strict: true,
+      exactOptionalPropertyTypes: true,
+      skipLibCheck: false,
+      noEmit: true,
+    }
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions }))
+    writeFileSync(join(folder, 'package.json'), '{ "type": "module" }')
+    writeFileSync(join(folder, 'main.ts'), typedProgram())
+    expect(run(bin('tsc'), ['-p', folder], folder)).toBe('')
+  })
+})
+
+function expectNames(subpath: string, names: readonly string[]): void {
+  expect(NAMES, `${subpath} has no line in NAMES`).toHaveProperty([subpath])
+  expect(names).toEqual(expect.arrayContaining([...NAMES[subpath]!]))
+  expect(names).not.toContain('default')
+}
+
+/**
+ * Uses each name as an object, and as a number, which must be an error: declarations that do not
+ * resolve would be `any`, and `any` is a number too.
+ */
+function typedProgram(): string {
+  const lines = subpaths.flatMap((subpath, index) => [
+    `import * as module${index} from '${subpath}'`,
+    ...NAMES[subpath]!.flatMap((name) => [
+      `module${index}.${name} satisfies object`,
+      '// @ts-expect-error',
+      `module${index}.${name} satisfies number`,
+    ]),
+  ])
+  return lines.join('\n')
+}
+
+/** The types of Node and of Express, which a TypeScript user of the adapter has. */
+function linkTypes(): void {
+  const link = join(consumer, 'node_modules', '@types')
+  if (!existsSync(link)) symlinkSync(join(root, 'node_modules', '@types'), link, 'junction')
+}
+
+function evaluate(node: string, program: string): string {
+  return run(node, ['--input-type=module', '--no-warnings', '-e', program], consumer)
+}
+
+interface Runtime {
+  readonly node: string
+  readonly version: string
+}
+
+/** The machine's own Node, behind the one of our devDependencies, if it is older than 22. */
+function findOlderNode(): Runtime[] {
+  for (const folder of (process.env['PATH'] ?? '').split(delimiter)) {
+    const node = join(folder, process.platform === 'win32' ? 'node.exe' : 'node')
+    if (folder.includes(`node_modules${sep}`) || !existsSync(node)) continue
+    const version = run(node, ['-p', 'process.versions.node'], scratch).trim()
+    if (Number.parseInt(version, 10) < 22) return [{ node, version }]
+  }
+  return []
+}
+
+function filesIn(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name).slice(folder.length + 1))
+    .map((path) => path.replaceAll(sep, '/'))
+}
+
+function bin(name: string): string {
+  return join(root, 'node_modules', '.bin', name)
+}
+
+/** Output of a program; where it fails, an error that holds all it said. */
+function run(program: string, args: readonly string[], cwd: string): string {
+  try {
+    return execFileSync(program, args, { cwd, encoding: 'utf8', env: cleanEnv(), stdio: 'pipe' })
+  } catch (error) {
+    const { stdout, stderr } = error as { stdout: string; stderr: string }
+    throw new Error(`${program} ${args.join(' ')} failed:\n${stdout}\n${stderr}`, { cause: error })
+  }
+}
+
+/** Without what `npm test` and vitest add: the child is a user's shell. */
+function cleanEnv(): NodeJS.ProcessEnv {
+  const added =
+    /^(npm_(package|lifecycle|command|config_local_prefix)|VITEST|NODE_(ENV|OPTIONS|PATH)|INIT_CWD)/
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !added.test(name)))
+}
