@@ -31,7 +31,8 @@ export function runStoreCases({ name, open, withoutTransactions }: StoreUnderTes
     })
 
     for (const storeCase of storeCases) {
-      it.skipIf(skipped.includes(storeCase))(storeCase.name, async () => {
+      const title: string = storeCase.name
+      it.skipIf(skipped.includes(storeCase))(title, async () => {
         await withStore(open, (fixture) => storeCase.run(fixture))
       })
     }

@@ -1,0 +1,89 @@
+import type { DatabaseSync } from 'node:sqlite'
+import { InvalidOptionsError } from '../../core/errors.ts'
+import { forTable } from './sql.ts'
+
+/**
+ * Applied in this order, each once. Never edit one that was released: append another.
+ *
+ * The result comes last in the row, because SQLite walks through a large value to reach the
+ * columns behind it. `STRICT` and the checks turn a wrong value into an error instead of a record
+ * that no code can read.
+ */
+const MIGRATIONS: readonly string[] = [
+  `
+  CREATE TABLE "{table}" (
+    identity BLOB NOT NULL CHECK (length(identity) = 16),
+    record_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN
+      ('pending', 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')),
+    attempt INTEGER NOT NULL,
+    lapses INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    lease_until_ms INTEGER NOT NULL,
+    on_lapse TEXT NOT NULL CHECK (on_lapse IN ('unknown', 'rerun', 'resume')),
+    after_expiry TEXT NOT NULL CHECK (after_expiry IN ('new', 'refuse')),
+    proof TEXT CHECK (proof IN ('proven', 'declared')),
+    recovery_point TEXT,
+    error_code TEXT,
+    reconcile_at_ms INTEGER,
+    created_at_ms INTEGER NOT NULL,
+    last_run_at_ms INTEGER NOT NULL,
+    completed_at_ms INTEGER,
+    expires_at_ms INTEGER NOT NULL,
+    result BLOB
+  ) STRICT;
+  CREATE UNIQUE INDEX "{table}_identity" ON "{table}" (identity);
+  CREATE UNIQUE INDEX "{table}_record_id" ON "{table}" (record_id);
+  CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
+  CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms)
+    WHERE state IN ('completed', 'failed_retryable');
+  CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms);
+  `,
+]
+
+/**
+ * Brings the tables up to date. Safe from many processes at once: the first takes the write lock,
+ * the others find the work done.
+ *
+ * The count is kept in a table of its own, not in `PRAGMA user_version`: the file may hold the
+ * application's tables too, and that number is then the application's.
+ */
+export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
+  db.exec('BEGIN IMMEDIATE')
+  try {
+    db.exec(
+      forTable(
+        table,
+        `CREATE TABLE IF NOT EXISTS "{table}_migration"
+           (number INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT`,
+      ),
+    )
+    for (let number = appliedCount(db, table) + 1; number <= MIGRATIONS.length; number++) {
+      db.exec(forTable(table, MIGRATIONS[number - 1]!))
+      db.prepare(forTable(table, `INSERT INTO "{table}_migration" VALUES (?, ?)`)).run(
+        number,
+        nowMs,
+      )
+    }
+    db.exec('COMMIT')
+  } catch (error) {
+    db.exec('ROLLBACK')
+    throw error
+  }
+}
+
+function appliedCount(db: DatabaseSync, table: string): number {
+  const sql = `SELECT coalesce(max(number), 0) AS count FROM "{table}_migration"`
+  const { count } = db.prepare(forTable(table, sql)).get() as { count: number }
+  if (count > MIGRATIONS.length) {
+    throw new InvalidOptionsError(
+      `table "${table}" is at migration ${count}, this version of oncekey knows ` +
+        `${MIGRATIONS.length}: a newer version has used the file`,
+    )
+  }
+  return count
+}

@@ -1,0 +1,174 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import type { RecordState, StoredRecord } from '../../core/record.ts'
+import type { RecordRef } from '../../core/store.ts'
+import {
+  DELETE,
+  EXPIRED,
+  FIND,
+  FIND_BY_RECORD_ID,
+  forTable,
+  INSERT,
+  LAPSED,
+  LIST,
+  UPDATE,
+} from './sql.ts'
+
+/** The statements on records over one connection, each prepared once. Decides nothing. */
+export class RecordTable {
+  readonly #find: StatementSync
+  readonly #findByRecordId: StatementSync
+  readonly #insert: StatementSync
+  readonly #update: StatementSync
+  readonly #delete: StatementSync
+  readonly #lapsed: StatementSync
+  readonly #expired: StatementSync
+  readonly #list: StatementSync
+
+  constructor(db: DatabaseSync, table: string) {
+    const prepare = (sql: string) => db.prepare(forTable(table, sql))
+    this.#find = prepare(FIND)
+    this.#findByRecordId = prepare(FIND_BY_RECORD_ID)
+    this.#insert = prepare(INSERT)
+    this.#update = prepare(UPDATE)
+    this.#delete = prepare(DELETE)
+    this.#lapsed = prepare(LAPSED)
+    this.#expired = prepare(EXPIRED)
+    this.#list = prepare(LIST)
+  }
+
+  find(identity: string): StoredRecord | undefined {
+    return toRecord(this.#find.get(toBlob(identity)))
+  }
+
+  findRef(ref: RecordRef): StoredRecord | undefined {
+    if (ref.identity !== undefined) return this.find(ref.identity)
+    return toRecord(this.#findByRecordId.get(ref.recordId))
+  }
+
+  /** A first attempt. `false`: the key is taken, and nothing was written. */
+  insert(record: StoredRecord): boolean {
+    const { changes } = this.#insert.run(
+      toBlob(record.identity),
+      record.recordId,
+      record.tenant,
+      record.operation,
+      record.key,
+      record.fingerprint,
+      record.token,
+      record.leaseUntilMs,
+      record.onLapse,
+      record.afterExpiry,
+      record.createdAtMs,
+      record.expiresAtMs,
+    )
+    return changes === 1
+  }
+
+  update(record: StoredRecord): void {
+    this.#update.run(
+      toBlob(record.identity),
+      record.state,
+      record.attempt,
+      record.lapses,
+      record.token,
+      record.leaseUntilMs,
+      record.onLapse,
+      record.afterExpiry,
+      record.proof ?? null,
+      record.recoveryPoint ?? null,
+      record.errorCode ?? null,
+      record.reconcileAtMs ?? null,
+      record.lastRunAtMs,
+      record.completedAtMs ?? null,
+      record.expiresAtMs,
+      record.result ?? null,
+    )
+  }
+
+  remove(identity: string): void {
+    this.#delete.run(toBlob(identity))
+  }
+
+  lapsed(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#lapsed.all(nowMs, limit))
+  }
+
+  /** Without their results. */
+  expired(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#expired.all(nowMs, limit))
+  }
+
+  list(state: RecordState, limit: number): StoredRecord[] {
+    return toRecords(this.#list.all(state, limit))
+  }
+}
+
+/** As SQLite gives it. The checks of the table are why the words may be taken at their word. */
+interface RecordRow {
+  readonly identity: Uint8Array
+  readonly record_id: string
+  readonly tenant: string
+  readonly operation: string
+  readonly key: string
+  readonly fingerprint: string
+  readonly state: RecordState
+  readonly attempt: number
+  readonly lapses: number
+  readonly token: string
+  readonly lease_until_ms: number
+  readonly on_lapse: StoredRecord['onLapse']
+  readonly after_expiry: StoredRecord['afterExpiry']
+  readonly proof: 'proven' | 'declared' | null
+  readonly recovery_point: string | null
+  readonly error_code: string | null
+  readonly reconcile_at_ms: number | null
+  readonly created_at_ms: number
+  readonly last_run_at_ms: number
+  readonly completed_at_ms: number | null
+  readonly expires_at_ms: number
+  readonly result: Uint8Array | null
+}
+
+function toRecords(rows: readonly unknown[]): StoredRecord[] {
+  return rows.map((row) => rowToRecord(row as RecordRow))
+}
+
+function toRecord(row: unknown): StoredRecord | undefined {
+  return row === undefined ? undefined : rowToRecord(row as RecordRow)
+}
+
+function rowToRecord(row: RecordRow): StoredRecord {
+  return {
+    identity: toHex(row.identity),
+    recordId: row.record_id,
+    tenant: row.tenant,
+    operation: row.operation,
+    key: row.key,
+    fingerprint: row.fingerprint,
+    state: row.state,
+    attempt: row.attempt,
+    lapses: row.lapses,
+    token: row.token,
+    leaseUntilMs: row.lease_until_ms,
+    onLapse: row.on_lapse,
+    afterExpiry: row.after_expiry,
+    proof: row.proof ?? undefined,
+    recoveryPoint: row.recovery_point ?? undefined,
+    result: row.result ?? undefined,
+    errorCode: row.error_code ?? undefined,
+    reconcileAtMs: row.reconcile_at_ms ?? undefined,
+    createdAtMs: row.created_at_ms,
+    lastRunAtMs: row.last_run_at_ms,
+    completedAtMs: row.completed_at_ms ?? undefined,
+    expiresAtMs: row.expires_at_ms,
+  }
+}
+
+/** Text that is not hexadecimal comes out short, and the table's check refuses it. */
+function toBlob(identity: string): Uint8Array {
+  return Buffer.from(identity, 'hex')
+}
+
+function toHex({ buffer, byteOffset, byteLength }: Uint8Array): string {
+  return Buffer.from(buffer, byteOffset, byteLength).toString('hex')
+}

@@ -1,0 +1,70 @@
+/**
+ * Every statement on records. All writes run between BEGIN IMMEDIATE and COMMIT on the one writer
+ * connection of a process; SQLite lets one such transaction run at a time over all processes. So
+ * what a write transaction has read stays true until it commits.
+ *
+ * `{table}` is the checked table name.
+ */
+export function forTable(table: string, sql: string): string {
+  return sql.replaceAll('{table}', table)
+}
+
+const COLUMNS = `
+  identity, record_id, tenant, operation, key, fingerprint, state, attempt, lapses, token,
+  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms,
+  created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms`
+
+/** Takes the write lock at once: a lock upgraded later could fail after work has been done. */
+export const BEGIN = 'BEGIN IMMEDIATE'
+
+export const COMMIT = 'COMMIT'
+
+export const ROLLBACK = 'ROLLBACK'
+
+/**
+ * On the reader it sees the last commit, and no writer can make it wait. On the writer, inside a
+ * transaction, it is the truth that the decision is based on.
+ */
+export const FIND = `SELECT ${COLUMNS}, result FROM "{table}" WHERE identity = ?`
+
+export const FIND_BY_RECORD_ID = `SELECT ${COLUMNS}, result FROM "{table}" WHERE record_id = ?`
+
+/**
+ * Takes a free key without reading it first. No change means that somebody has it: another
+ * process since the reader looked, or an earlier request of the same batch.
+ */
+export const INSERT = `
+  INSERT INTO "{table}" (${COLUMNS})
+  VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'in_progress', 1, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL,
+    ?11, ?11, NULL, ?12)
+  ON CONFLICT (identity) DO NOTHING`
+
+/** Not fenced by itself: the row was read and judged in the same write transaction. */
+export const UPDATE = `
+  UPDATE "{table}" SET
+    state = ?2, attempt = ?3, lapses = ?4, token = ?5, lease_until_ms = ?6, on_lapse = ?7,
+    after_expiry = ?8, proof = ?9, recovery_point = ?10, error_code = ?11, reconcile_at_ms = ?12,
+    last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16
+  WHERE identity = ?1`
+
+/** A record that gives way to a new one goes by DELETE, so that references to it are set null. */
+export const DELETE = `DELETE FROM "{table}" WHERE identity = ?`
+
+/**
+ * The literal state is what makes the partial index usable, and the planner is told to use it: in
+ * a table never analysed it would rather sort everything that is in progress.
+ */
+export const LAPSED = `
+  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
+  WHERE state = 'in_progress' AND lease_until_ms <= ?
+  ORDER BY lease_until_ms LIMIT ?`
+
+/** Without the results, which may be large and are about to be removed. */
+export const EXPIRED = `
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
+  WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
+  ORDER BY expires_at_ms LIMIT ?`
+
+export const LIST = `
+  SELECT ${COLUMNS}, result FROM "{table}"
+  WHERE state = ? ORDER BY last_run_at_ms LIMIT ?`

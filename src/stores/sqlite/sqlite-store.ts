@@ -1,0 +1,245 @@
+import type { Clock } from '../../core/clock.ts'
+import {
+  decideClaim,
+  decideReap,
+  decideRenew,
+  decideResolve,
+  decideSettle,
+  decideSweep,
+  toSwept,
+  toView,
+  type Decision,
+} from '../../core/decide.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  Lease,
+  ListQuery,
+  ReapReport,
+  RecordRef,
+  RecordView,
+  Renewal,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  Store,
+  SweptRecord,
+  Verdict,
+} from '../../core/store.ts'
+import { openConnections, type Connections } from './connections.ts'
+import { storeFailed, whileBusy } from './failures.ts'
+import {
+  resolveSqliteStoreOptions,
+  type ResolvedSqliteStoreOptions,
+  type SqliteStoreOptions,
+} from './options.ts'
+import { RecordTable } from './record-table.ts'
+import { transact, type TransactionWork } from './transaction.ts'
+import { Writer } from './writer.ts'
+
+/** A store in one SQLite file. It can commit a key together with the caller's rows. */
+export interface SqliteStore extends Store {
+  /**
+   * Keep the work synchronous where you can: SQLite has one writer, and while asynchronous work is
+   * awaited nobody else writes to the file, in this process or another. It must not wait for
+   * another call of this store: that call waits for it. See `transactionMs`.
+   */
+  transaction(lease: Lease, work: TransactionWork): Promise<SettleOutcome>
+
+  /** Waits for the calls under way, then closes the file. */
+  close(): Promise<void>
+}
+
+/**
+ * Keeps records in an SQLite file: durable, and shared by all processes of one machine. The file
+ * may hold the application's own tables, which is what `transaction` is for. Needs Node 22.13, and
+ * a local disk: SQLite's locks cannot be trusted on a network share.
+ */
+export function sqliteStore(options: SqliteStoreOptions): SqliteStore {
+  const resolved = resolveSqliteStoreOptions(options)
+  return new FileStore(resolved, openConnections(resolved))
+}
+
+class FileStore implements SqliteStore {
+  readonly name = 'sqlite'
+  readonly batching = { rowsMax: 128, flushesMax: 1 } as const
+  readonly #clock: Clock
+  readonly #transactionMs: number
+  readonly #connections: Connections
+  readonly #writer: Writer
+  /** What the writer sees: for decisions that are written. */
+  readonly #records: RecordTable
+  /** What is committed: for answers that need no write. */
+  readonly #committed: RecordTable
+  #closed: Promise<void> | undefined
+
+  constructor(options: ResolvedSqliteStoreOptions, connections: Connections) {
+    this.#clock = options.clock
+    this.#transactionMs = options.transactionMs
+    this.#connections = connections
+    this.#writer = new Writer(connections.writer)
+    this.#records = new RecordTable(connections.writer, options.table)
+    this.#committed = new RecordTable(connections.reader, options.table)
+  }
+
+  async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    const seen = await this.#read('claim', (nowMs) =>
+      requests.map((request) => {
+        const record = this.#committed.find(request.identity)
+        return { isFree: record === undefined, ...decideClaim(record, request, nowMs) }
+      }),
+    )
+    if (seen.every(({ write }) => write === undefined)) return seen.map(({ outcome }) => outcome)
+
+    return this.#write('claim', (nowMs) =>
+      requests.map((request, n) => {
+        const { isFree, write, outcome } = seen[n]!
+        // What is answered without a write stays true: it was so when it was read.
+        if (write === undefined) return outcome
+        return this.#take(request, { isFree, nowMs })
+      }),
+    )
+  }
+
+  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+    return this.#write('settle', (nowMs) =>
+      settlements.map((settlement) => {
+        const record = this.#records.find(settlement.lease.identity)
+        return this.#apply(decideSettle(record, settlement, nowMs))
+      }),
+    )
+  }
+
+  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+    return this.#write('renew', (nowMs) =>
+      renewals.map((renewal) => {
+        const write = decideRenew(this.#records.find(renewal.identity), renewal, nowMs)
+        if (write !== undefined) this.#records.update(write)
+        return write !== undefined
+      }),
+    )
+  }
+
+  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    return this.#write('resolve', (nowMs) =>
+      verdicts.map((verdict) => {
+        const record = this.#records.findRef(verdict.ref)
+        return this.#apply(decideResolve(record, verdict, nowMs))
+      }),
+    )
+  }
+
+  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    // Most sweeps find nothing, and need not take the write lock to learn it.
+    const found = await this.#read('sweep', (nowMs) => this.#committed.lapsed(nowMs, 1).length)
+    if (found === 0) return []
+
+    return this.#write('sweep', (nowMs) =>
+      this.#records.lapsed(nowMs, limit).flatMap((record) => {
+        const write = decideSweep(record, nowMs)
+        if (write === undefined) return []
+        this.#records.update(write)
+        return [toSwept(write)]
+      }),
+    )
+  }
+
+  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
+    const found = await this.#read('reap', (nowMs) => this.#committed.expired(nowMs, 1).length)
+    if (found === 0) return { removed: 0, expired: 0 }
+
+    return this.#write('reap', (nowMs) => {
+      let removed = 0
+      let expired = 0
+      for (const record of this.#records.expired(nowMs, limit)) {
+        const decision = decideReap(record, nowMs)
+        if (decision === undefined) continue
+        if (decision === 'remove') {
+          this.#records.remove(record.identity)
+          removed++
+        } else {
+          this.#records.update(decision)
+          expired++
+        }
+      }
+      return { removed, expired }
+    })
+  }
+
+  read(ref: RecordRef): Promise<RecordView | undefined> {
+    return this.#read('read', () => {
+      const record = this.#committed.findRef(ref)
+      return record && toView(record)
+    })
+  }
+
+  list({ state, limit }: ListQuery): Promise<RecordView[]> {
+    return this.#read('list', () => this.#committed.list(state, limit).map(toView))
+  }
+
+  async transaction(lease: Lease, work: TransactionWork): Promise<SettleOutcome> {
+    this.#refuseIfClosed('begin a transaction')
+    const context = {
+      writer: this.#writer,
+      records: this.#records,
+      clock: this.#clock,
+      transactionMs: this.#transactionMs,
+    }
+    return this.#writer.takeTurn('begin a transaction', () => transact(context, lease, work))
+  }
+
+  close(): Promise<void> {
+    this.#closed ??= this.#writer.drain().then(() => {
+      this.#connections.reader.close()
+      this.#connections.writer.close()
+    })
+    return this.#closed
+  }
+
+  #take(
+    request: ClaimRequest,
+    { isFree, nowMs }: { readonly isFree: boolean; readonly nowMs: number },
+  ): ClaimOutcome {
+    if (isFree) {
+      const { outcome, write } = decideClaim(undefined, request, nowMs)
+      if (write !== undefined && this.#records.insert(write)) return outcome
+    }
+    const record = this.#records.find(request.identity)
+    const { outcome, write } = decideClaim(record, request, nowMs)
+    if (write !== undefined) this.#replace(record, write)
+    return outcome
+  }
+
+  /** A new record under an old key is a new row: what refers to the old one must let go of it. */
+  #replace(record: StoredRecord | undefined, write: StoredRecord): void {
+    if (record?.recordId === write.recordId) return this.#records.update(write)
+    if (record !== undefined) this.#records.remove(record.identity)
+    this.#records.insert(write)
+  }
+
+  #apply<Outcome>({ outcome, write }: Decision<Outcome>): Outcome {
+    if (write !== undefined) this.#records.update(write)
+    return outcome
+  }
+
+  async #read<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
+    this.#refuseIfClosed(operation)
+    try {
+      // Readers wait for nobody, except while a crashed writer's log is recovered.
+      return await whileBusy(() => body(this.#clock.nowMs()))
+    } catch (error) {
+      throw storeFailed(operation, error)
+    }
+  }
+
+  /** The time is read once the lock is held: a decision must not be older than its wait. */
+  async #write<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
+    this.#refuseIfClosed(operation)
+    return this.#writer.write(operation, () => body(this.#clock.nowMs()))
+  }
+
+  #refuseIfClosed(operation: string): void {
+    if (this.#closed !== undefined) throw storeFailed(operation, new Error('the store is closed'))
+  }
+}

@@ -1,0 +1,92 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { storeFailed, whileBusy } from './failures.ts'
+import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
+
+/** Calls that may wait. The engine batches, so more than this is a flood, not a load. */
+const WAITING_MAX = 10_000
+
+/**
+ * The one writing connection of a store, and the queue before it. SQLite has one write lock for
+ * the whole file: transactions of one process that met on it would only make each other retry.
+ */
+export class Writer {
+  readonly #db: DatabaseSync
+  readonly #begin: StatementSync
+  readonly #commit: StatementSync
+  readonly #rollback: StatementSync
+  #last: Promise<unknown> = Promise.resolve()
+  #waiting = 0
+
+  constructor(db: DatabaseSync) {
+    this.#db = db
+    this.#begin = db.prepare(BEGIN)
+    this.#commit = db.prepare(COMMIT)
+    this.#rollback = db.prepare(ROLLBACK)
+  }
+
+  get db(): DatabaseSync {
+    return this.#db
+  }
+
+  /** Waits for its turn, then has the connection to itself until `turn` settles. */
+  takeTurn<Result>(operation: string, turn: () => Promise<Result>): Promise<Result> {
+    if (this.#waiting >= WAITING_MAX) {
+      const cause = new Error(`${WAITING_MAX} calls are waiting for the database file already`)
+      return Promise.reject(storeFailed(operation, cause, 'overloaded'))
+    }
+    this.#waiting++
+    const result = this.#last.then(turn).finally(() => {
+      this.#waiting--
+    })
+    // The caller has the error; whoever is next has nothing to do with it.
+    this.#last = result.catch(() => undefined)
+    return result
+  }
+
+  /** Runs `body` in a write transaction of its own. */
+  write<Result>(operation: string, body: () => Result): Promise<Result> {
+    return this.takeTurn(operation, async () => {
+      try {
+        await this.begin()
+        const result = body()
+        await this.commit()
+        return result
+      } catch (error) {
+        this.rollback()
+        throw storeFailed(operation, error)
+      }
+    })
+  }
+
+  /** For use within a turn. Another process may hold the write lock. */
+  begin(): Promise<unknown> {
+    return whileBusy(() => this.#begin.run())
+  }
+
+  /** For use within a turn. A checkpoint of another process may be in the way. */
+  commit(): Promise<unknown> {
+    return whileBusy(() => this.#commit.run())
+  }
+
+  /** For use within a turn. Some errors (a full disk) have ended the transaction already. */
+  rollback(): void {
+    if (this.isInTransaction()) this.#rollback.run()
+  }
+
+  isInTransaction(): boolean {
+    // Node 22 before 22.16 cannot tell, but a second BEGIN can.
+    if (typeof this.#db.isTransaction === 'boolean') return this.#db.isTransaction
+    try {
+      this.#db.exec('BEGIN')
+    } catch {
+      return true
+    }
+    this.#db.exec('ROLLBACK')
+    return false
+  }
+
+  /** Resolves when everything that was queued has ended. */
+  async drain(): Promise<void> {
+    await this.#last
+  }
+}

@@ -1,0 +1,17 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+export interface ScratchFolder {
+  readonly file: (name: string) => string
+  readonly remove: () => void
+}
+
+/** A folder of one test's own, outside the repository. */
+export function scratchFolder(): ScratchFolder {
+  const path = mkdtempSync(join(tmpdir(), 'oncekey-'))
+  return {
+    file: (name) => join(path, name),
+    remove: () => rmSync(path, { recursive: true, force: true }),
+  }
+}

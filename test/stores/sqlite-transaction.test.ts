@@ -1,0 +1,182 @@
+import { expect, it } from 'vitest'
+import { newToken } from '../../src/core/identity.ts'
+import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import {
+  claim,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  releaseOf,
+  settle,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { completion, isPending, openTransaction, setup } from './sqlite-setup.ts'
+
+const pay = (tx: SqliteTransaction, amount: number) =>
+  tx.prepare('INSERT INTO payment VALUES (?)').run(amount)
+
+it('commits the rows of the work together with the key', async () => {
+  const { store, amounts } = setup()
+  const lease = await hold(store)
+  const outcome = await store.transaction(lease, (tx) => {
+    expect(pay(tx, 5).changes).toBe(1)
+    tx.exec('UPDATE payment SET amount = amount * 2')
+    expect(tx.prepare('SELECT amount FROM payment').get()).toMatchObject({ amount: 10 })
+    expect(tx.prepare('SELECT amount FROM payment WHERE amount > ?').all(99)).toEqual([])
+    expect(amounts()).toEqual([])
+    return completion()
+  })
+  ofKind(outcome, 'settled')
+  expect(amounts()).toEqual([10])
+})
+
+it('rolls the rows of the work back when it throws', async () => {
+  const { store, amounts } = setup()
+  const lease = await hold(store)
+  const error = new Error('card declined')
+  const failing = store.transaction(lease, async (tx) => {
+    pay(tx, 5)
+    await Promise.resolve()
+    throw error
+  })
+  await expect(failing).rejects.toBe(error)
+  expect(amounts()).toEqual([])
+  expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+it('rolls the rows back when the result cannot be stored', async () => {
+  const { store, amounts } = setup()
+  const lease = await hold(store)
+  const failing = store.transaction(lease, (tx) => {
+    pay(tx, 5)
+    return { ...completion(), result: {} as never }
+  })
+  await expect(failing).rejects.toMatchObject({ code: 'STORE_FAILED', failure: 'rejected' })
+  expect(amounts()).toEqual([])
+})
+
+// A stalls past its lease, B takes the key over, A wakes up and opens its transaction.
+it('does not run the work of a holder that lost its lease', async () => {
+  const { store, clock, amounts } = setup()
+  const lost = await hold(store, { onLapse: 'rerun' })
+  clock.advance(LEASE_MS)
+  const held = await hold(store)
+  const outcome = await store.transaction(lost, (tx) => {
+    pay(tx, 5)
+    return completion()
+  })
+  expect(outcome).toEqual({ kind: 'fenced', own: false, state: 'in_progress' })
+  ofKind(await store.transaction(held, (tx) => (pay(tx, 7), completion())), 'settled')
+  expect(amounts()).toEqual([7])
+})
+
+it('completes under the lock it holds, even if the lease lapses meanwhile', async () => {
+  const { store, clock } = setup()
+  const lease = await hold(store, { onLapse: 'rerun' })
+  const { outcome, finish } = await openTransaction(store, lease)
+  clock.advance(LEASE_MS)
+  const rival = claim(store)
+  expect(await isPending(rival)).toBe(true)
+  finish()
+  ofKind(await outcome, 'settled')
+  ofKind(await rival, 'completed')
+})
+
+it('keeps a new key waiting, and nobody else, while a transaction is open', async () => {
+  const { store } = setup()
+  await finish(store, { key: 'done' })
+  const { outcome, finish: commit } = await openTransaction(store, await hold(store))
+  const fresh = claim(store, { key: 'fresh' })
+  ofKind(await claim(store, { key: 'done' }), 'completed')
+  ofKind(await claim(store), 'in_progress')
+  expect(await isPending(fresh)).toBe(true)
+  commit()
+  ofKind(await outcome, 'settled')
+  ofKind(await fresh, 'claimed')
+})
+
+it('rolls work back that does not end in time, and lets the next one in', async () => {
+  const { store, clock, amounts } = setup({ transactionMs: 1000 })
+  const lease = await hold(store)
+  const entered = Promise.withResolvers<SqliteTransaction>()
+  const hanging = store.transaction(lease, (tx) => {
+    pay(tx, 5)
+    entered.resolve(tx)
+    return new Promise(() => {})
+  })
+  const tx = await entered.promise
+  const next = claim(store, { key: 'next' })
+  clock.advance(1000)
+  await expect(hanging).rejects.toThrow(/took longer than 1000 ms and was rolled back/)
+  ofKind(await next, 'claimed')
+  expect(amounts()).toEqual([])
+  expect(() => pay(tx, 6)).toThrow('the transaction has ended')
+  ofKind(await settle(store, releaseOf(lease)), 'settled')
+})
+
+it('takes the transaction back once it has ended, however it ended', async () => {
+  const { store, amounts } = setup()
+  const kept: { tx: SqliteTransaction; statement: ReturnType<SqliteTransaction['prepare']> }[] = []
+  const keep = (tx: SqliteTransaction) => {
+    kept.push({ tx, statement: tx.prepare('INSERT INTO payment VALUES (1)') })
+    return completion()
+  }
+  const failing = store.transaction(await hold(store, { key: 'a' }), (tx) => {
+    keep(tx)
+    throw new Error('declined')
+  })
+  await expect(failing).rejects.toThrow('declined')
+  await store.transaction(await hold(store, { key: 'b' }), keep)
+
+  await store.transaction(await hold(store, { key: 'c' }), () => {
+    // Somebody else's transaction is open now, on the same connection.
+    for (const { tx, statement } of kept) {
+      expect(() => tx.exec('DELETE FROM payment')).toThrow('the transaction has ended')
+      expect(() => tx.prepare('SELECT 1')).toThrow('the transaction has ended')
+      expect(() => statement.run()).toThrow('the transaction has ended')
+      expect(() => statement.get()).toThrow('the transaction has ended')
+      expect(() => statement.all()).toThrow('the transaction has ended')
+    }
+    return completion()
+  })
+  expect(kept.length).toBe(2)
+  expect(amounts()).toEqual([])
+})
+
+it.each(['COMMIT', 'ROLLBACK', 'COMMIT; BEGIN IMMEDIATE'])(
+  'refuses work that ends the transaction itself by %s',
+  async (statement) => {
+    const { store } = setup()
+    const lease = await hold(store)
+    const failing = store.transaction(lease, (tx) => {
+      tx.exec(statement)
+      return completion()
+    })
+    await expect(failing).rejects.toThrow(/its work ended the transaction itself/)
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+    ofKind(await claim(store, { key: 'next' }), 'claimed')
+  },
+)
+
+it('lets the work use savepoints of its own', async () => {
+  const { store, amounts } = setup()
+  const outcome = await store.transaction(await hold(store), (tx) => {
+    pay(tx, 1)
+    tx.exec('SAVEPOINT mine')
+    pay(tx, 2)
+    tx.exec('ROLLBACK TO mine')
+    return completion()
+  })
+  ofKind(outcome, 'settled')
+  expect(amounts()).toEqual([1])
+})
+
+it('does not run the work where the key was never claimed by this token', async () => {
+  const { store } = setup()
+  const lease = await hold(store)
+  const outcome = await store.transaction({ ...lease, token: newToken() }, () => {
+    throw new Error('must not run')
+  })
+  ofKind(outcome, 'fenced')
+})
