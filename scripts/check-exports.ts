@@ -1,11 +1,11 @@
 /**
  * Fails when `exports` in package.json and the built files differ, in either direction: a subpath
- * whose file is missing, or a built entry that nobody can import.
+ * whose file is missing, or a built file that no subpath leads to.
  *
  * Usage: node scripts/check-exports.ts [folder with package.json and dist]
  */
 import { existsSync, globSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, posix } from 'node:path'
 import { pathToFileURL } from 'node:url'
 
 type Target = string | { readonly types: string; readonly default: string }
@@ -38,12 +38,26 @@ for (const [subpath, target] of Object.entries(manifest.exports)) {
   }
 }
 
-// A folder has an index, and an adapter a file of its own, only because it is a subpath.
-for (const file of globSync(['dist/**/index.js', 'dist/adapters/*.js'], { cwd: root })) {
-  const target = `./${file.replaceAll('\\', '/')}`
-  if (!exported.has(target)) faults.push(`${target} is built, but "exports" does not name it`)
+const reached = new Set<string>()
+for (const file of exported) reach(file.replace(/\.js$/, ''))
+for (const file of globSync('dist/**/*.js', { cwd: root })) {
+  const stem = `./${file.replaceAll('\\', '/').replace(/\.js$/, '')}`
+  if (!reached.has(stem)) faults.push(`${stem}.js is built, but no subpath leads to it`)
 }
 
 for (const fault of faults) process.stderr.write(`check-exports: ${fault}\n`)
 if (faults.length > 0) process.exitCode = 1
 else process.stdout.write(`check-exports: ${exported.size} subpaths, each with code and types\n`)
+
+/** Follows imports in code and in declarations: a module of types alone is only in the latter. */
+function reach(stem: string): void {
+  if (reached.has(stem)) return
+  reached.add(stem)
+  for (const file of [`${stem}.js`, `${stem}.d.ts`]) {
+    if (!existsSync(join(root, file))) continue
+    const text = readFileSync(join(root, file), 'utf8')
+    for (const [, name] of text.matchAll(/\b(?:from|import)\s*\(?\s*['"](\.[^'"]+)['"]/g)) {
+      reach(`./${posix.join(posix.dirname(stem), name!.replace(/(\.d)?\.[jt]s$/, ''))}`)
+    }
+  }
+}
