@@ -57,7 +57,7 @@ const OPEN_BRACE = 0x7b
 const CLOSE_BRACE = 0x7d
 const SPACE = 0x20
 
-// eslint-disable-next-line no-control-regex -- these are what JSON must escape
+// oxlint-disable-next-line no-control-regex -- JSON must escape them
 const NEEDS_ESCAPE = /["\\\u0000-\u001f\ud800-\udfff]/
 
 /**

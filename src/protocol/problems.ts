@@ -116,6 +116,17 @@ export const PROBLEMS = {
     title: 'The request body is too large to be protected',
     detail: 'The request was not executed. Send a smaller body; the key may be used again.',
   },
+  request_unreadable: {
+    code: 'idempotency_request_unreadable',
+    type: 'urn:oncekey:problem:idempotency-request-unreadable',
+    status: 400,
+    stripeStatus: 400,
+    stripeType: 'invalid_request_error',
+    title: 'The request body cannot be compared with a retry of it',
+    detail:
+      'The request was not executed. Its body is nested too deeply, or refers to itself. Send a ' +
+      'flatter one; the key may be used again.',
+  },
   reply_unreadable: {
     code: 'idempotency_reply_unreadable',
     type: 'urn:oncekey:problem:idempotency-reply-unreadable',

@@ -69,7 +69,7 @@ function prepareWriter(db: DatabaseSync, { synchronous, table }: ConnectionOptio
   }
   db.exec(`PRAGMA synchronous = ${synchronous}`)
   db.exec('PRAGMA foreign_keys = ON')
-  blockWhileBusy(() => migrate(db, table, systemClock.nowMs()))
+  migrate(db, table, systemClock.nowMs())
 }
 
 function track(opened: DatabaseSync[], db: DatabaseSync): DatabaseSync {

@@ -53,6 +53,8 @@ const MIGRATIONS: readonly string[] = [
  * application's tables too, and that number is then the application's.
  */
 export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
+  // Asked without the write lock first, which somebody's transaction may hold for long.
+  if (isCurrent(db, table)) return
   db.exec('BEGIN IMMEDIATE')
   try {
     db.exec(
@@ -74,6 +76,12 @@ export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
     db.exec('ROLLBACK')
     throw error
   }
+}
+
+function isCurrent(db: DatabaseSync, table: string): boolean {
+  const sql = `SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE`
+  if (db.prepare(sql).get(`${table}_migration`) === undefined) return false
+  return appliedCount(db, table) === MIGRATIONS.length
 }
 
 function appliedCount(db: DatabaseSync, table: string): number {

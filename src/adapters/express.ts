@@ -1,0 +1,173 @@
+/**
+ * Express adapter (4 and 5). Translates only: what a key means and what each outcome answers is
+ * decided in `http/guard.ts`.
+ *
+ * @module
+ */
+import type { NextFunction, Request, RequestHandler, Response } from 'express'
+import type { Engine } from '../core/engine.ts'
+import { InvalidRequestError } from '../core/errors.ts'
+import { warnOnce } from '../core/warn.ts'
+import type { Answer, ExchangeBody, HeldHandler, HttpExchange, Produced } from '../http/exchange.ts'
+import type { GuardOptions } from '../http/guard-options.ts'
+import { createGuard } from '../http/guard.ts'
+import type { HandlerContext } from '../http/handler-context.ts'
+import { seesErrors } from './express-errors.ts'
+import { routeOf } from './express-route.ts'
+import { HeldResponse, sendReply } from './held-response.ts'
+import { peekBody } from './request-body.ts'
+
+export { singleTenant } from '../http/guard-options.ts'
+export { idempotencyErrors } from './express-errors.ts'
+export type { HandlerContext } from '../http/handler-context.ts'
+
+declare global {
+  namespace Express {
+    interface Request {
+      /** The key of this request and what its handler may do about it; absent where unprotected. */
+      idempotency?: HandlerContext
+      /** The unparsed body, where a parser's `verify` hook has kept it (see `keepRawBody`). */
+      rawBody?: Uint8Array
+    }
+  }
+}
+
+export type ExpressOptions = GuardOptions<Request>
+
+export interface IdempotencyMiddleware extends RequestHandler {
+  /** The engine behind it: `await middleware.engine.close()` belongs into a graceful stop. */
+  readonly engine: Engine
+}
+
+/**
+ * Runs each `Idempotency-Key` at most once and replays its reply after that. Mount
+ * `idempotencyErrors()` behind your routes, before other error handlers.
+ *
+ * @example
+ * ```ts
+ * const store = sqliteStore({ path: 'data/keys.db' })
+ * app.post('/payments', idempotency({ store, tenant: (req) => req.user.account }), pay)
+ * app.use(idempotencyErrors())
+ * ```
+ */
+export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
+  const guard = createGuard(options)
+
+  function idempotency(req: Request, res: Response, next: NextFunction): void {
+    if (!guard.protects(req.method)) return next()
+    const handler = new ExpressHandler(req, res, next)
+    guard
+      .handle(req, toExchange(req), handler)
+      .then((answer) => handler.act(answer))
+      .catch(next)
+  }
+
+  return Object.assign(idempotency, { engine: guard.engine })
+}
+
+/**
+ * A `verify` hook for body parsers mounted before the guard: it keeps the body as it was sent, so
+ * that numbers too big for JavaScript still tell two requests apart.
+ *
+ * @example
+ * ```ts
+ * app.use(express.json({ verify: keepRawBody }))
+ * ```
+ */
+export function keepRawBody(req: { rawBody?: Uint8Array }, _res: unknown, body: Uint8Array): void {
+  req.rawBody = body
+}
+
+class ExpressHandler implements HeldHandler {
+  readonly #req: Request
+  readonly #res: Response
+  readonly #next: NextFunction
+  #held: HeldResponse | undefined
+
+  constructor(req: Request, res: Response, next: NextFunction) {
+    this.#req = req
+    this.#res = res
+    this.#next = next
+  }
+
+  enter(context: HandlerContext, replyBytesMax: number): void {
+    this.#held = new HeldResponse(this.#res, replyBytesMax)
+    this.#req.idempotency = context
+    this.#next()
+  }
+
+  whole(): Promise<Produced> {
+    return this.#held!.whole()
+  }
+
+  produced(): Produced | undefined {
+    return this.#held?.produced()
+  }
+
+  reset(): void {
+    this.#held?.reset()
+  }
+
+  seesErrors(): boolean {
+    if (seesErrors(this.#req.app)) return true
+    warnOnce(
+      'a protected Express route replied with a 5xx, but idempotencyErrors() is not mounted, so ' +
+        'it cannot be seen whether an outside call was lost: the outcome counts as unknown. Add ' +
+        'app.use(idempotencyErrors()) behind your routes, before other error handlers',
+    )
+    return false
+  }
+
+  act(answer: Answer): void {
+    const held = this.#held
+    switch (answer.kind) {
+      case 'pass':
+        return this.#next()
+      case 'deliver':
+        return held?.deliver(answer.headers)
+      case 'reply':
+        return held === undefined ? sendReply(this.#res, answer.reply) : held.replace(answer.reply)
+      case 'error':
+        held?.letGo()
+        return this.#next(answer.error)
+    }
+  }
+}
+
+function toExchange(req: Request): HttpExchange {
+  const [path = '', query = ''] = split(req.originalUrl)
+  return {
+    method: req.method,
+    path,
+    query,
+    get route() {
+      return routeOf(req, path)
+    },
+    header: (name) => req.headers[name],
+    body: (bytesMax) => toBody(req, bytesMax),
+  }
+}
+
+function toBody(req: Request, bytesMax: number): Promise<ExchangeBody> | ExchangeBody {
+  if (req.rawBody instanceof Uint8Array) return sized(req.rawBody, bytesMax)
+  const peeked = peekBody(req, bytesMax)
+  if (peeked !== undefined) return peeked
+
+  const value: unknown = req.body
+  if (value === undefined || (req.headers['content-type'] ?? '').startsWith('multipart/')) {
+    throw new InvalidRequestError(
+      'the body was read before idempotency() and cannot be compared with a retry: mount ' +
+        'idempotency() before the parser, or let it keep req.rawBody (verify: keepRawBody)',
+    )
+  }
+  return value instanceof Uint8Array ? sized(value, bytesMax) : { kind: 'value', value }
+}
+
+function sized(bytes: Uint8Array, bytesMax: number): ExchangeBody {
+  return bytes.byteLength > bytesMax ? { kind: 'too_large' } : { kind: 'bytes', bytes }
+}
+
+function split(url: string): [path: string, query: string] {
+  const at = url.indexOf('?')
+  return at === -1 ? [url, ''] : [url.slice(0, at), url.slice(at + 1)]
+}

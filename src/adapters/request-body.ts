@@ -1,0 +1,55 @@
+/** Reads a Node request's body for the fingerprint, and leaves it there for the handler. */
+import type { IncomingMessage } from 'node:http'
+import type { ExchangeBody } from '../http/exchange.ts'
+
+/**
+ * The whole body, put back so that a parser behind us finds it untouched. `undefined` where
+ * somebody has read it already.
+ */
+export function peekBody(
+  req: IncomingMessage,
+  bytesMax: number,
+): Promise<ExchangeBody> | ExchangeBody | undefined {
+  const { 'content-length': length, 'transfer-encoding': encoding } = req.headers
+  if (encoding === undefined && (length === undefined || Number(length) === 0)) {
+    return { kind: 'none' }
+  }
+  if (req.readableDidRead || req.readableEnded) return undefined
+  if (Number(length) > bytesMax) return { kind: 'too_large' }
+  return readAndPutBack(req, bytesMax)
+}
+
+function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<ExchangeBody> {
+  return new Promise((resolve) => {
+    const chunks: Buffer[] = []
+    let bytes = 0
+    const finish = (body: ExchangeBody) => {
+      req.off('readable', onReadable)
+      req.off('end', onReadable)
+      req.off('close', onClose)
+      req.off('error', onClose)
+      resolve(body)
+    }
+    const onReadable = () => {
+      for (let chunk = read(req); chunk !== null; chunk = read(req)) {
+        chunks.push(chunk)
+        bytes += chunk.length
+        if (bytes > bytesMax) return finish({ kind: 'too_large' })
+      }
+      if (!req.complete) return
+      const whole = Buffer.concat(chunks)
+      // Before the stream gets to say "end": with its bytes back it goes on as if never read.
+      if (whole.length > 0 && !req.readableEnded) req.unshift(whole)
+      finish({ kind: 'bytes', bytes: whole })
+    }
+    const onClose = () => finish({ kind: 'aborted' })
+    req.on('readable', onReadable)
+    req.on('end', onReadable)
+    req.on('close', onClose)
+    req.on('error', onClose)
+  })
+}
+
+function read(req: IncomingMessage): Buffer | null {
+  return req.read() as Buffer | null
+}

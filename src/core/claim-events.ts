@@ -1,0 +1,37 @@
+import type { EngineEvent, EventSubject } from './events.ts'
+import type { ClaimOutcome } from './store.ts'
+
+/** What the answer to a claim means for those who listen. */
+export function claimEvents(subject: EventSubject, outcome: ClaimOutcome): EngineEvent[] {
+  switch (outcome.kind) {
+    case 'claimed': {
+      const { attempt } = outcome.lease
+      if (outcome.from === 'retry') return [{ kind: 'reserve_failed_retry', ...subject, attempt }]
+      if (outcome.from === 'lapsed') {
+        return [{ kind: 'zombie_key', ...subject, attempt: attempt - 1, to: 'in_progress' }]
+      }
+      return [{ kind: 'reserve_created', ...subject, attempt }]
+    }
+    case 'completed':
+      return [{ kind: 'reserve_replay', ...subject }]
+    case 'in_progress':
+    case 'pending':
+      return [{ kind: 'reserve_in_progress', ...subject }]
+    case 'mismatch':
+      return [{ kind: 'reserve_key_misuse', ...subject }]
+    case 'expired':
+      return [{ kind: 'reserve_expired', ...subject }]
+    case 'unknown':
+      return unknownEvents(subject, outcome.lapsed)
+  }
+}
+
+function unknownEvents(subject: EventSubject, lapsed: boolean): EngineEvent[] {
+  const met = { kind: 'reserve_unknown', ...subject } as const
+  if (!lapsed) return [met]
+  return [
+    { kind: 'zombie_key', ...subject, attempt: 0, to: 'unknown' },
+    { kind: 'reconcile_scheduled', ...subject, errorCode: 'lease_lapsed' },
+    met,
+  ]
+}

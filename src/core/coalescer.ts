@@ -1,0 +1,165 @@
+import type { Clock } from './clock.ts'
+import { StoreFailedError, hasCode } from './errors.ts'
+
+export interface CoalescerOptions<Request, Outcome> {
+  readonly clock: Clock
+  /** For messages: the store's name and the call it makes. */
+  readonly store: string
+  readonly call: string
+  readonly flush: (requests: readonly Request[]) => Promise<Outcome[]>
+  readonly bytesOf: (request: Request) => number
+  readonly limits: CoalescerLimits
+}
+
+/** Everything here is bounded, so that a slow store makes callers fail, not memory grow. */
+export interface CoalescerLimits {
+  /** Requests in one store call. */
+  readonly rowsMax: number
+  /** Bytes in one store call; a single larger request still goes alone. */
+  readonly bytesMax: number
+  /** Store calls under way at once. */
+  readonly flushesMax: number
+  /** Requests that may wait; one more is refused as `overloaded`. */
+  readonly waitingMax: number
+  /** How long a store call may take, and how long a request may wait for one. */
+  readonly timeoutMs: number
+}
+
+interface Entry<Request, Outcome> {
+  readonly request: Request
+  readonly sinceMs: number
+  readonly resolve: (outcome: Outcome) => void
+  readonly reject: (error: unknown) => void
+}
+
+/**
+ * Turns single requests into batched store calls. It needs no timer: when nothing is under way
+ * it flushes as soon as the current burst of input is handled, and while a flush is under way,
+ * arrivals gather into the next. So the busier it gets, the larger the batches become, and at
+ * low load nobody waits.
+ */
+export class Coalescer<Request, Outcome> {
+  readonly #options: CoalescerOptions<Request, Outcome>
+  #waiting: Entry<Request, Outcome>[] = []
+  #flushes = 0
+  #scheduled = false
+
+  constructor(options: CoalescerOptions<Request, Outcome>) {
+    this.#options = options
+  }
+
+  add(request: Request): Promise<Outcome> {
+    const { clock, limits } = this.#options
+    if (this.#waiting.length >= limits.waitingMax) {
+      const cause = new Error(`${limits.waitingMax} requests are already waiting`)
+      return Promise.reject(this.#failed('overloaded', cause))
+    }
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ request, sinceMs: clock.monotonicMs(), resolve, reject })
+      this.#schedule()
+    })
+  }
+
+  #schedule(): void {
+    const { clock, limits } = this.#options
+    if (this.#scheduled || this.#waiting.length === 0 || this.#flushes >= limits.flushesMax) return
+    this.#scheduled = true
+    clock.soon(() => {
+      this.#scheduled = false
+      const batch = this.#take()
+      // Until the first flush is under way nothing stops a second one: ask again afterwards.
+      if (batch.length > 0) void this.#flush(batch)
+      this.#schedule()
+    })
+  }
+
+  /** The next batch. What has waited too long is refused here: it was never sent. */
+  #take(): Entry<Request, Outcome>[] {
+    const { clock, limits, bytesOf } = this.#options
+    const oldestMs = clock.monotonicMs() - limits.timeoutMs
+    const batch: Entry<Request, Outcome>[] = []
+    let bytes = 0
+    let taken = 0
+    for (const entry of this.#waiting) {
+      if (entry.sinceMs < oldestMs) {
+        entry.reject(this.#failed('overloaded', new Error(`not sent within ${limits.timeoutMs} ms`)))
+      } else {
+        bytes += bytesOf(entry.request)
+        const full = batch.length === limits.rowsMax || bytes > limits.bytesMax
+        if (batch.length > 0 && full) break
+        batch.push(entry)
+      }
+      taken++
+    }
+    this.#waiting = taken === this.#waiting.length ? [] : this.#waiting.slice(taken)
+    return batch
+  }
+
+  async #flush(batch: readonly Entry<Request, Outcome>[]): Promise<void> {
+    this.#flushes++
+    try {
+      await this.#send(batch)
+    } catch (error) {
+      if (batch.length > 1 && hasCode(error, 'STORE_FAILED') && isRejected(error)) {
+        await this.#flushSingly(batch)
+      } else {
+        for (const entry of batch) entry.reject(error)
+      }
+    } finally {
+      this.#flushes--
+      this.#schedule()
+    }
+  }
+
+  /** One row of the batch cannot be stored: alone, only that one fails. */
+  async #flushSingly(batch: readonly Entry<Request, Outcome>[]): Promise<void> {
+    for (const entry of batch) {
+      try {
+        await this.#send([entry])
+      } catch (error) {
+        entry.reject(error)
+      }
+    }
+  }
+
+  async #send(batch: readonly Entry<Request, Outcome>[]): Promise<void> {
+    const outcomes = await this.#call(batch.map((entry) => entry.request))
+    if (outcomes.length !== batch.length) {
+      const cause = new Error(`it gave ${outcomes.length} answers to ${batch.length} requests`)
+      throw this.#failed('unavailable', cause)
+    }
+    for (const [index, entry] of batch.entries()) entry.resolve(outcomes[index]!)
+  }
+
+  /** The store call, given up after `timeoutMs`: its place must not be blocked for ever. */
+  #call(requests: readonly Request[]): Promise<Outcome[]> {
+    const { clock, limits, flush } = this.#options
+    return new Promise((resolve, reject) => {
+      const cancel = clock.after(limits.timeoutMs, () => {
+        reject(this.#failed('unavailable', new Error(`no answer within ${limits.timeoutMs} ms`)))
+      })
+      const fail = (error: unknown) => {
+        cancel()
+        reject(hasCode(error, 'STORE_FAILED') ? error : this.#failed('unavailable', error))
+      }
+      const done = (outcomes: Outcome[]) => {
+        cancel()
+        resolve(outcomes)
+      }
+      try {
+        flush(requests).then(done, fail)
+      } catch (error) {
+        fail(error)
+      }
+    })
+  }
+
+  #failed(failure: StoreFailedError['failure'], cause: unknown): StoreFailedError {
+    const { store, call } = this.#options
+    return new StoreFailedError({ store, operation: call, failure, cause })
+  }
+}
+
+function isRejected(error: Error): boolean {
+  return 'failure' in error && error.failure === 'rejected'
+}

@@ -1,0 +1,429 @@
+import { claimEvents } from './claim-events.ts'
+import { systemClock, type Clock } from './clock.ts'
+import { EngineClosedError, InvalidOptionsError } from './errors.ts'
+import type { EngineEvent, EventListener } from './events.ts'
+import { Execution, type Claimed, type RunOutcome, type Work } from './execution.ts'
+import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from './identity.ts'
+import { releaseLostClaim } from './lost-claim.ts'
+import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from './options.ts'
+import { POLICY_OPTION_NAMES, resolvePolicy, type Policy, type PolicyOptions } from './policy.ts'
+import type { RecordState } from './record.ts'
+import { Settler } from './settler.ts'
+import { StorePort, mayHaveTakenHold } from './store-port.ts'
+import type { ClaimOutcome, ClaimRequest, RecordRef, RecordView, Store } from './store.ts'
+import { Upkeep } from './upkeep.ts'
+import { WaitingRoom } from './waiting-room.ts'
+import { warnOnce } from './warn.ts'
+
+/** What an engine needs, and the policy of the work that brings none of its own. */
+export interface EngineOptions extends PolicyOptions {
+  store: Store
+
+  /** Hears everything the engine does. It must not throw; if it does, it is warned about. */
+  onEvent?: EventListener
+
+  /**
+   * How long a store call may take before it counts as failed and the request is refused.
+   *
+   * @default 5_000
+   */
+  storeTimeoutMs?: number
+
+  /**
+   * How often silent holders are looked for, for keys that nobody asks for. `0`: never, because
+   * another process does it.
+   *
+   * @default 60_000
+   */
+  sweepEveryMs?: number
+
+  /**
+   * How often expired records are removed. `0`: never, because another process does it.
+   *
+   * @default 3_600_000 (one hour)
+   */
+  reapEveryMs?: number
+
+  /** For tests. @default the system's clock */
+  clock?: Clock
+}
+
+/** One piece of work, as its caller identifies it. */
+export interface RunRequest {
+  readonly scope: Scope
+  readonly key: string
+  /** What makes two requests under one key the same request: usually a hash. */
+  readonly fingerprint: string
+  /**
+   * Computes the fingerprint the way a stored one was made (an older version, an older secret);
+   * `undefined` where that is not possible.
+   */
+  readonly recompute?: (stored: string) => string | undefined
+  /** From `engine.policy(...)`. @default the engine's own */
+  readonly policy?: Policy
+}
+
+/** A record by its opaque id, or by what its client would send. */
+export type ResolveTarget =
+  | { readonly recordId: string }
+  | { readonly scope: Scope; readonly key: string }
+
+/** What is now known about an `unknown` record. */
+export type ResolveVerdict =
+  /** It took effect (or failed for good): retries get these bytes. */
+  | { readonly kind: 'completed'; readonly result: Uint8Array }
+  /** It provably had no effect: the next request with its key may run it. */
+  | { readonly kind: 'failed_retryable' }
+
+export type ResolveResult =
+  | { readonly kind: 'resolved'; readonly record: RecordView }
+  | { readonly kind: 'not_unknown'; readonly state: RecordState }
+  | { readonly kind: 'not_found' }
+
+export interface CloseReport {
+  /** Work that was still running, and results still unrecorded, when the grace was over. */
+  readonly abandoned: number
+}
+
+export interface Engine {
+  readonly store: Store
+
+  /**
+   * Runs `work` at most once per key and gives its result to every retry. An error of the work is
+   * thrown on, after its record was settled; `STORE_FAILED` means that the work did not run.
+   */
+  run(request: RunRequest, work: Work): Promise<RunOutcome>
+
+  /** A policy to run under: the engine's own, with these changes. Throws on wrong values. */
+  policy(options: PolicyOptions): Policy
+
+  /** Gives an `unknown` record its verdict. */
+  resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult>
+
+  read(target: ResolveTarget): Promise<RecordView | undefined>
+
+  /** Records in one state, oldest run first. @default limit 100 */
+  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]>
+
+  /** One bounded pass over silent holders; returns how many records it moved on. */
+  sweep(): Promise<number>
+
+  /** One bounded pass over expired records; returns how many it removed. */
+  reap(): Promise<number>
+
+  /**
+   * Takes no new work, waits for what runs (at most `graceMs`) and for its results to be
+   * recorded. Call it after the server has stopped listening and before the store is closed.
+   *
+   * @default graceMs 10_000
+   */
+  close(options?: { graceMs?: number }): Promise<CloseReport>
+
+  /** For adapters and tools: reports an event as if the engine had seen it. */
+  emit(event: EngineEvent): void
+}
+
+export function createEngine(options: EngineOptions): Engine {
+  return new OnceEngine(options)
+}
+
+const ENGINE_OPTION_NAMES = [
+  ...POLICY_OPTION_NAMES,
+  'store',
+  'onEvent',
+  'storeTimeoutMs',
+  'sweepEveryMs',
+  'reapEveryMs',
+  'clock',
+] as const satisfies readonly (keyof EngineOptions)[]
+
+const HOUR_MS = 60 * 60 * 1000
+const DAY_MS = 24 * HOUR_MS
+const GRACE_MS = 10_000
+/** One store call: large enough to pay for a commit, small enough not to stall an event loop. */
+const ROWS_MAX = 64
+const BATCH_BYTES_MAX = 8 * 1024 * 1024
+const FLUSHES_MAX = 4
+const WAITING_MAX = 10_000
+/** How soon a waiting duplicate looks again; doubles up to the longest. */
+const LOOK_AGAIN_MS_FIRST = 25
+const LOOK_AGAIN_MS_MAX = 1_000
+const LIST_LIMIT = 100
+const LIST_LIMIT_MAX = 10_000
+
+class OnceEngine implements Engine {
+  readonly store: Store
+  readonly #clock: Clock
+  readonly #policy: Policy
+  readonly #onEvent: EventListener | undefined
+  readonly #port: StorePort
+  readonly #settler: Settler
+  readonly #room: WaitingRoom
+  readonly #upkeep: Upkeep
+  #running = 0
+  #closing = false
+  #onDrained: () => void = () => undefined
+
+  constructor(options: EngineOptions) {
+    const { store, onEvent, clock, storeTimeoutMs, sweepEveryMs, reapEveryMs, ...policy } =
+      checkEngineOptions(options)
+    this.store = store
+    this.#clock = clock ?? systemClock
+    this.#policy = resolvePolicy(policy, undefined, 'createEngine')
+    this.#onEvent = onEvent
+    const emit: EventListener = (event) => this.emit(event)
+    const number = (name: string, value: unknown, fallback: number, min: number): number =>
+      wholeNumber(`createEngine.${name}`, value, { fallback, min, max: 7 * DAY_MS })
+    const limits = {
+      rowsMax: store.batching?.rowsMax ?? ROWS_MAX,
+      flushesMax: store.batching?.flushesMax ?? FLUSHES_MAX,
+      bytesMax: BATCH_BYTES_MAX,
+      waitingMax: WAITING_MAX,
+      timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
+    }
+    this.#port = new StorePort(store, { clock: this.#clock, limits, emit })
+    this.#settler = new Settler(this.#clock, this.#port)
+    this.#room = new WaitingRoom(this.#clock)
+    this.#upkeep = new Upkeep({
+      store,
+      clock: this.#clock,
+      emit,
+      sweepEveryMs: number('sweepEveryMs', sweepEveryMs, 60_000, 0),
+      reapEveryMs: number('reapEveryMs', reapEveryMs, HOUR_MS, 0),
+    })
+  }
+
+  async run(request: RunRequest, work: Work): Promise<RunOutcome> {
+    if (this.#closing) throw new EngineClosedError()
+    checkIdentity(request.scope, request.key, request.fingerprint)
+    this.#running++
+    try {
+      return await this.#run(request, work)
+    } finally {
+      this.#running--
+      if (this.#running === 0) this.#onDrained()
+    }
+  }
+
+  policy(options: PolicyOptions): Policy {
+    return resolvePolicy(options, this.#policy)
+  }
+
+  async resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult> {
+    const { retentionMs } = this.#policy
+    const [outcome] = await this.store.resolve([{ ref: toRef(target), verdict, retentionMs }])
+    if (outcome === undefined) throw new Error(`the ${this.store.name} store gave no answer`)
+    if (outcome.kind !== 'resolved') {
+      this.emit({ kind: 'reconcile_failed', reason: outcome.kind })
+      return outcome
+    }
+    const { identity, tenant, operation, recordId } = outcome.record
+    const subject = { identity, tenant, operation, recordId }
+    this.emit({ kind: 'reconcile_resolved', ...subject, to: verdict.kind })
+    this.#room.wake(identity)
+    return outcome
+  }
+
+  read(target: ResolveTarget): Promise<RecordView | undefined> {
+    return this.store.read(toRef(target))
+  }
+
+  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+    const bounds = { fallback: LIST_LIMIT, min: 1, max: LIST_LIMIT_MAX }
+    const limit = wholeNumber('list.limit', query.limit, bounds)
+    return this.store.list({ state: query.state, limit })
+  }
+
+  sweep(): Promise<number> {
+    return this.#upkeep.sweepOnce()
+  }
+
+  reap(): Promise<number> {
+    return this.#upkeep.reapOnce()
+  }
+
+  async close(options: { graceMs?: number } = {}): Promise<CloseReport> {
+    rejectUnknownOptions('close', options, ['graceMs'])
+    const bounds = { fallback: GRACE_MS, min: 0, max: DAY_MS }
+    const graceMs = wholeNumber('close.graceMs', options.graceMs, bounds)
+    this.#closing = true
+    this.#upkeep.stop()
+    this.#room.wakeAll()
+    await this.#drained(graceMs)
+    this.#settler.stop()
+    return { abandoned: this.#running + this.#settler.pending }
+  }
+
+  emit(event: EngineEvent): void {
+    if (this.#onEvent === undefined) return
+    try {
+      this.#onEvent(event)
+    } catch (error) {
+      // A listener's bug must not change what happens to a payment.
+      warnOnce(`onEvent threw on "${event.kind}": ${String(error)}`)
+    }
+  }
+
+  async #run(request: RunRequest, work: Work): Promise<RunOutcome> {
+    const policy = request.policy ?? this.#policy
+    const first = await this.#claim(request, policy)
+    const waits = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
+    const claim = waits > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
+    return this.#answer(request, policy, claim, work)
+  }
+
+  async #answer(
+    request: RunRequest,
+    policy: Policy,
+    { outcome, identity, sentMs }: Claim,
+    work: Work,
+  ): Promise<RunOutcome> {
+    this.#report(request.scope, identity, outcome)
+    switch (outcome.kind) {
+      case 'claimed':
+        return this.#execute(request, policy, outcome, sentMs, work)
+      case 'completed':
+        return { ...outcome, kind: 'replayed' }
+      case 'in_progress':
+        return { kind: 'in_progress', recordId: outcome.recordId, retryAfterMs: outcome.leaseLeftMs }
+      case 'unknown':
+        return { kind: 'unknown', recordId: outcome.recordId, retryAfterMs: outcome.reconcileInMs }
+      case 'mismatch':
+        return { kind: 'mismatch', recordId: outcome.recordId }
+      case 'pending':
+      case 'expired':
+        return outcome
+    }
+  }
+
+  #execute(
+    { scope, key }: RunRequest,
+    policy: Policy,
+    claimed: Claimed,
+    claimSentMs: number,
+    work: Work,
+  ): Promise<RunOutcome> {
+    const execution = new Execution(
+      {
+        clock: this.#clock,
+        store: this.store,
+        port: this.#port,
+        settler: this.#settler,
+        emit: (event) => this.emit(event),
+        onSettled: (identity) => this.#room.wake(identity),
+      },
+      { scope, key, policy, claimed, claimSentMs },
+    )
+    return execution.run(work)
+  }
+
+  /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */
+  async #claim(request: RunRequest, policy: Policy): Promise<Claim> {
+    const identity = identityOf(request.scope, request.key)
+    const claim = await this.#claimAs(request, policy, identity, request.fingerprint)
+    if (claim.outcome.kind !== 'mismatch' || request.recompute === undefined) return claim
+    const stored = claim.outcome.fingerprint
+    if (request.recompute(stored) !== stored) return claim
+    return this.#claimAs(request, policy, identity, stored)
+  }
+
+  async #claimAs(
+    { scope, key }: RunRequest,
+    policy: Policy,
+    identity: string,
+    fingerprint: string,
+  ): Promise<Claim> {
+    const request: ClaimRequest = {
+      identity,
+      tenant: scope.tenant,
+      operation: scope.operation,
+      key,
+      fingerprint,
+      recordId: newRecordId(),
+      token: newToken(),
+      leaseMs: policy.leaseMs,
+      retentionMs: policy.retentionMs,
+      onLapse: policy.onLapse,
+      maxAttempts: policy.maxAttempts,
+      afterExpiry: policy.afterExpiry,
+    }
+    const sentMs = this.#clock.monotonicMs()
+    try {
+      return { outcome: await this.#port.claim(request), identity, sentMs }
+    } catch (error) {
+      if (mayHaveTakenHold(error)) void releaseLostClaim(request, this.#clock, this.#port)
+      throw error
+    }
+  }
+
+  /** Waits for a result, bounded in time and in company, and claims again. */
+  async #wait(request: RunRequest, policy: Policy, first: Claim): Promise<Claim> {
+    const { tenant } = request.scope
+    const waitMs = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
+    const deadlineMs = this.#clock.monotonicMs() + waitMs
+    if (!this.#room.enter(tenant)) return first
+    try {
+      let claim = first
+      let pauseMs = LOOK_AGAIN_MS_FIRST
+      while (isBusy(claim.outcome) && !this.#closing) {
+        const leftMs = deadlineMs - this.#clock.monotonicMs()
+        if (leftMs <= 0) break
+        await this.#room.sleep(claim.identity, Math.min(pauseMs, leftMs))
+        pauseMs = Math.min(pauseMs * 2, LOOK_AGAIN_MS_MAX)
+        claim = await this.#claim(request, policy)
+      }
+      return claim
+    } finally {
+      this.#room.leave(tenant)
+    }
+  }
+
+  #report(scope: Scope, identity: string, outcome: ClaimOutcome): void {
+    if (this.#onEvent === undefined) return
+    for (const event of claimEvents({ identity, ...scope, recordId: outcome.recordId }, outcome)) {
+      this.emit(event)
+    }
+  }
+
+  /** Resolves when nothing runs and nothing waits to be recorded, or after `graceMs`. */
+  #drained(graceMs: number): Promise<void> {
+    return new Promise((resolve) => {
+      const deadlineMs = this.#clock.monotonicMs() + graceMs
+      const look = () => {
+        const leftMs = deadlineMs - this.#clock.monotonicMs()
+        if (leftMs <= 0 || (this.#running === 0 && this.#settler.pending === 0)) return resolve()
+        this.#clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
+      }
+      this.#onDrained = look
+      look()
+    })
+  }
+}
+
+interface Claim {
+  readonly outcome: ClaimOutcome
+  readonly identity: string
+  /** The engine's clock before the claim was sent. */
+  readonly sentMs: number
+}
+
+function isBusy(outcome: ClaimOutcome): boolean {
+  return outcome.kind === 'in_progress' || outcome.kind === 'pending'
+}
+
+function toRef(target: ResolveTarget): RecordRef {
+  if ('recordId' in target) return { recordId: target.recordId }
+  return { identity: identityOf(target.scope, target.key) }
+}
+
+function checkEngineOptions(options: EngineOptions): EngineOptions {
+  rejectUnknownOptions('createEngine', options, ENGINE_OPTION_NAMES)
+  const { store } = options
+  if (store === null || typeof store !== 'object' || typeof store.claim !== 'function') {
+    throw new InvalidOptionsError(
+      `createEngine.store must be a store such as sqliteStore({ path }), got ${describe(store)}`,
+    )
+  }
+  optionalFunction('createEngine.onEvent', options.onEvent)
+  return options
+}

@@ -1,0 +1,346 @@
+import type { Clock } from './clock.ts'
+import { OutcomeNotRecordedError } from './errors.ts'
+import type { EventListener, EventSubject } from './events.ts'
+import { errorCodeOf, judgeFailure, type Failure, type FailureVerdict } from './failure.ts'
+import { HeldLease } from './held-lease.ts'
+import type { Scope } from './identity.ts'
+import type { Policy } from './policy.ts'
+import type { Proof } from './record.ts'
+import { LiveContext, type RunContext } from './run-context.ts'
+import type { NotRecorded, Settler } from './settler.ts'
+import type { StorePort } from './store-port.ts'
+import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
+
+/** What guarded work does. It returns its result as bytes, or says how it ended. */
+export type Work = (context: RunContext) => WorkEnd | Promise<WorkEnd>
+
+export type WorkEnd =
+  /** Completed: these bytes are replayed from now on. */
+  | Uint8Array
+  | { readonly kind: 'complete'; readonly result: Uint8Array }
+  /** Ended without an effect and without a lasting answer: the bytes go to this caller only. */
+  | { readonly kind: 'release'; readonly result: Uint8Array }
+  /** Failed, with bytes to show for it: `onError` decides. */
+  | {
+      readonly kind: 'fail'
+      readonly result: Uint8Array
+      readonly error: unknown
+      /** The error that caused it could not be seen. @default false */
+      readonly blind?: boolean
+    }
+
+/** How a run ended. Thrown instead: the work's own error, and broken promises of the store. */
+export type RunOutcome =
+  /** The work ran and its result is recorded. */
+  | {
+      readonly kind: 'ran'
+      readonly recordId: string
+      readonly result: Uint8Array
+      readonly expiresAt: Date
+    }
+  /** An earlier run's result. */
+  | {
+      readonly kind: 'replayed'
+      readonly recordId: string
+      readonly result: Uint8Array
+      readonly expiresAt: Date
+    }
+  /** The work ran, had no effect (as proven or declared), and may be run again. */
+  | {
+      readonly kind: 'released'
+      readonly recordId: string
+      readonly result: Uint8Array
+      readonly proof: Proof
+    }
+  /** The work ran, and nobody can know whether it had an effect. */
+  | { readonly kind: 'doubted'; readonly recordId: string; readonly result: Uint8Array }
+  /** Another request holds the key. */
+  | { readonly kind: 'in_progress'; readonly recordId: string; readonly retryAfterMs: number }
+  /** Accepted, and not yet taken by a worker. */
+  | { readonly kind: 'pending'; readonly recordId: string }
+  /** An earlier run may have had an effect; only a verdict can tell. */
+  | { readonly kind: 'unknown'; readonly recordId: string; readonly retryAfterMs: number }
+  /** The key was used for another request. */
+  | { readonly kind: 'mismatch'; readonly recordId: string }
+  /** The key's record has expired, and the policy refuses to use it again. */
+  | { readonly kind: 'expired'; readonly recordId: string }
+  /** The work ran, but the record had moved on meanwhile and has no result to show. */
+  | { readonly kind: 'lease_lost'; readonly recordId: string }
+
+export type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
+
+export interface ExecutionParts {
+  readonly clock: Clock
+  readonly store: Store
+  readonly port: StorePort
+  readonly settler: Settler
+  readonly emit: EventListener
+  /** Called whenever a record of ours has left `in_progress`. */
+  readonly onSettled: (identity: string) => void
+}
+
+export interface ExecutionRequest {
+  readonly scope: Scope
+  readonly key: string
+  readonly policy: Policy
+  readonly claimed: Claimed
+  readonly claimSentMs: number
+}
+
+/** When an `unknown` that no reconciler is known for should be looked at: at once. */
+const RECONCILE_AFTER_MS = 0
+
+/** One attempt: the work under its lease, and the record brought to what came of it. */
+export class Execution {
+  readonly #parts: ExecutionParts
+  readonly #request: ExecutionRequest
+  readonly #subject: EventSubject
+  readonly #held: HeldLease
+  readonly #context: LiveContext
+  /** This attempt has itself brought the record to `unknown`. */
+  #doubted = false
+  #onOverrun: () => void = () => undefined
+
+  constructor(parts: ExecutionParts, request: ExecutionRequest) {
+    this.#parts = parts
+    this.#request = request
+    const { scope, claimed, policy, claimSentMs, key } = request
+    const { recordId, lease } = claimed
+    this.#subject = { identity: lease.identity, ...scope, recordId }
+    this.#held = new HeldLease({
+      lease,
+      recordId,
+      policy,
+      clock: parts.clock,
+      port: parts.port,
+      claimSentMs,
+      onLost: () => this.#report('lease_lost'),
+      onOverrun: () => this.#onOverrun(),
+    })
+    this.#context = new LiveContext({
+      key,
+      scope,
+      recordId,
+      retentionMs: policy.retentionMs,
+      clock: parts.clock,
+      held: this.#held,
+      store: parts.store,
+      probe: () => this.#probe(),
+    })
+  }
+
+  /**
+   * Runs the work and settles its record. If the work runs longer than `maxRunMs`, answers
+   * without it; whatever it brings in the end is still recorded.
+   */
+  run(work: Work): Promise<RunOutcome> {
+    return new Promise((resolve, reject) => {
+      this.#onOverrun = () => {
+        this.#overrun().then(resolve, reject)
+      }
+      // After an overrun nobody listens to these any more; the record has been told all the same.
+      this.#finish(work).then(resolve, reject)
+    })
+  }
+
+  async #finish(work: Work): Promise<RunOutcome> {
+    try {
+      return await this.#runAndSettle(work)
+    } finally {
+      this.#parts.onSettled(this.#subject.identity)
+    }
+  }
+
+  async #runAndSettle(work: Work): Promise<RunOutcome> {
+    let end: WorkEnd
+    try {
+      end = await work(this.#context)
+    } catch (error) {
+      await this.#context.transactionEnded
+      await this.#afterThrow(error)
+      throw error
+    }
+    await this.#context.transactionEnded
+    const { committed, declared } = this.#context
+    if (committed !== undefined) {
+      this.#held.stop()
+      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+    }
+    const ending = end instanceof Uint8Array ? ({ kind: 'complete', result: end } as const) : end
+    if (declared === 'not_executed') return this.#release(ending.result, 'proven', undefined)
+    if (declared === 'unknown') return this.#doubt(ending.result, undefined)
+    switch (ending.kind) {
+      case 'complete':
+        return this.#complete(ending.result)
+      case 'release':
+        return this.#release(ending.result, 'declared', undefined)
+      case 'fail':
+        return this.#afterFailure(ending.result, ending.error, ending.blind)
+    }
+  }
+
+  async #afterFailure(result: Uint8Array, error: unknown, blind = false): Promise<RunOutcome> {
+    const verdict = this.#judge(error, blind)
+    switch (verdict) {
+      case 'store':
+        return this.#complete(result)
+      case 'unknown':
+        return this.#doubt(result, error)
+      case 'proven':
+      case 'declared':
+        return this.#release(result, verdict, error)
+    }
+  }
+
+  /** The work threw and left no bytes, so `store` has nothing to store: caution decides. */
+  async #afterThrow(error: unknown): Promise<void> {
+    if (this.#context.committed !== undefined) {
+      this.#held.stop()
+      return
+    }
+    let verdict = this.#judge(error)
+    if (verdict === 'store') verdict = judgeFailure(this.#failure(error, false), 'auto')
+    if (verdict === 'proven' || verdict === 'declared') {
+      await this.#settle(this.#releaseAs(verdict, error), error)
+    } else {
+      await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    }
+  }
+
+  #judge(error: unknown, blind = false): FailureVerdict {
+    const { declared } = this.#context
+    if (declared === 'not_executed') return 'proven'
+    if (declared === 'unknown') return 'unknown'
+    return judgeFailure(this.#failure(error, blind), this.#request.policy.onError)
+  }
+
+  #failure(error: unknown, blind: boolean): Failure {
+    const { effectBegun, rolledBack, attempt } = this.#context
+    return { error, blind, effectBegun, rolledBack, attempt }
+  }
+
+  async #complete(result: Uint8Array): Promise<RunOutcome> {
+    const { recordId } = this.#subject
+    const { retentionMs } = this.#context
+    const settlement: Settlement = { kind: 'complete', lease: this.#held.lease, result, retentionMs }
+    const outcome = await this.#settle(settlement, undefined)
+    switch (outcome.kind) {
+      case 'settled':
+        return { kind: 'ran', recordId, result, expiresAt: outcome.expiresAt }
+      case 'fenced':
+        return this.#whatTheRecordSays()
+      case 'not_recorded':
+        // Never the unrecorded result: its caller would take it for done.
+        throw new OutcomeNotRecordedError(recordId, outcome.cause)
+    }
+  }
+
+  async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
+    await this.#settle(this.#releaseAs(proof, error), error)
+    return { kind: 'released', recordId: this.#subject.recordId, result, proof }
+  }
+
+  async #doubt(result: Uint8Array, error: unknown): Promise<RunOutcome> {
+    await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    return { kind: 'doubted', recordId: this.#subject.recordId, result }
+  }
+
+  #releaseAs(proof: Proof, error: unknown): Settlement {
+    const { retentionMs } = this.#context
+    const errorCode = errorCodeOf(error)
+    return { kind: 'release', lease: this.#held.lease, proof, errorCode, retentionMs }
+  }
+
+  #doubtAs(errorCode: string | undefined): Settlement {
+    return { kind: 'doubt', lease: this.#held.lease, errorCode, reconcileAfterMs: RECONCILE_AFTER_MS }
+  }
+
+  /** Settles, keeping the lease alive for as long as that takes. */
+  async #settle(settlement: Settlement, error: unknown): Promise<SettleOutcome | NotRecorded> {
+    const { settler } = this.#parts
+    const { settleTimeoutMs } = this.#request.policy
+    const outcome = await settler.settle(settlement, settleTimeoutMs, (late) => {
+      this.#held.stop()
+      if (late === undefined) this.#report('settle_abandoned')
+      else this.#reportSettled(settlement, late, error)
+      this.#parts.onSettled(this.#subject.identity)
+    })
+    if (outcome.kind === 'not_recorded') {
+      this.#report('settle_late')
+      return outcome
+    }
+    this.#held.stop()
+    this.#reportSettled(settlement, outcome, error)
+    return outcome
+  }
+
+  #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
+    const { attempt } = this.#held.lease
+    if (outcome.kind === 'fenced') {
+      this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
+    } else if (settlement.kind === 'doubt') {
+      const { errorCode } = settlement
+      if (!this.#doubted) {
+        this.#parts.emit({ kind: 'reconcile_scheduled', ...this.#subject, errorCode })
+      }
+      this.#doubted = true
+    } else if (this.#doubted) {
+      // The work itself, ending late, has given the verdict.
+      this.#doubted = false
+      const to = settlement.kind === 'complete' ? 'completed' : 'failed_retryable'
+      this.#parts.emit({ kind: 'reconcile_resolved', ...this.#subject, to })
+    }
+  }
+
+  #report(kind: 'lease_lost' | 'settle_late' | 'settle_abandoned'): void {
+    this.#parts.emit({ kind, ...this.#subject, attempt: this.#held.lease.attempt })
+  }
+
+  /** The record moved on while the work ran. If it has a result by now, that one is the answer. */
+  async #whatTheRecordSays(): Promise<RunOutcome> {
+    const { recordId, identity } = this.#subject
+    const record = await this.#read(identity)
+    if (record?.recordId === recordId && record.state === 'completed' && record.result) {
+      return { kind: 'replayed', recordId, result: record.result, expiresAt: record.expiresAt }
+    }
+    return { kind: 'lease_lost', recordId }
+  }
+
+  async #read(identity: string): Promise<RecordView | undefined> {
+    const { store, emit } = this.#parts
+    try {
+      return await store.read({ identity })
+    } catch (error) {
+      emit({ kind: 'store_error', store: store.name, call: 'read', error })
+      return undefined
+    }
+  }
+
+  /**
+   * After a commit without an answer: a doubt that takes hold proves that there was no commit and
+   * fences a late one. A release would prove the same, but would free the key while the work may
+   * still begin an outside effect.
+   */
+  async #probe(): Promise<SettleOutcome | undefined> {
+    const { settler } = this.#parts
+    const { settleTimeoutMs } = this.#request.policy
+    const settlement = this.#doubtAs('commit_unanswered')
+    const outcome = await settler.settle(settlement, settleTimeoutMs, () => undefined)
+    if (outcome.kind === 'not_recorded') return undefined
+    this.#reportSettled(settlement, outcome, undefined)
+    return outcome
+  }
+
+  /** The work has run too long. It may still end, so only what is true now is said. */
+  async #overrun(): Promise<RunOutcome> {
+    const { recordId } = this.#subject
+    const { policy } = this.#request
+    if (policy.onLapse !== 'unknown') {
+      // The lease runs out by itself, and the next claim or sweep may run it again.
+      return { kind: 'in_progress', recordId, retryAfterMs: policy.leaseMs }
+    }
+    await this.#settle(this.#doubtAs('max_run_exceeded'), undefined)
+    this.#parts.onSettled(this.#subject.identity)
+    return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
+  }
+}

@@ -1,0 +1,98 @@
+import { hasCode } from './errors.ts'
+
+/** What `onError` is told about work that failed. */
+export interface Failure {
+  /** What was thrown, where that is known. */
+  readonly error: unknown
+  /** Something may have been thrown, but whoever reports the failure could not see what. */
+  readonly blind: boolean
+  /** An outside effect was begun under this attempt (`downstreamKey()`), its result unrecorded. */
+  readonly effectBegun: boolean
+  /** The store's transaction of this attempt was rolled back. */
+  readonly rolledBack: boolean
+  readonly attempt: number
+}
+
+export type FailureChoice = 'retry' | 'store' | 'unknown'
+
+export type OnError = 'auto' | FailureChoice | ((failure: Failure) => FailureChoice)
+
+/** What the record is told: may it be run again, and how is that known? */
+export type FailureVerdict = 'proven' | 'declared' | 'store' | 'unknown'
+
+/**
+ * Decides what failed work means for its key. The work's own word comes first
+ * (`NotExecutedError`, `OutcomeUnknownError`), then the route's, then caution.
+ */
+export function judgeFailure(failure: Failure, onError: OnError): FailureVerdict {
+  if (hasCode(failure.error, 'OUTCOME_UNKNOWN')) return 'unknown'
+  if (hasCode(failure.error, 'NOT_EXECUTED')) return 'proven'
+  if (onError === 'auto') return judgeByDefault(failure)
+
+  const choice = typeof onError === 'function' ? onError(failure) : onError
+  switch (choice) {
+    case 'retry':
+      return failure.rolledBack ? 'proven' : 'declared'
+    case 'store':
+    case 'unknown':
+      return choice
+    default:
+      // A policy that answers nonsense has decided nothing, and may not cause a second run.
+      return 'unknown'
+  }
+}
+
+function judgeByDefault(failure: Failure): FailureVerdict {
+  const { effectBegun, blind, error } = failure
+  if (effectBegun || blind || looksLikeLostCall(error)) return 'unknown'
+  return failure.rolledBack ? 'proven' : 'declared'
+}
+
+/** Names and codes under which a call may have reached the other side although it failed here. */
+const LOST_NAMES: ReadonlySet<string> = new Set(['AbortError', 'TimeoutError', 'RequestTimeoutError'])
+const LOST_CODES: ReadonlySet<string> = new Set([
+  'ABORT_ERR',
+  'ECONNABORTED',
+  'ECONNRESET',
+  'EPIPE',
+  'ERR_CANCELED',
+  'ERR_STREAM_PREMATURE_CLOSE',
+  'ESOCKETTIMEDOUT',
+  'ETIMEDOUT',
+  'UND_ERR_ABORTED',
+  'UND_ERR_BODY_TIMEOUT',
+  'UND_ERR_HEADERS_TIMEOUT',
+  'UND_ERR_SOCKET',
+])
+const LOST_MESSAGE = /fetch failed|socket hang up|network error|timed? ?out\b|\baborted\b/i
+
+/** The call was never sent: the name did not resolve, or nobody listened. */
+const NOT_SENT_CODES: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTFOUND'])
+
+/** Causes are followed this far; a longer chain is no longer about the call. */
+const CAUSES_MAX = 8
+
+/** Whether an error looks like an outside call whose answer was lost. */
+export function looksLikeLostCall(error: unknown): boolean {
+  let lost = false
+  let current: unknown = error
+  for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
+    // Our own store's trouble says nothing about an outside call.
+    if (hasCode(current, 'STORE_FAILED')) return false
+    const code = 'code' in current ? String(current.code) : ''
+    if (NOT_SENT_CODES.has(code)) return false
+    lost ||= LOST_NAMES.has(current.name) || LOST_CODES.has(code) || LOST_MESSAGE.test(current.message)
+    current = current.cause
+  }
+  return lost
+}
+
+/** A short name for what went wrong, as the record keeps it for operators. */
+export function errorCodeOf(error: unknown): string | undefined {
+  if (error === undefined) return undefined
+  if (!(error instanceof Error)) return 'thrown_value'
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : error.name
+  return code.slice(0, ERROR_CODE_LENGTH_MAX)
+}
+
+const ERROR_CODE_LENGTH_MAX = 100

@@ -1,0 +1,110 @@
+import type { Clock } from './clock.ts'
+import { LeaseLostError } from './errors.ts'
+import type { Policy } from './policy.ts'
+import type { StorePort } from './store-port.ts'
+import type { Lease } from './store.ts'
+
+export interface HeldLeaseOptions {
+  readonly lease: Lease
+  readonly recordId: string
+  readonly policy: Policy
+  readonly clock: Clock
+  readonly port: StorePort
+  /** The holder's clock before its claim was sent: the store's count starts no earlier. */
+  readonly claimSentMs: number
+  readonly onLost: () => void
+  readonly onOverrun: () => void
+}
+
+/** A lease is renewed after this part of it, so that two renewals may fail before it is gone. */
+const RENEWALS_PER_LEASE = 3
+/** After a failed renewal the next one comes sooner. */
+const RETRIES_PER_LEASE = 10
+
+/**
+ * A lease as its holder sees it: counted by the holder's own monotonic clock, never longer than
+ * the store counts it, and renewed until the work ends or has run too long.
+ */
+export class HeldLease {
+  readonly lease: Lease
+  readonly #options: HeldLeaseOptions
+  readonly #startedMs: number
+  #heldUntilMs: number
+  #ended: 'no' | 'stopped' | 'lost' | 'overrun' = 'no'
+  #abort: AbortController | undefined
+  #cancelTimer: () => void = () => undefined
+
+  constructor(options: HeldLeaseOptions) {
+    this.#options = options
+    this.lease = options.lease
+    this.#startedMs = options.claimSentMs
+    this.#heldUntilMs = options.claimSentMs + options.policy.leaseMs
+    this.#schedule(options.policy.leaseMs / RENEWALS_PER_LEASE)
+  }
+
+  /** Aborts when the lease is lost or the work has run too long. Made only if somebody asks. */
+  get signal(): AbortSignal {
+    if (this.#abort === undefined) {
+      this.#abort = new AbortController()
+      if (this.#ended === 'lost' || this.#ended === 'overrun') this.#abort.abort(this.#reason())
+    }
+    return this.#abort.signal
+  }
+
+  isHeld(): boolean {
+    if (this.#ended === 'lost' || this.#ended === 'overrun') return false
+    return this.#options.clock.monotonicMs() < this.#heldUntilMs
+  }
+
+  assertHeld(): void {
+    if (!this.isHeld()) throw this.#reason()
+  }
+
+  /** The work is over and its result recorded (or given up): no more renewals. */
+  stop(): void {
+    if (this.#ended === 'no') this.#ended = 'stopped'
+    this.#cancelTimer()
+  }
+
+  #schedule(ms: number): void {
+    const { clock, policy } = this.#options
+    const leftMs = this.#startedMs + policy.maxRunMs - clock.monotonicMs()
+    this.#cancelTimer = clock.after(Math.min(ms, leftMs), () => this.#tick(), { background: true })
+  }
+
+  #tick(): void {
+    const { clock, policy } = this.#options
+    if (clock.monotonicMs() - this.#startedMs >= policy.maxRunMs) return this.#end('overrun')
+    // Never rejects: `#renew` answers for every failure.
+    void this.#renew()
+  }
+
+  async #renew(): Promise<void> {
+    const { clock, policy, port } = this.#options
+    const sentMs = clock.monotonicMs()
+    let renewed: boolean | 'failed'
+    try {
+      renewed = await port.renew({ ...this.lease, leaseMs: policy.leaseMs })
+    } catch {
+      // Reported by the port as a store error; here it only means: try again while there is time.
+      renewed = 'failed'
+    }
+    if (this.#ended !== 'no') return
+    if (renewed === false) return this.#end('lost')
+    if (renewed === true) this.#heldUntilMs = sentMs + policy.leaseMs
+    else if (clock.monotonicMs() >= this.#heldUntilMs) return this.#end('lost')
+    const parts = renewed === true ? RENEWALS_PER_LEASE : RETRIES_PER_LEASE
+    this.#schedule(policy.leaseMs / parts)
+  }
+
+  #end(how: 'lost' | 'overrun'): void {
+    this.#ended = how
+    this.#abort?.abort(this.#reason())
+    if (how === 'lost') this.#options.onLost()
+    else this.#options.onOverrun()
+  }
+
+  #reason(): LeaseLostError {
+    return new LeaseLostError(this.#options.recordId)
+  }
+}

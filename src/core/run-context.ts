@@ -1,0 +1,232 @@
+import type { Clock } from './clock.ts'
+import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError } from './errors.ts'
+import type { HeldLease } from './held-lease.ts'
+import { deterministicIdOf, downstreamKeyOf, type Scope } from './identity.ts'
+import { wholeNumber } from './options.ts'
+import type { Completion, SettleOutcome, Store } from './store.ts'
+
+/** What work can know and do while it holds its key. */
+export interface RunContext {
+  readonly key: string
+  readonly scope: Scope
+  /** Opaque and the same on every attempt: business rows may refer to it. */
+  readonly recordId: string
+  /** 1 for the first run, counting up with every retry. */
+  readonly attempt: number
+
+  /** Aborts when the lease is lost or `maxRunMs` has passed. Hand it to whatever can be stopped. */
+  readonly signal: AbortSignal
+
+  /**
+   * Throws `LeaseLostError` unless this attempt still holds the key. Call it right before an
+   * outside effect: it narrows the window in which two attempts could act, but cannot close it.
+   */
+  assertHeld(): void
+
+  /**
+   * A key to send along with an outside effect, the same on every attempt, at most 64 characters.
+   * Asking for it means that the effect has begun: if the work fails after that without a word
+   * from `NotExecutedError`, its outcome is unknown.
+   */
+  downstreamKey(name?: string): string
+
+  /** A UUID that is the same on every attempt: for ids and nonces that the work needs to make. */
+  deterministicId(name: string): string
+
+  /** Declares that this attempt had no effect, whatever its result says: the key may run again. */
+  notExecuted(): void
+
+  /** Declares that nobody can know whether this attempt had an effect. */
+  outcomeUnknown(): void
+
+  /** Keeps the result longer than the policy says, counted from its completion. */
+  extendRetention(retentionMs: number): void
+
+  /**
+   * Runs `work` inside a transaction of the store and commits the key together with what it
+   * wrote: both take effect, or neither does. `work` returns the bytes to record. Keep it short;
+   * on SQLite keep it synchronous, because it holds the file's only writer.
+   */
+  transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array>
+}
+
+export interface LiveContextOptions {
+  readonly key: string
+  readonly scope: Scope
+  readonly recordId: string
+  readonly retentionMs: number
+  readonly clock: Clock
+  readonly held: HeldLease
+  readonly store: Store
+  /** Finds out whether a transaction whose commit was not answered took effect. */
+  readonly probe: () => Promise<SettleOutcome | undefined>
+}
+
+/** The context of one attempt, and what the engine needs to know of it afterwards. */
+export class LiveContext implements RunContext {
+  readonly key: string
+  readonly scope: Scope
+  readonly recordId: string
+  readonly attempt: number
+  /** An outside effect was begun. */
+  effectBegun = false
+  /** A transaction of this attempt is known not to have committed. */
+  rolledBack = false
+  /** What the work declared about itself. */
+  declared: 'not_executed' | 'unknown' | undefined
+  /** The result that a transaction of this attempt has committed. */
+  committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
+  /**
+   * Resolves when the last transaction has ended, well or badly: its caller has the error. Work
+   * that does not wait for its own transaction must still not be settled beside it.
+   */
+  transactionEnded: Promise<void> | undefined
+  retentionMs: number
+  readonly #options: LiveContextOptions
+
+  constructor(options: LiveContextOptions) {
+    this.#options = options
+    this.key = options.key
+    this.scope = options.scope
+    this.recordId = options.recordId
+    this.attempt = options.held.lease.attempt
+    this.retentionMs = options.retentionMs
+  }
+
+  get signal(): AbortSignal {
+    return this.#options.held.signal
+  }
+
+  assertHeld(): void {
+    this.#options.held.assertHeld()
+  }
+
+  downstreamKey(name = 'default'): string {
+    this.effectBegun = true
+    return downstreamKeyOf(this.recordId, name)
+  }
+
+  deterministicId(name: string): string {
+    return deterministicIdOf(this.recordId, name)
+  }
+
+  notExecuted(): void {
+    this.declared = 'not_executed'
+  }
+
+  outcomeUnknown(): void {
+    this.declared = 'unknown'
+  }
+
+  extendRetention(retentionMs: number): void {
+    const limits = { fallback: 0, min: 1, max: Number.MAX_SAFE_INTEGER }
+    const ms = wholeNumber('extendRetention', retentionMs, limits)
+    this.retentionMs = Math.max(this.retentionMs, ms)
+  }
+
+  transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
+    const ended = this.#transaction(work)
+    this.transactionEnded = ended.then(
+      () => undefined,
+      () => undefined,
+    )
+    return ended
+  }
+
+  async #transaction<Tx>(
+    work: (tx: Tx) => Uint8Array | Promise<Uint8Array>,
+  ): Promise<Uint8Array> {
+    const { store, held } = this.#options
+    if (store.transaction === undefined) {
+      throw new InvalidOptionsError(
+        `the ${store.name} store has no transactions; use one that shares a database with your data`,
+      )
+    }
+    if (this.committed !== undefined) {
+      throw new InvalidOptionsError('this attempt has committed its result already')
+    }
+    held.assertHeld()
+
+    const attempt = new TransactionAttempt(work, () => this.retentionMs)
+    let outcome: SettleOutcome
+    try {
+      outcome = await store.transaction(held.lease, (tx) => attempt.run(tx as Tx))
+    } catch (error) {
+      if (attempt.failedInside) {
+        this.rolledBack = true
+        throw error
+      }
+      outcome = await this.#findOut(error)
+    }
+    return this.#conclude(outcome, attempt)
+  }
+
+  /** The store failed around the commit: only the record itself can tell whether it took hold. */
+  async #findOut(error: unknown): Promise<SettleOutcome> {
+    const probed = await this.#options.probe()
+    if (probed === undefined) {
+      throw new OutcomeUnknownError('the transaction may or may not have committed', {
+        cause: error,
+      })
+    }
+    if (probed.kind === 'settled') {
+      // The doubt took hold, so the commit did not; from now on the record would refuse it.
+      this.rolledBack = true
+      throw error
+    }
+    return probed
+  }
+
+  #conclude(outcome: SettleOutcome, attempt: TransactionAttempt<never>): Uint8Array {
+    const { result } = attempt
+    const byUs = outcome.kind === 'settled' || (outcome.own && outcome.state === 'completed')
+    if (!byUs || result === undefined) {
+      this.rolledBack = true
+      throw new LeaseLostError(this.recordId)
+    }
+    const expiresAt =
+      outcome.kind === 'settled'
+        ? outcome.expiresAt
+        : new Date(this.#options.clock.nowMs() + this.retentionMs)
+    this.committed = { result, expiresAt }
+    return result
+  }
+}
+
+/** One pass through the caller's transaction callback. Stays synchronous where the callback is. */
+class TransactionAttempt<Tx> {
+  result: Uint8Array | undefined
+  /** The callback itself threw, so the store has rolled back. */
+  failedInside = false
+  readonly #work: (tx: Tx) => Uint8Array | Promise<Uint8Array>
+  readonly #retentionMs: () => number
+
+  constructor(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>, retentionMs: () => number) {
+    this.#work = work
+    this.#retentionMs = retentionMs
+  }
+
+  run(tx: Tx): Completion | Promise<Completion> {
+    try {
+      const result = this.#work(tx)
+      return result instanceof Promise ? this.#awaited(result) : this.#completion(result)
+    } catch (error) {
+      this.failedInside = true
+      throw error
+    }
+  }
+
+  async #awaited(pending: Promise<Uint8Array>): Promise<Completion> {
+    try {
+      return this.#completion(await pending)
+    } catch (error) {
+      this.failedInside = true
+      throw error
+    }
+  }
+
+  #completion(result: Uint8Array): Completion {
+    this.result = result
+    return { result, retentionMs: this.#retentionMs() }
+  }
+}

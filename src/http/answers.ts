@@ -1,0 +1,102 @@
+import {
+  RETRY_AFTER_IN_PROGRESS_SECONDS_MAX,
+  RETRY_AFTER_SECONDS_MIN,
+  RETRY_AFTER_UNKNOWN_SECONDS_MAX,
+} from '../protocol/limits.ts'
+import { PROBLEMS, type ProblemName } from '../protocol/problems.ts'
+import type { HttpReply } from './exchange.ts'
+import type { StoredReply } from './reply-codec.ts'
+import type { HeaderPair } from './stored-headers.ts'
+
+export type Profile = 'ietf' | 'stripe'
+
+/** Describes the rules where the API has not published a page of its own. */
+const DRAFT_URL =
+  'https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07'
+
+export interface ProblemOptions {
+  /** More precise than the problem's own sentence. */
+  readonly detail?: string | undefined
+  readonly retryAfterSeconds?: number | undefined
+  /** Where the state of the request can be asked for. */
+  readonly location?: string | undefined
+}
+
+/** Says "no" (or "not yet") in the words of one profile. */
+export class Answers {
+  readonly #profile: Profile
+  readonly #link: string
+
+  constructor(profile: Profile, docsUrl: string | undefined) {
+    this.#profile = profile
+    this.#link = `<${docsUrl ?? DRAFT_URL}>; rel="describedby"`
+  }
+
+  problem(name: ProblemName, options: ProblemOptions = {}): HttpReply {
+    const problem = PROBLEMS[name]
+    const stripe = this.#profile === 'stripe'
+    const status = stripe ? problem.stripeStatus : problem.status
+    const detail = options.detail ?? problem.detail
+    const { code, title, type } = problem
+    const body = stripe
+      ? { error: { type: problem.stripeType, code, message: `${title}. ${detail}` } }
+      : { type, title, status, detail, code }
+    const isError = status >= 400
+    const mediaType = isError && !stripe ? 'application/problem+json' : 'application/json'
+    const headers: HeaderPair[] = [
+      ['content-type', `${mediaType}; charset=utf-8`],
+      ['cache-control', 'no-store'],
+      ['link', this.#link],
+    ]
+    if (options.retryAfterSeconds !== undefined) {
+      headers.push(['retry-after', String(options.retryAfterSeconds)])
+    }
+    if (options.location !== undefined) headers.push(['location', options.location])
+    return { status, headers, body: Buffer.from(JSON.stringify(body)) }
+  }
+}
+
+/** Rounded up, so that a client which waits that long does not come too early. */
+export function retryAfterInProgress(leftMs: number): number {
+  return clampSeconds(leftMs, RETRY_AFTER_IN_PROGRESS_SECONDS_MAX)
+}
+
+export function retryAfterUnknown(leftMs: number): number {
+  return clampSeconds(leftMs, RETRY_AFTER_UNKNOWN_SECONDS_MAX)
+}
+
+function clampSeconds(ms: number, secondsMax: number): number {
+  return Math.min(Math.max(Math.ceil(ms / 1000), RETRY_AFTER_SECONDS_MIN), secondsMax)
+}
+
+export function expiresHeader(expiresAt: Date): HeaderPair {
+  return ['idempotency-expires', expiresAt.toUTCString()]
+}
+
+/** The stored reply, marked as a replay. */
+export function toReplay(stored: StoredReply, expiresAt: Date): HttpReply {
+  const marks: HeaderPair[] = [['idempotent-replayed', 'true'], expiresHeader(expiresAt)]
+  if (!stored.elided) {
+    return { status: stored.status, headers: [...stored.headers, ...marks], body: stored.body }
+  }
+  // What described the body describes nothing any more.
+  const rest = stored.headers.filter(([name]) => !name.startsWith('content-') && name !== 'etag')
+  return {
+    status: stored.status,
+    headers: [
+      ...rest,
+      ['content-type', 'application/json; charset=utf-8'],
+      ['idempotent-body-elided', 'true'],
+      ...marks,
+    ],
+    body: Buffer.from(JSON.stringify(ELIDED)),
+  }
+}
+
+const ELIDED = {
+  code: 'idempotency_body_elided',
+  title: 'The body of this reply was too large to be kept',
+  detail:
+    'The request was executed once; its status and headers are repeated here. Its body was sent ' +
+    'with the first reply only.',
+} as const

@@ -1,0 +1,294 @@
+/**
+ * The one place where HTTP meaning is decided: which requests are protected, what each outcome
+ * answers, what of a reply is kept. Adapters only translate.
+ */
+import type { Engine, RunRequest } from '../core/engine.ts'
+import { OutcomeUnknownError, hasCode } from '../core/errors.ts'
+import type { RunOutcome, WorkEnd } from '../core/execution.ts'
+import type { Scope } from '../core/identity.ts'
+import { checkKey, parseKeyHeader, type KeyParse } from '../protocol/key-syntax.ts'
+import type { ProblemName } from '../protocol/problems.ts'
+import {
+  expiresHeader,
+  retryAfterInProgress,
+  retryAfterUnknown,
+  toReplay,
+  type ProblemOptions,
+} from './answers.ts'
+import type { Answer, HeldHandler, HttpExchange, Produced } from './exchange.ts'
+import type { FingerprintBody, FingerprintInput } from './fingerprint.ts'
+import {
+  checkTenant,
+  resolveGuardOptions,
+  type GuardOptions,
+  type ResolvedGuardOptions,
+} from './guard-options.ts'
+import { GuardedContext, RolledBackReply } from './handler-context.ts'
+import { encodeReply, openReply, sealReply } from './reply-codec.ts'
+import { pickStored } from './stored-headers.ts'
+
+export interface Guard<Request> {
+  readonly engine: Engine
+
+  /**
+   * Decides what is to be done with a request, entering its handler if that is part of it. Never
+   * rejects: what goes wrong is an answer too.
+   */
+  handle(request: Request, exchange: HttpExchange, handler: HeldHandler): Promise<Answer>
+
+  /** Whether a request with this method would be protected at all. */
+  protects(method: string): boolean
+}
+
+export function createGuard<Request>(options: GuardOptions<Request>): Guard<Request> {
+  return new HttpGuard(resolveGuardOptions(options))
+}
+
+/** The gatekeeper's answers: they say nothing about the work, and change once the client is let in. */
+const RELEASED_STATUS: ReadonlySet<number> = new Set([401, 403, 408, 425, 429])
+
+/** A wait that a client can keep when nothing better is known. */
+const RETRY_SOON_MS = 1_000
+
+class HttpGuard<Request> implements Guard<Request> {
+  readonly #options: ResolvedGuardOptions<Request>
+
+  constructor(options: ResolvedGuardOptions<Request>) {
+    this.#options = options
+  }
+
+  get engine(): Engine {
+    return this.#options.engine
+  }
+
+  protects(method: string): boolean {
+    return this.#options.methods.has(method)
+  }
+
+  async handle(request: Request, exchange: HttpExchange, handler: HeldHandler): Promise<Answer> {
+    if (!this.protects(exchange.method)) return { kind: 'pass' }
+    try {
+      const parsed = this.#readKey(request, exchange)
+      if (parsed.kind === 'malformed') return this.#problem('key_malformed', parsed)
+      if (parsed.kind === 'key') return await this.#guard(request, exchange, parsed.key, handler)
+      return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
+    } catch (error) {
+      return { kind: 'error', error }
+    }
+  }
+
+  #readKey(request: Request, exchange: HttpExchange): KeyParse {
+    const { keyFrom, keyHeader, keyRules } = this.#options
+    if (keyFrom !== undefined) return checkKey(keyFrom(request), keyRules)
+    return parseKeyHeader(exchange.header(keyHeader), keyRules)
+  }
+
+  async #guard(
+    request: Request,
+    exchange: HttpExchange,
+    key: string,
+    handler: HeldHandler,
+  ): Promise<Answer> {
+    const scope = await this.#scope(request, exchange)
+    const body = await exchange.body(this.#options.requestBytesMax)
+    if (body.kind === 'too_large') return this.#problem('request_too_large')
+    if (body.kind === 'aborted') return { kind: 'error', error: new Error('request aborted') }
+
+    const input = this.#fingerprintInput(request, exchange, body)
+    const { fingerprinter, policy } = this.#options
+    const fingerprint = fingerprinter.current(input)
+    if (fingerprint === undefined) return this.#problem('request_unreadable')
+    const recompute = (stored: string) => fingerprinter.recompute(stored, input)
+    return this.#run({ scope, key, fingerprint, recompute, policy }, handler)
+  }
+
+  async #scope(request: Request, exchange: HttpExchange): Promise<Scope> {
+    const { operation, scopeBy } = this.#options
+    const tenant = checkTenant(await this.#options.tenant(request))
+    if (scopeBy === 'tenant') return { tenant, operation: '*' }
+    const name = typeof operation === 'function' ? operation(request) : operation
+    return { tenant, operation: name ?? `${exchange.method} ${exchange.route}` }
+  }
+
+  #fingerprintInput(
+    request: Request,
+    exchange: HttpExchange,
+    body: FingerprintBody,
+  ): FingerprintInput {
+    const contentType = exchange.header('content-type')
+    return {
+      method: exchange.method,
+      path: exchange.path,
+      query: exchange.query,
+      mediaType: (typeof contentType === 'string' ? contentType : contentType?.[0]) ?? '',
+      body,
+      principal: this.#options.principal?.(request),
+      fields: this.#options.fingerprintFields,
+    }
+  }
+
+  async #run(request: RunRequest, handler: HeldHandler): Promise<Answer> {
+    const { engine } = this.#options
+    const entry = { entered: false }
+    try {
+      const outcome = await engine.run(request, (context) => {
+        entry.entered = true
+        const guarded = new GuardedContext(context, handler, () =>
+          this.#encodeForCommit(handler.produced(), guarded),
+        )
+        return this.#work(guarded, handler)
+      })
+      return await this.#answer(outcome)
+    } catch (error) {
+      return this.#failed(error, entry.entered, request.scope)
+    }
+  }
+
+  /** Enters the handler and says what its reply means for the record. */
+  async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
+    handler.enter(context, this.#options.replyBytesMax)
+    const produced = await wholeReply(context, handler)
+    const meaning = meaningOf(produced, context.error)
+    if (meaning === 'release') return { kind: 'release', result: NO_BODY }
+    const result = await this.#encodeAfterwards(produced)
+    if (meaning === 'complete') return result
+    const { error } = context
+    return { kind: 'fail', result, error, blind: error === undefined && !handler.seesErrors() }
+  }
+
+  /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
+  async #encodeAfterwards(produced: Produced): Promise<Uint8Array> {
+    try {
+      return await this.#encode(produced)
+    } catch (cause) {
+      throw new OutcomeUnknownError('the reply of the handler could not be encoded', { cause })
+    }
+  }
+
+  #encode(produced: Produced): Uint8Array | Promise<Uint8Array> {
+    const { storedHeaders, replyVersion, seal } = this.#options
+    const elided = produced.kind === 'oversized'
+    const { status, headers } = elided ? produced : produced.reply
+    const bytes = encodeReply({
+      status,
+      headers: pickStored(headers, storedHeaders),
+      body: elided ? NO_BODY : produced.reply.body,
+      elided,
+      schemaVersion: replyVersion,
+    })
+    return sealReply(bytes, seal)
+  }
+
+  #encodeForCommit(
+    produced: Produced | undefined,
+    context: GuardedContext,
+  ): Uint8Array | Promise<Uint8Array> {
+    if (produced === undefined) throw new Error('nothing was produced')
+    if (meaningOf(produced, context.error) !== 'complete') throw new RolledBackReply()
+    return this.#encode(produced)
+  }
+
+  async #answer(outcome: RunOutcome): Promise<Answer> {
+    switch (outcome.kind) {
+      case 'ran':
+        return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
+      case 'released':
+      case 'doubted':
+        return { kind: 'deliver', headers: [] }
+      case 'replayed':
+        return this.#replay(outcome.result, outcome.expiresAt)
+      case 'in_progress':
+        return this.#busy(outcome.recordId, outcome.retryAfterMs)
+      case 'pending':
+        return this.#accepted(outcome.recordId, RETRY_SOON_MS)
+      case 'unknown':
+        return this.#unknown(outcome.retryAfterMs)
+      case 'lease_lost':
+        return this.#unknown(RETRY_SOON_MS)
+      case 'mismatch':
+        return this.#problem('key_reused_with_different_payload')
+      case 'expired':
+        return this.#problem('key_expired')
+    }
+  }
+
+  async #replay(result: Uint8Array, expiresAt: Date): Promise<Answer> {
+    const { open, upgradeReply, replyVersion } = this.#options
+    const decoded = await openReply(result, open)
+    if (decoded.kind === 'unreadable') {
+      // Never a second run: the work was done, only its reply cannot be shown.
+      const retryAfterSeconds = retryAfterUnknown(Number.POSITIVE_INFINITY)
+      return this.#problem('reply_unreadable', { retryAfterSeconds })
+    }
+    const { reply } = decoded
+    const replay = toReplay(reply, expiresAt)
+    if (upgradeReply === undefined || reply.schemaVersion === replyVersion || reply.elided) {
+      return { kind: 'reply', reply: replay }
+    }
+    return { kind: 'reply', reply: upgradeReply(replay, reply.schemaVersion) }
+  }
+
+  #busy(recordId: string, leftMs: number): Answer {
+    if (this.#options.policy.whileInProgress === 'accepted') return this.#accepted(recordId, leftMs)
+    return this.#problem('key_in_progress', { retryAfterSeconds: retryAfterInProgress(leftMs) })
+  }
+
+  #accepted(recordId: string, leftMs: number): Answer {
+    const location = this.#options.statusUrl?.(recordId)
+    const retryAfterSeconds = retryAfterInProgress(leftMs)
+    return this.#problem('accepted', { location, retryAfterSeconds })
+  }
+
+  #unknown(leftMs: number): Answer {
+    return this.#problem('outcome_unknown', { retryAfterSeconds: retryAfterUnknown(leftMs) })
+  }
+
+  #missing(): Answer {
+    const { keyFrom, keyHeader } = this.#options
+    if (keyFrom !== undefined || keyHeader === 'idempotency-key') return this.#problem('key_missing')
+    const detail =
+      `Send a unique value, such as a UUID, in the header ${keyHeader}, and the same one again ` +
+      'when you retry this request.'
+    return this.#problem('key_missing', { detail })
+  }
+
+  #failed(error: unknown, entered: boolean, scope: Scope): Answer {
+    const { engine, storeFailure } = this.#options
+    const retryAfterSeconds = retryAfterInProgress(RETRY_SOON_MS)
+    if (hasCode(error, 'OUTCOME_NOT_RECORDED')) {
+      return this.#problem('outcome_not_recorded', { retryAfterSeconds })
+    }
+    // Once the handler was entered, an error is its own, whatever its class.
+    if (entered) return { kind: 'error', error }
+    if (hasCode(error, 'ENGINE_CLOSED')) {
+      return this.#problem('store_unavailable', { retryAfterSeconds })
+    }
+    if (!hasCode(error, 'STORE_FAILED')) return { kind: 'error', error }
+    if (storeFailure === 'closed') return this.#problem('store_unavailable', { retryAfterSeconds })
+    engine.emit({ kind: 'unprotected_run', ...scope })
+    return { kind: 'pass' }
+  }
+
+  #problem(name: ProblemName, options: ProblemOptions = {}): Answer {
+    return { kind: 'reply', reply: this.#options.answers.problem(name, options) }
+  }
+}
+
+const NO_BODY = new Uint8Array(0)
+
+/** Waits for the reply that stands: one whose transaction was rolled back was taken back. */
+async function wholeReply(context: GuardedContext, handler: HeldHandler): Promise<Produced> {
+  for (;;) {
+    const produced = await handler.whole()
+    await context.transactionEnded
+    if (handler.produced() !== undefined) return produced
+  }
+}
+
+/** What a reply says about the work. The class of a reported error comes before its status. */
+function meaningOf(produced: Produced, error: unknown): 'complete' | 'release' | 'fail' {
+  const status = produced.kind === 'reply' ? produced.reply.status : produced.status
+  if (hasCode(error, 'NOT_EXECUTED') || hasCode(error, 'OUTCOME_UNKNOWN')) return 'fail'
+  if (status >= 500) return 'fail'
+  return RELEASED_STATUS.has(status) ? 'release' : 'complete'
+}

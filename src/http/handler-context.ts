@@ -1,0 +1,123 @@
+import { InvalidRequestError } from '../core/errors.ts'
+import type { RunContext } from '../core/run-context.ts'
+import type { HeldHandler } from './exchange.ts'
+
+/** What a handler can know and do about its key: `req.idempotency`. */
+export interface HandlerContext extends Omit<RunContext, 'transaction'> {
+  /**
+   * Tells the guard what went wrong, with its class. Adapters that see errors call it themselves;
+   * a handler that turns an error into a reply of its own may call it too.
+   */
+  failed(error: unknown): void
+
+  /**
+   * Runs `work` in a transaction of the store. The handler sends its reply **inside** `work`;
+   * the reply, the key and everything `work` wrote are committed together, and only then does
+   * the reply leave. A reply that would not be recorded (5xx, 401, 403, 408, 425, 429) rolls
+   * everything back.
+   */
+  transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void>
+}
+
+/** A reply that must not be recorded, so its transaction must not commit. */
+export class RolledBackReply extends Error {}
+
+/** How the guard turns what is produced so far into bytes; throws where it must not be recorded. */
+export type EncodeProduced = () => Uint8Array | Promise<Uint8Array>
+
+export class GuardedContext implements HandlerContext {
+  /** The last error the handler, or its framework, has reported. */
+  error: unknown
+  /** Resolves when the last transaction has ended, well or badly: its caller has the error. */
+  transactionEnded: Promise<void> | undefined
+  readonly #run: RunContext
+  readonly #handler: HeldHandler
+  readonly #encode: EncodeProduced
+
+  constructor(run: RunContext, handler: HeldHandler, encode: EncodeProduced) {
+    this.#run = run
+    this.#handler = handler
+    this.#encode = encode
+  }
+
+  get key(): string {
+    return this.#run.key
+  }
+
+  get scope(): RunContext['scope'] {
+    return this.#run.scope
+  }
+
+  get recordId(): string {
+    return this.#run.recordId
+  }
+
+  get attempt(): number {
+    return this.#run.attempt
+  }
+
+  get signal(): AbortSignal {
+    return this.#run.signal
+  }
+
+  assertHeld(): void {
+    this.#run.assertHeld()
+  }
+
+  downstreamKey(name?: string): string {
+    return this.#run.downstreamKey(name)
+  }
+
+  deterministicId(name: string): string {
+    return this.#run.deterministicId(name)
+  }
+
+  notExecuted(): void {
+    this.#run.notExecuted()
+  }
+
+  outcomeUnknown(): void {
+    this.#run.outcomeUnknown()
+  }
+
+  extendRetention(retentionMs: number): void {
+    this.#run.extendRetention(retentionMs)
+  }
+
+  failed(error: unknown): void {
+    this.error = error
+  }
+
+  transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
+    const ended = this.#transaction(work)
+    this.transactionEnded = ended.then(
+      () => undefined,
+      () => undefined,
+    )
+    return ended
+  }
+
+  async #transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
+    try {
+      await this.#run.transaction<Tx>((tx) => {
+        const done = work(tx)
+        return done instanceof Promise ? done.then(() => this.#take()) : this.#take()
+      })
+    } catch (error) {
+      // The reply stands: it is a refusal of the handler's own, and nothing was written.
+      if (error instanceof RolledBackReply) return
+      this.#handler.reset()
+      throw error
+    }
+  }
+
+  #take(): Uint8Array | Promise<Uint8Array> {
+    if (this.#handler.produced() === undefined) {
+      throw new InvalidRequestError(
+        'the transaction callback must send the whole reply before it returns: the reply is ' +
+          'committed together with what the callback wrote',
+      )
+    }
+    return this.#encode()
+  }
+}

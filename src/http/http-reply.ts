@@ -1,0 +1,60 @@
+import { InvalidOptionsError } from '../core/errors.ts'
+import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { encodeReply, type SealHook, sealReply } from './reply-codec.ts'
+import type { HeaderPair } from './stored-headers.ts'
+
+/** A reply given by hand: the verdict on an `unknown` record of an HTTP route. */
+export interface HttpReplyInput {
+  status: number
+  headers?: Readonly<Record<string, string>>
+  /** Text and bytes as they are; anything else as JSON. */
+  body?: unknown
+  /** The route's `replyVersion`. @default 1 */
+  replyVersion?: number
+  /** The route's `seal` hook, where it has one. */
+  seal?: SealHook
+}
+
+/**
+ * The bytes an HTTP route replays, for `engine.resolve(…, { kind: 'completed', result })`.
+ *
+ * @example
+ * ```ts
+ * const result = await encodeHttpReply({ status: 201, body: { paymentId: 'pay_1' } })
+ * await engine.resolve({ recordId }, { kind: 'completed', result })
+ * ```
+ */
+export async function encodeHttpReply(input: HttpReplyInput): Promise<Uint8Array> {
+  const known = ['status', 'headers', 'body', 'replyVersion', 'seal']
+  rejectUnknownOptions('encodeHttpReply', input, known)
+  const status = wholeNumber('encodeHttpReply.status', input.status, {
+    fallback: Number.NaN,
+    min: 200,
+    max: 599,
+  })
+  if (Number.isNaN(status)) {
+    throw new InvalidOptionsError(`encodeHttpReply.status must be given, got ${describe(status)}`)
+  }
+  const bounds = { fallback: 1, min: 0, max: 65_535 }
+  const schemaVersion = wholeNumber('encodeHttpReply.replyVersion', input.replyVersion, bounds)
+  const headers: HeaderPair[] = Object.entries(input.headers ?? {}).map(([name, value]) => [
+    name.toLowerCase(),
+    value,
+  ])
+  const { bytes, mediaType } = toBody(input.body)
+  if (mediaType !== undefined && !headers.some(([name]) => name === 'content-type')) {
+    headers.push(['content-type', mediaType])
+  }
+  const reply = { status, headers, body: bytes, elided: false, schemaVersion }
+  return sealReply(encodeReply(reply), input.seal)
+}
+
+function toBody(body: unknown): { bytes: Uint8Array; mediaType: string | undefined } {
+  if (body === undefined) return { bytes: new Uint8Array(0), mediaType: undefined }
+  if (body instanceof Uint8Array) return { bytes: body, mediaType: 'application/octet-stream' }
+  if (typeof body === 'string') {
+    return { bytes: Buffer.from(body), mediaType: 'text/plain; charset=utf-8' }
+  }
+  const mediaType = 'application/json; charset=utf-8'
+  return { bytes: Buffer.from(JSON.stringify(body)), mediaType }
+}
