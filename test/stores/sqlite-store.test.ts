@@ -29,6 +29,13 @@ it('keeps its records when the file is opened again', async () => {
   ofKind(await claim(reopened), 'completed')
 })
 
+it('opens a file whose write lock somebody holds', async () => {
+  const { store, open, app } = setup()
+  await finish(store)
+  app.exec('BEGIN IMMEDIATE')
+  ofKind(await claim(open()), 'completed')
+})
+
 it('makes the folder of the file', async () => {
   const { folder, clock, open } = setupFile()
   const store = open({ path: folder.file('a/b/records.db'), clock })
