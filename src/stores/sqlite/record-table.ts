@@ -1,7 +1,10 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import type { RecordState, StoredRecord } from '../../core/record.ts'
-import type { RecordRef } from '../../core/store.ts'
+import type { Lease, RecordRef } from '../../core/store.ts'
 import {
+  BEGIN_READ,
+  COMMIT,
+  COMPLETE,
   DELETE,
   EXPIRED,
   FIND,
@@ -10,34 +13,53 @@ import {
   INSERT,
   LAPSED,
   LIST,
+  LIST_IN_PROGRESS,
   UPDATE,
 } from './sql.ts'
 
 /** The statements on records over one connection, each prepared once. Decides nothing. */
 export class RecordTable {
+  readonly #beginRead: StatementSync
+  readonly #endRead: StatementSync
   readonly #find: StatementSync
   readonly #findByRecordId: StatementSync
   readonly #insert: StatementSync
+  readonly #complete: StatementSync
   readonly #update: StatementSync
   readonly #delete: StatementSync
   readonly #lapsed: StatementSync
   readonly #expired: StatementSync
   readonly #list: StatementSync
+  readonly #listInProgress: StatementSync
 
   constructor(db: DatabaseSync, table: string) {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
+    this.#beginRead = prepare(BEGIN_READ)
+    this.#endRead = prepare(COMMIT)
     this.#find = prepare(FIND)
     this.#findByRecordId = prepare(FIND_BY_RECORD_ID)
     this.#insert = prepare(INSERT)
+    this.#complete = prepare(COMPLETE)
     this.#update = prepare(UPDATE)
     this.#delete = prepare(DELETE)
     this.#lapsed = prepare(LAPSED)
     this.#expired = prepare(EXPIRED)
     this.#list = prepare(LIST)
+    this.#listInProgress = prepare(LIST_IN_PROGRESS)
   }
 
   find(identity: string): StoredRecord | undefined {
     return toRecord(this.#find.get(toBlob(identity)))
+  }
+
+  /** In their order, all as of one moment. Not for use within a transaction. */
+  findAll(identities: readonly string[]): (StoredRecord | undefined)[] {
+    this.#beginRead.run()
+    try {
+      return identities.map((identity) => this.find(identity))
+    } finally {
+      this.#endRead.run()
+    }
   }
 
   findRef(ref: RecordRef): StoredRecord | undefined {
@@ -62,6 +84,15 @@ export class RecordTable {
       record.expiresAtMs,
     )
     return changes === 1
+  }
+
+  /** Its expiry, if the lease is the one that is held; otherwise nothing was written. */
+  completeHeld(
+    { identity, token, attempt }: Lease,
+    { result, nowMs, expiresAtMs }: { result: Uint8Array; nowMs: number; expiresAtMs: number },
+  ): number | undefined {
+    const values = [toBlob(identity), token, attempt, nowMs, expiresAtMs, result]
+    return this.#complete.get(...values)?.['expires_at_ms'] as number | undefined
   }
 
   update(record: StoredRecord): void {
@@ -99,6 +130,7 @@ export class RecordTable {
   }
 
   list(state: RecordState, limit: number): StoredRecord[] {
+    if (state === 'in_progress') return toRecords(this.#listInProgress.all(limit))
     return toRecords(this.#list.all(state, limit))
   }
 }

@@ -17,6 +17,9 @@ const COLUMNS = `
 /** Takes the write lock at once: a lock upgraded later could fail after work has been done. */
 export const BEGIN = 'BEGIN IMMEDIATE'
 
+/** Takes no lock that a writer would wait for. Many reads within it cost the price of one. */
+export const BEGIN_READ = 'BEGIN DEFERRED'
+
 export const COMMIT = 'COMMIT'
 
 export const ROLLBACK = 'ROLLBACK'
@@ -38,6 +41,17 @@ export const INSERT = `
   VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'in_progress', 1, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL,
     ?11, ?11, NULL, ?12)
   ON CONFLICT (identity) DO NOTHING`
+
+/**
+ * Ends a lease that is held, without reading it first: the ordinary case, and the token and the
+ * attempt in the WHERE clause are its fence. No row back means that it is another case: read it.
+ */
+export const COMPLETE = `
+  UPDATE "{table}" SET
+    state = 'completed', proof = NULL, error_code = NULL, reconcile_at_ms = NULL,
+    completed_at_ms = ?4, expires_at_ms = max(expires_at_ms, ?5), result = ?6
+  WHERE identity = ?1 AND token = ?2 AND attempt = ?3 AND state = 'in_progress'
+  RETURNING expires_at_ms`
 
 /** Not fenced by itself: the row was read and judged in the same write transaction. */
 export const UPDATE = `
@@ -65,6 +79,12 @@ export const EXPIRED = `
   WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
+/** The second condition says nothing new; it is what makes the partial index usable. */
 export const LIST = `
-  SELECT ${COLUMNS}, result FROM "{table}"
-  WHERE state = ? ORDER BY last_run_at_ms LIMIT ?`
+  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_list"
+  WHERE state = ? AND state <> 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
+
+/** Sorts what is held at the moment, so that taking and ending a lease need one index less. */
+export const LIST_IN_PROGRESS = `
+  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
+  WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`

@@ -84,12 +84,13 @@ class FileStore implements SqliteStore {
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const seen = await this.#read('claim', (nowMs) =>
-      requests.map((request) => {
-        const record = this.#committed.find(request.identity)
-        return { isFree: record === undefined, ...decideClaim(record, request, nowMs) }
-      }),
-    )
+    const seen = await this.#read('claim', (nowMs) => {
+      const records = this.#committed.findAll(requests.map(({ identity }) => identity))
+      return requests.map((request, n) => ({
+        isFree: records[n] === undefined,
+        ...decideClaim(records[n], request, nowMs),
+      }))
+    })
     if (seen.every(({ write }) => write === undefined)) return seen.map(({ outcome }) => outcome)
 
     return this.#write('claim', (nowMs) =>
@@ -105,6 +106,8 @@ class FileStore implements SqliteStore {
   settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
     return this.#write('settle', (nowMs) =>
       settlements.map((settlement) => {
+        const settled = this.#completeHeld(settlement, nowMs)
+        if (settled !== undefined) return settled
         const record = this.#records.find(settlement.lease.identity)
         return this.#apply(decideSettle(record, settlement, nowMs))
       }),
@@ -209,6 +212,15 @@ class FileStore implements SqliteStore {
     const { outcome, write } = decideClaim(record, request, nowMs)
     if (write !== undefined) this.#replace(record, write)
     return outcome
+  }
+
+  /** What `decideSettle` says of a held lease, in one statement: half of all writes are this. */
+  #completeHeld(settlement: Settlement, nowMs: number): SettleOutcome | undefined {
+    if (settlement.kind !== 'complete') return undefined
+    const { lease, result, retentionMs } = settlement
+    const expiresAtMs = nowMs + retentionMs
+    const expiryMs = this.#records.completeHeld(lease, { result, nowMs, expiresAtMs })
+    return expiryMs === undefined ? undefined : { kind: 'settled', expiresAt: new Date(expiryMs) }
   }
 
   /** A new record under an old key is a new row: what refers to the old one must let go of it. */
