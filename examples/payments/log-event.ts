@@ -1,0 +1,40 @@
+import type { EngineEvent } from 'oncekey'
+
+/**
+ * One line for what an operator should know of. Replays and conflicts are everyday business: count
+ * them, do not log them. No event holds a client's key.
+ */
+export function logEvent(event: EngineEvent): void {
+  const line = lineOf(event)
+  if (line !== undefined) console.error(`oncekey: ${line}`)
+}
+
+function lineOf(event: EngineEvent): string | undefined {
+  switch (event.kind) {
+    case 'reconcile_scheduled':
+      return `outcome unknown, needs a verdict: ${about(event)} error=${event.errorCode ?? 'none'}`
+    case 'store_error':
+      return `the ${event.store} store failed to ${event.call}: ${messageOf(event.error)}`
+    case 'settle_fenced':
+      return `work ended after its record had moved on: ${about(event)}`
+    case 'settle_late':
+      return `a result is not recorded yet, still trying: ${about(event)}`
+    case 'settle_abandoned':
+      return `a result could not be recorded: ${about(event)}`
+    case 'lease_lost':
+      return `a lease was lost while its work ran: ${about(event)}`
+    case 'unprotected_run':
+      return `ran without protection: operation=${event.operation}`
+    default:
+      return undefined
+  }
+}
+
+function about({ operation, recordId }: { operation: string; recordId: string }): string {
+  return `operation=${operation} record=${recordId}`
+}
+
+function messageOf(error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error)
+  return message.replaceAll(/\s+/g, ' ')
+}

@@ -1,0 +1,81 @@
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { cpSync, mkdirSync, symlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import { onTestFinished } from 'vitest'
+
+const root = join(import.meta.dirname, '..', '..')
+
+/**
+ * Lays the package out in a folder of the test's own: its manifest, the example, and a build.
+ * The example then finds `oncekey` as it does in the repository, by self-reference, but in a
+ * build that is not older than the sources and that nobody else removes meanwhile.
+ */
+export function layOutPackage(folder: string): void {
+  mkdirSync(folder)
+  for (const name of ['package.json', 'examples']) {
+    cpSync(join(root, name), join(folder, name), { recursive: true })
+  }
+  symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction')
+  const project = join(root, 'tsconfig.build.json')
+  const args = ['-p', project, '--outDir', join(folder, 'dist')]
+  execFileSync(join(root, 'node_modules', '.bin', 'tsc'), args, { stdio: 'inherit' })
+}
+
+export interface ServiceOptions {
+  readonly folder: string
+  readonly dataFolder: string
+  /** @default '0': any that is free */
+  readonly port?: string
+}
+
+export interface Service {
+  /** Resolves with what it has printed, once that is the whole welcome; rejects if it ends. */
+  readonly started: Promise<string>
+  readonly signal: (name: 'SIGINT' | 'SIGKILL' | 'SIGTERM') => void
+  /** Resolves with its exit code and what it has complained about. */
+  readonly ended: Promise<{ code: number | null; errors: string }>
+}
+
+/** Starts the example as `npm start` does, in a process that does not outlive the test. */
+export function startService({ folder, dataFolder, port = '0' }: ServiceOptions): Service {
+  const child = spawn(process.execPath, ['examples/payments/main.ts'], {
+    cwd: folder,
+    env: { PATH: process.env['PATH'], PORT: port, DATA_DIR: dataFolder },
+  })
+  let printed = ''
+  let errors = ''
+  child.stderr.on('data', (chunk: Buffer) => {
+    errors += chunk.toString()
+  })
+  const started = new Promise<string>((resolve, reject) => {
+    child.stdout.on('data', (chunk: Buffer) => {
+      printed += chunk.toString()
+      if (printed.includes('Ctrl-C')) resolve(printed)
+    })
+    child.once('close', () => reject(new Error(`the service did not start: ${errors}`)))
+  })
+  // A test of a service that cannot start looks at how it ended instead.
+  started.catch(() => undefined)
+  const ended = once(child, 'close').then(([code]) => ({ code: code as number | null, errors }))
+  onTestFinished(async () => {
+    child.kill('SIGKILL')
+    await ended
+  })
+  return { started, ended, signal: (name) => child.kill(name) }
+}
+
+export interface PrintedRequest {
+  readonly url: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string
+}
+
+/** The request that the printed `curl` would send. */
+export function readCurl(printed: string): PrintedRequest {
+  const url = /curl -i (\S+)/.exec(printed)?.[1]
+  const body = /-d '([^']+)'/.exec(printed)?.[1]
+  if (url === undefined || body === undefined) throw new Error(`no curl in: ${printed}`)
+  const lines = [...printed.matchAll(/-H '([^:']+): ([^']+)'/g)]
+  return { url, body, headers: Object.fromEntries(lines.map(([, name, value]) => [name!, value!])) }
+}
