@@ -75,6 +75,24 @@ function casesOfEach(): StoreCase[] {
 export const settleCases: readonly StoreCase[] = [
   ...casesOfEach(),
   {
+    name: 'changes nothing of a record that it completes but what completion means',
+    async run({ store, clock }) {
+      const lease = await hold(store)
+      const held = await viewOf(store, lease)
+      clock.advance(1000)
+      await settle(store, completeOf(lease, bytes('done')))
+      const { result, ...view } = await viewOf(store, lease)
+      assertBytes(result, bytes('done'))
+      const { result: _none, ...before } = held
+      assert.deepEqual(view, {
+        ...before,
+        state: 'completed',
+        completedAt: new Date(clock.nowMs()),
+        expiresAt: new Date(clock.nowMs() + RETENTION_MS),
+      })
+    },
+  },
+  {
     name: 'keeps the first of two results that one holder reports',
     async run({ store }) {
       const lease = await hold(store)
