@@ -1,4 +1,6 @@
 import { hasCode } from './errors.ts'
+import { describe } from './options.ts'
+import { warnOnce } from './warn.ts'
 
 /** What `onError` is told about work that failed. */
 export interface Failure {
@@ -29,10 +31,10 @@ export function judgeFailure(failure: Failure, onError: OnError): FailureVerdict
   if (hasCode(failure.error, 'NOT_EXECUTED')) return 'proven'
   if (onError === 'auto') return judgeByDefault(failure)
 
-  const choice = typeof onError === 'function' ? onError(failure) : onError
+  const choice = typeof onError === 'function' ? ask(onError, failure) : onError
   switch (choice) {
     case 'retry':
-      return failure.rolledBack ? 'proven' : 'declared'
+      return isProven(failure) ? 'proven' : 'declared'
     case 'store':
     case 'unknown':
       return choice
@@ -45,11 +47,31 @@ export function judgeFailure(failure: Failure, onError: OnError): FailureVerdict
 function judgeByDefault(failure: Failure): FailureVerdict {
   const { effectBegun, blind, error } = failure
   if (effectBegun || blind || looksLikeLostCall(error)) return 'unknown'
-  return failure.rolledBack ? 'proven' : 'declared'
+  return isProven(failure) ? 'proven' : 'declared'
+}
+
+/** A rollback proves nothing about an outside effect that was begun beside it. */
+function isProven({ rolledBack, effectBegun }: Failure): boolean {
+  return rolledBack && !effectBegun
+}
+
+/** A policy that throws has decided nothing either; the error to throw on is the work's own. */
+function ask(onError: (failure: Failure) => FailureChoice, failure: Failure): FailureChoice {
+  try {
+    return onError(failure)
+  } catch (error) {
+    const why = error instanceof Error ? error.message : describe(error)
+    warnOnce(`onError threw, so the outcome counts as unknown: ${why}`, 'onError threw')
+    return 'unknown'
+  }
 }
 
 /** Names and codes under which a call may have reached the other side although it failed here. */
-const LOST_NAMES: ReadonlySet<string> = new Set(['AbortError', 'TimeoutError', 'RequestTimeoutError'])
+const LOST_NAMES: ReadonlySet<string> = new Set([
+  'AbortError',
+  'TimeoutError',
+  'RequestTimeoutError',
+])
 const LOST_CODES: ReadonlySet<string> = new Set([
   'ABORT_ERR',
   'ECONNABORTED',
@@ -72,27 +94,40 @@ const NOT_SENT_CODES: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTFOUND'
 /** Causes are followed this far; a longer chain is no longer about the call. */
 const CAUSES_MAX = 8
 
-/** Whether an error looks like an outside call whose answer was lost. */
+/**
+ * Whether an error looks like an outside call whose answer was lost. Of several calls that failed
+ * together (`Promise.any`), one lost call is enough.
+ */
 export function looksLikeLostCall(error: unknown): boolean {
+  if (isLost(error)) return true
+  if (!(error instanceof AggregateError) || codeOf(error) !== '') return false
+  return error.errors.some(isLost)
+}
+
+function isLost(error: unknown): boolean {
   let lost = false
   let current: unknown = error
   for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
     // Our own store's trouble says nothing about an outside call.
     if (hasCode(current, 'STORE_FAILED')) return false
-    const code = 'code' in current ? String(current.code) : ''
+    const code = codeOf(current)
     if (NOT_SENT_CODES.has(code)) return false
-    lost ||= LOST_NAMES.has(current.name) || LOST_CODES.has(code) || LOST_MESSAGE.test(current.message)
+    lost ||=
+      LOST_NAMES.has(current.name) || LOST_CODES.has(code) || LOST_MESSAGE.test(current.message)
     current = current.cause
   }
   return lost
+}
+
+function codeOf(error: Error): string {
+  return 'code' in error && typeof error.code === 'string' ? error.code : ''
 }
 
 /** A short name for what went wrong, as the record keeps it for operators. */
 export function errorCodeOf(error: unknown): string | undefined {
   if (error === undefined) return undefined
   if (!(error instanceof Error)) return 'thrown_value'
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : error.name
-  return code.slice(0, ERROR_CODE_LENGTH_MAX)
+  return (codeOf(error) || error.name).slice(0, ERROR_CODE_LENGTH_MAX)
 }
 
 const ERROR_CODE_LENGTH_MAX = 100

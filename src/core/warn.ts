@@ -1,8 +1,11 @@
 const warned = new Set<string>()
 
-/** For the few things a developer must be told and no event listener may be there to hear. */
-export function warnOnce(message: string): void {
-  if (warned.has(message)) return
-  warned.add(message)
+/**
+ * For the few things a developer must be told and no event listener may be there to hear. Where
+ * the message varies, `about` says what counts as once.
+ */
+export function warnOnce(message: string, about: string = message): void {
+  if (warned.has(about)) return
+  warned.add(about)
   process.emitWarning(message, 'OncekeyWarning')
 }
