@@ -31,6 +31,7 @@ export class HeldLease {
   readonly #startedMs: number
   #heldUntilMs: number
   #ended: 'no' | 'stopped' | 'lost' | 'overrun' = 'no'
+  #renewing = false
   #abort: AbortController | undefined
   #cancelTimer: () => void = () => undefined
 
@@ -39,7 +40,7 @@ export class HeldLease {
     this.lease = options.lease
     this.#startedMs = options.claimSentMs
     this.#heldUntilMs = options.claimSentMs + options.policy.leaseMs
-    this.#schedule(options.policy.leaseMs / RENEWALS_PER_LEASE)
+    this.#wakeAt(options.claimSentMs + options.policy.leaseMs / RENEWALS_PER_LEASE)
   }
 
   /** Aborts when the lease is lost or the work has run too long. Made only if somebody asks. */
@@ -66,15 +67,19 @@ export class HeldLease {
     this.#cancelTimer()
   }
 
-  #schedule(ms: number): void {
+  /** Sets the one timer: for `atMs`, or for the end of `maxRunMs` where that comes first. */
+  #wakeAt(atMs: number): void {
     const { clock, policy } = this.#options
-    const leftMs = this.#startedMs + policy.maxRunMs - clock.monotonicMs()
-    this.#cancelTimer = clock.after(Math.min(ms, leftMs), () => this.#tick(), { background: true })
+    this.#cancelTimer()
+    const dueMs = Math.min(atMs, this.#startedMs + policy.maxRunMs)
+    const tick = () => this.#tick()
+    this.#cancelTimer = clock.after(dueMs - clock.monotonicMs(), tick, { background: true })
   }
 
   #tick(): void {
     const { clock, policy } = this.#options
     if (clock.monotonicMs() - this.#startedMs >= policy.maxRunMs) return this.#end('overrun')
+    if (this.#renewing) return this.#end('lost')
     // Never rejects: `#renew` answers for every failure.
     void this.#renew()
   }
@@ -82,6 +87,10 @@ export class HeldLease {
   async #renew(): Promise<void> {
     const { clock, policy, port } = this.#options
     const sentMs = clock.monotonicMs()
+    // While no answer comes, the lease ends when this clock says so. Where it has ended already
+    // (the process stood still), only the store knows whether somebody else has the key by now.
+    this.#renewing = true
+    this.#wakeAt(sentMs < this.#heldUntilMs ? this.#heldUntilMs : Number.POSITIVE_INFINITY)
     let renewed: boolean | 'failed'
     try {
       renewed = await port.renew({ ...this.lease, leaseMs: policy.leaseMs })
@@ -89,19 +98,24 @@ export class HeldLease {
       // Reported by the port as a store error; here it only means: try again while there is time.
       renewed = 'failed'
     }
+    this.#renewing = false
     if (this.#ended !== 'no') return
-    if (renewed === false) return this.#end('lost')
-    if (renewed === true) this.#heldUntilMs = sentMs + policy.leaseMs
-    else if (clock.monotonicMs() >= this.#heldUntilMs) return this.#end('lost')
-    const parts = renewed === true ? RENEWALS_PER_LEASE : RETRIES_PER_LEASE
-    this.#schedule(policy.leaseMs / parts)
+    const nowMs = clock.monotonicMs()
+    if (renewed === true) {
+      this.#heldUntilMs = sentMs + policy.leaseMs
+      return this.#wakeAt(sentMs + policy.leaseMs / RENEWALS_PER_LEASE)
+    }
+    if (renewed === false || nowMs >= this.#heldUntilMs) return this.#end('lost')
+    this.#wakeAt(Math.min(nowMs + policy.leaseMs / RETRIES_PER_LEASE, this.#heldUntilMs))
   }
 
   #end(how: 'lost' | 'overrun'): void {
     this.#ended = how
     this.#abort?.abort(this.#reason())
-    if (how === 'lost') this.#options.onLost()
-    else this.#options.onOverrun()
+    if (how === 'overrun') return this.#options.onOverrun()
+    // Nothing to renew, but work that never ends must still be answered for.
+    this.#wakeAt(Number.POSITIVE_INFINITY)
+    this.#options.onLost()
   }
 
   #reason(): LeaseLostError {
