@@ -1,3 +1,4 @@
+import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import { StoreFailedError, hasCode } from './errors.ts'
 
@@ -82,7 +83,9 @@ export class Coalescer<Request, Outcome> {
     let taken = 0
     for (const entry of this.#waiting) {
       if (entry.sinceMs < oldestMs) {
-        entry.reject(this.#failed('overloaded', new Error(`not sent within ${limits.timeoutMs} ms`)))
+        entry.reject(
+          this.#failed('overloaded', new Error(`not sent within ${limits.timeoutMs} ms`)),
+        )
       } else {
         bytes += bytesOf(entry.request)
         const full = batch.length === limits.rowsMax || bytes > limits.bytesMax
@@ -100,7 +103,7 @@ export class Coalescer<Request, Outcome> {
     try {
       await this.#send(batch)
     } catch (error) {
-      if (batch.length > 1 && hasCode(error, 'STORE_FAILED') && isRejected(error)) {
+      if (batch.length > 1 && isRejected(error)) {
         await this.#flushSingly(batch)
       } else {
         for (const entry of batch) entry.reject(error)
@@ -111,47 +114,35 @@ export class Coalescer<Request, Outcome> {
     }
   }
 
-  /** One row of the batch cannot be stored: alone, only that one fails. */
+  /**
+   * One row of the batch cannot be stored: alone, only that one fails. Any other failure ends it,
+   * or a store that falls silent now would keep this flush for `timeoutMs` times its rows.
+   */
   async #flushSingly(batch: readonly Entry<Request, Outcome>[]): Promise<void> {
-    for (const entry of batch) {
+    for (const [index, entry] of batch.entries()) {
       try {
         await this.#send([entry])
       } catch (error) {
         entry.reject(error)
+        if (isRejected(error)) continue
+        // The batch wrote nothing and these were not sent again.
+        for (const unsent of batch.slice(index + 1))
+          unsent.reject(this.#failed('overloaded', error))
+        return
       }
     }
   }
 
   async #send(batch: readonly Entry<Request, Outcome>[]): Promise<void> {
-    const outcomes = await this.#call(batch.map((entry) => entry.request))
+    const { clock, limits, store, call, flush } = this.#options
+    const requests = batch.map((entry) => entry.request)
+    const { timeoutMs } = limits
+    const outcomes = await answerWithin(clock, { store, call, timeoutMs }, () => flush(requests))
     if (outcomes.length !== batch.length) {
       const cause = new Error(`it gave ${outcomes.length} answers to ${batch.length} requests`)
       throw this.#failed('unavailable', cause)
     }
     for (const [index, entry] of batch.entries()) entry.resolve(outcomes[index]!)
-  }
-
-  /** The store call, given up after `timeoutMs`: its place must not be blocked for ever. */
-  #call(requests: readonly Request[]): Promise<Outcome[]> {
-    const { clock, limits, flush } = this.#options
-    return new Promise((resolve, reject) => {
-      const cancel = clock.after(limits.timeoutMs, () => {
-        reject(this.#failed('unavailable', new Error(`no answer within ${limits.timeoutMs} ms`)))
-      })
-      const fail = (error: unknown) => {
-        cancel()
-        reject(hasCode(error, 'STORE_FAILED') ? error : this.#failed('unavailable', error))
-      }
-      const done = (outcomes: Outcome[]) => {
-        cancel()
-        resolve(outcomes)
-      }
-      try {
-        flush(requests).then(done, fail)
-      } catch (error) {
-        fail(error)
-      }
-    })
   }
 
   #failed(failure: StoreFailedError['failure'], cause: unknown): StoreFailedError {
@@ -160,6 +151,6 @@ export class Coalescer<Request, Outcome> {
   }
 }
 
-function isRejected(error: Error): boolean {
-  return 'failure' in error && error.failure === 'rejected'
+function isRejected(error: unknown): boolean {
+  return hasCode(error, 'STORE_FAILED') && 'failure' in error && error.failure === 'rejected'
 }

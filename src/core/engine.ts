@@ -1,13 +1,13 @@
 import { claimEvents } from './claim-events.ts'
 import { systemClock, type Clock } from './clock.ts'
-import { EngineClosedError, InvalidOptionsError } from './errors.ts'
+import { EngineClosedError, InvalidOptionsError, StoreFailedError } from './errors.ts'
 import type { EngineEvent, EventListener } from './events.ts'
 import { Execution, type Claimed, type RunOutcome, type Work } from './execution.ts'
 import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from './identity.ts'
-import { releaseLostClaim } from './lost-claim.ts'
+import { LostClaims } from './lost-claim.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from './options.ts'
 import { POLICY_OPTION_NAMES, resolvePolicy, type Policy, type PolicyOptions } from './policy.ts'
-import type { RecordState } from './record.ts'
+import { RECORD_STATES, type RecordState } from './record.ts'
 import { Settler } from './settler.ts'
 import { StorePort, mayHaveTakenHold } from './store-port.ts'
 import type { ClaimOutcome, ClaimRequest, RecordRef, RecordView, Store } from './store.ts'
@@ -158,6 +158,7 @@ class OnceEngine implements Engine {
   readonly #onEvent: EventListener | undefined
   readonly #port: StorePort
   readonly #settler: Settler
+  readonly #lost: LostClaims
   readonly #room: WaitingRoom
   readonly #upkeep: Upkeep
   #running = 0
@@ -175,14 +176,15 @@ class OnceEngine implements Engine {
     const number = (name: string, value: unknown, fallback: number, min: number): number =>
       wholeNumber(`createEngine.${name}`, value, { fallback, min, max: 7 * DAY_MS })
     const limits = {
-      rowsMax: store.batching?.rowsMax ?? ROWS_MAX,
-      flushesMax: store.batching?.flushesMax ?? FLUSHES_MAX,
+      rowsMax: number('store.batching.rowsMax', store.batching?.rowsMax, ROWS_MAX, 1),
+      flushesMax: number('store.batching.flushesMax', store.batching?.flushesMax, FLUSHES_MAX, 1),
       bytesMax: BATCH_BYTES_MAX,
       waitingMax: WAITING_MAX,
       timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
     }
     this.#port = new StorePort(store, { clock: this.#clock, limits, emit })
     this.#settler = new Settler(this.#clock, this.#port)
+    this.#lost = new LostClaims(this.#clock, this.#port)
     this.#room = new WaitingRoom(this.#clock)
     this.#upkeep = new Upkeep({
       store,
@@ -210,9 +212,14 @@ class OnceEngine implements Engine {
   }
 
   async resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult> {
+    checkVerdict(verdict)
     const { retentionMs } = this.#policy
-    const [outcome] = await this.store.resolve([{ ref: toRef(target), verdict, retentionMs }])
-    if (outcome === undefined) throw new Error(`the ${this.store.name} store gave no answer`)
+    const ref = toRef(target)
+    const outcome = await this.#port.ask('resolve', async () => {
+      const [answer] = await this.store.resolve([{ ref, verdict, retentionMs }])
+      if (answer === undefined) throw new Error('it gave no answer')
+      return answer
+    })
     if (outcome.kind !== 'resolved') {
       this.emit({ kind: 'reconcile_failed', reason: outcome.kind })
       return outcome
@@ -224,14 +231,20 @@ class OnceEngine implements Engine {
     return outcome
   }
 
-  read(target: ResolveTarget): Promise<RecordView | undefined> {
-    return this.store.read(toRef(target))
+  async read(target: ResolveTarget): Promise<RecordView | undefined> {
+    const ref = toRef(target)
+    return this.#port.ask('read', () => this.store.read(ref))
   }
 
-  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+  async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
     const bounds = { fallback: LIST_LIMIT, min: 1, max: LIST_LIMIT_MAX }
     const limit = wholeNumber('list.limit', query.limit, bounds)
-    return this.store.list({ state: query.state, limit })
+    const { state } = query
+    if (!RECORD_STATES.includes(state)) {
+      // It would find nothing, which looks like good news.
+      throw new InvalidOptionsError(`list.state must be a record's state, got ${describe(state)}`)
+    }
+    return this.#port.ask('list', () => this.store.list({ state, limit }))
   }
 
   sweep(): Promise<number> {
@@ -249,6 +262,7 @@ class OnceEngine implements Engine {
     this.#closing = true
     this.#upkeep.stop()
     this.#room.wakeAll()
+    this.#lost.stop()
     await this.#drained(graceMs)
     this.#settler.stop()
     return { abandoned: this.#running + this.#settler.pending }
@@ -256,11 +270,17 @@ class OnceEngine implements Engine {
 
   emit(event: EngineEvent): void {
     if (this.#onEvent === undefined) return
+    // A listener's bug must not change what happens to a payment.
+    const warn = (error: unknown) => {
+      const why = error instanceof Error ? error.message : describe(error)
+      warnOnce(`onEvent threw on "${event.kind}": ${why}`, `onEvent threw on "${event.kind}"`)
+    }
     try {
-      this.#onEvent(event)
+      // An `async` listener fits the type too, and its rejection would end the process.
+      const returned: unknown = this.#onEvent(event)
+      if (returned instanceof Promise) returned.catch(warn)
     } catch (error) {
-      // A listener's bug must not change what happens to a payment.
-      warnOnce(`onEvent threw on "${event.kind}": ${String(error)}`)
+      warn(error)
     }
   }
 
@@ -268,7 +288,8 @@ class OnceEngine implements Engine {
     const policy = request.policy ?? this.#policy
     const first = await this.#claim(request, policy)
     const waits = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
-    const claim = waits > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
+    const claim =
+      waits > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
     return this.#answer(request, policy, claim, work)
   }
 
@@ -285,7 +306,11 @@ class OnceEngine implements Engine {
       case 'completed':
         return { ...outcome, kind: 'replayed' }
       case 'in_progress':
-        return { kind: 'in_progress', recordId: outcome.recordId, retryAfterMs: outcome.leaseLeftMs }
+        return {
+          kind: 'in_progress',
+          recordId: outcome.recordId,
+          retryAfterMs: outcome.leaseLeftMs,
+        }
       case 'unknown':
         return { kind: 'unknown', recordId: outcome.recordId, retryAfterMs: outcome.reconcileInMs }
       case 'mismatch':
@@ -349,11 +374,22 @@ class OnceEngine implements Engine {
     }
     const sentMs = this.#clock.monotonicMs()
     try {
-      return { outcome: await this.#port.claim(request), identity, sentMs }
+      const outcome = await this.#port.claim(request)
+      if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
+      return { outcome, identity, sentMs }
     } catch (error) {
-      if (mayHaveTakenHold(error)) void releaseLostClaim(request, this.#clock, this.#port)
+      if (mayHaveTakenHold(error)) this.#lost.release(request)
       throw error
     }
+  }
+
+  /** An answer that took longer than the lease lasts is no lease: another may hold the key now. */
+  #checkInTime(sentMs: number, { leaseMs }: Policy): void {
+    if (this.#clock.monotonicMs() - sentMs < leaseMs) return
+    const cause = new Error(`the answer came after the lease of ${leaseMs} ms was over`)
+    const error = new StoreFailedError({ store: this.store.name, operation: 'claim', cause })
+    this.emit({ kind: 'store_error', store: this.store.name, call: 'claim', error })
+    throw error
   }
 
   /** Waits for a result, bounded in time and in company, and claims again. */
@@ -369,6 +405,8 @@ class OnceEngine implements Engine {
         const leftMs = deadlineMs - this.#clock.monotonicMs()
         if (leftMs <= 0) break
         await this.#room.sleep(claim.identity, Math.min(pauseMs, leftMs))
+        // Woken by `close()`: to claim now could be to start work.
+        if (this.#closing) break
         pauseMs = Math.min(pauseMs * 2, LOOK_AGAIN_MS_MAX)
         claim = await this.#claim(request, policy)
       }
@@ -389,10 +427,13 @@ class OnceEngine implements Engine {
   #drained(graceMs: number): Promise<void> {
     return new Promise((resolve) => {
       const deadlineMs = this.#clock.monotonicMs() + graceMs
+      let cancel: () => void = () => undefined
       const look = () => {
+        cancel()
         const leftMs = deadlineMs - this.#clock.monotonicMs()
-        if (leftMs <= 0 || (this.#running === 0 && this.#settler.pending === 0)) return resolve()
-        this.#clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
+        const open = this.#running + this.#settler.pending + this.#lost.pending
+        if (leftMs <= 0 || open === 0) return resolve()
+        cancel = this.#clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
       }
       this.#onDrained = look
       look()
@@ -414,6 +455,19 @@ function isBusy(outcome: ClaimOutcome): boolean {
 function toRef(target: ResolveTarget): RecordRef {
   if ('recordId' in target) return { recordId: target.recordId }
   return { identity: identityOf(target.scope, target.key) }
+}
+
+/** Without it, a misspelt `completed` would free the key of a payment that was made. */
+function checkVerdict({ kind, ...rest }: ResolveVerdict): void {
+  if (kind === 'failed_retryable') return
+  if (kind !== 'completed') {
+    throw new InvalidOptionsError(
+      `resolve.kind must be 'completed' or 'failed_retryable', got ${describe(kind)}`,
+    )
+  }
+  const { result } = rest as { result?: unknown }
+  if (result instanceof Uint8Array) return
+  throw new InvalidOptionsError(`resolve.result must be a Uint8Array, got ${describe(result)}`)
 }
 
 function checkEngineOptions(options: EngineOptions): EngineOptions {

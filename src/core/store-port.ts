@@ -1,3 +1,4 @@
+import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import { Coalescer, type CoalescerLimits } from './coalescer.ts'
 import { hasCode } from './errors.ts'
@@ -16,13 +17,17 @@ const ROW_BYTES = 256
 
 /**
  * A store, one request at a time: each call joins the batch that is about to leave. Renewals have
- * a queue of their own, so that they never starve behind claims.
+ * a queue of their own, so that they never starve behind claims; so have the releases of lost
+ * claims, which come in thousands when the store falters, and must not crowd out results.
  */
 export class StorePort {
   readonly #emit: EventListener
   readonly #store: string
+  readonly #clock: Clock
+  readonly #timeoutMs: number
   readonly #claims: Coalescer<ClaimRequest, ClaimOutcome>
   readonly #settlements: Coalescer<Settlement, SettleOutcome>
+  readonly #releases: Coalescer<Settlement, SettleOutcome>
   readonly #renewals: Coalescer<Renewal, boolean>
 
   constructor(
@@ -31,6 +36,8 @@ export class StorePort {
   ) {
     this.#emit = emit
     this.#store = store.name
+    this.#clock = clock
+    this.#timeoutMs = limits.timeoutMs
     const shared = { clock, limits, store: store.name }
     this.#claims = new Coalescer({
       ...shared,
@@ -39,13 +46,15 @@ export class StorePort {
       bytesOf: (request) =>
         ROW_BYTES + request.key.length + request.tenant.length + request.operation.length,
     })
-    this.#settlements = new Coalescer({
+    const settlements = {
       ...shared,
       call: 'settle',
-      flush: (settlements) => store.settle(settlements),
-      bytesOf: (settlement) =>
+      flush: (batch: readonly Settlement[]) => store.settle(batch),
+      bytesOf: (settlement: Settlement) =>
         ROW_BYTES + (settlement.kind === 'complete' ? settlement.result.byteLength : 0),
-    })
+    }
+    this.#settlements = new Coalescer(settlements)
+    this.#releases = new Coalescer(settlements)
     this.#renewals = new Coalescer({
       ...shared,
       call: 'renew',
@@ -62,8 +71,19 @@ export class StorePort {
     return this.#reporting('settle', this.#settlements.add(settlement))
   }
 
+  /** Releases a claim whose answer never came. */
+  releaseLost(settlement: Settlement): Promise<SettleOutcome> {
+    return this.#reporting('settle', this.#releases.add(settlement))
+  }
+
   renew(renewal: Renewal): Promise<boolean> {
     return this.#reporting('renew', this.#renewals.add(renewal))
+  }
+
+  /** A call that needs no batch: given up in time, and its failure reported, like the others. */
+  ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+    const details = { store: this.#store, call, timeoutMs: this.#timeoutMs }
+    return this.#reporting(call, answerWithin(this.#clock, details, ask))
   }
 
   async #reporting<Outcome>(call: string, answer: Promise<Outcome>): Promise<Outcome> {

@@ -1,3 +1,4 @@
+import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import type { EventListener } from './events.ts'
 import type { Store } from './store.ts'
@@ -16,6 +17,8 @@ export interface UpkeepOptions {
 const BATCH = 1_000
 /** Batches in one pass. What is left waits for the next, so that a pass always ends. */
 const BATCHES_MAX = 100
+/** One batch, given up after this: a pass that never ended would be the last one of this process. */
+const BATCH_TIMEOUT_MS = 60_000
 
 /**
  * Moves silent holders on and removes expired records, in bounded batches. Safe on every node at
@@ -42,7 +45,7 @@ export class Upkeep {
     const { store, emit } = this.#options
     let count = 0
     for (let batch = 0; batch < BATCHES_MAX; batch++) {
-      const swept = await store.sweep({ limit: BATCH })
+      const swept = await this.#within('sweep', () => store.sweep({ limit: BATCH }))
       for (const { to, attempt, ...subject } of swept) {
         emit({ kind: 'zombie_key', ...subject, attempt, to })
         if (to === 'unknown') {
@@ -50,7 +53,7 @@ export class Upkeep {
         }
       }
       count += swept.length
-      if (swept.length < BATCH) break
+      if (swept.length < BATCH || this.#stopped) break
     }
     return count
   }
@@ -59,12 +62,18 @@ export class Upkeep {
     const { store, emit } = this.#options
     let count = 0
     for (let batch = 0; batch < BATCHES_MAX; batch++) {
-      const { removed, expired } = await store.reap({ limit: BATCH })
-      count += removed + expired
-      if (removed + expired < BATCH) break
+      const report = await this.#within('reap', () => store.reap({ limit: BATCH }))
+      const reaped = report.removed + report.expired
+      count += reaped
+      if (reaped < BATCH || this.#stopped) break
     }
     if (count > 0) emit({ kind: 'ttl_pruned', count })
     return count
+  }
+
+  #within<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+    const { clock, store } = this.#options
+    return answerWithin(clock, { store: store.name, call, timeoutMs: BATCH_TIMEOUT_MS }, ask)
   }
 
   #every(ms: number, pass: () => Promise<number>, call: string): void {
