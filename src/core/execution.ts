@@ -1,5 +1,5 @@
 import type { Clock } from './clock.ts'
-import { OutcomeNotRecordedError } from './errors.ts'
+import { InvalidOptionsError, OutcomeNotRecordedError } from './errors.ts'
 import type { EventListener, EventSubject } from './events.ts'
 import { errorCodeOf, judgeFailure, type Failure, type FailureVerdict } from './failure.ts'
 import { HeldLease } from './held-lease.ts'
@@ -7,6 +7,7 @@ import type { Scope } from './identity.ts'
 import type { Policy } from './policy.ts'
 import type { Proof } from './record.ts'
 import { LiveContext, type RunContext } from './run-context.ts'
+import { describe } from './options.ts'
 import type { NotRecorded, Settler } from './settler.ts'
 import type { StorePort } from './store-port.ts'
 import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
@@ -99,6 +100,8 @@ export class Execution {
   readonly #context: LiveContext
   /** This attempt has itself brought the record to `unknown`. */
   #doubted = false
+  /** The work has ended and its record is being told. */
+  #settling = false
   #onOverrun: () => void = () => undefined
 
   constructor(parts: ExecutionParts, request: ExecutionRequest) {
@@ -136,7 +139,8 @@ export class Execution {
   run(work: Work): Promise<RunOutcome> {
     return new Promise((resolve, reject) => {
       this.#onOverrun = () => {
-        this.#overrun().then(resolve, reject)
+        // What came of the work is known and on its way to the store: nothing to doubt.
+        if (!this.#settling) this.#overrun().then(resolve, reject)
       }
       // After an overrun nobody listens to these any more; the record has been told all the same.
       this.#finish(work).then(resolve, reject)
@@ -156,17 +160,18 @@ export class Execution {
     try {
       end = await work(this.#context)
     } catch (error) {
-      await this.#context.transactionEnded
+      await this.#workEnded()
       await this.#afterThrow(error)
       throw error
     }
-    await this.#context.transactionEnded
+    await this.#workEnded()
     const { committed, declared } = this.#context
     if (committed !== undefined) {
       this.#held.stop()
       return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
     }
-    const ending = end instanceof Uint8Array ? ({ kind: 'complete', result: end } as const) : end
+    const ending = toEnding(end)
+    if (ending === undefined) return this.#withoutResult(end)
     if (declared === 'not_executed') return this.#release(ending.result, 'proven', undefined)
     if (declared === 'unknown') return this.#doubt(ending.result, undefined)
     switch (ending.kind) {
@@ -177,6 +182,20 @@ export class Execution {
       case 'fail':
         return this.#afterFailure(ending.result, ending.error, ending.blind)
     }
+  }
+
+  async #workEnded(): Promise<void> {
+    this.#context.ended = true
+    await this.#context.transactionEnded
+    this.#settling = true
+  }
+
+  /** The work ran to its end and left nothing to replay: it may not run again for that. */
+  async #withoutResult(end: unknown): Promise<never> {
+    await this.#settle(this.#doubtAs('no_result'), undefined)
+    throw new InvalidOptionsError(
+      `the work must return a Uint8Array, or { kind, result } with one, got ${describe(end)}`,
+    )
   }
 
   async #afterFailure(result: Uint8Array, error: unknown, blind = false): Promise<RunOutcome> {
@@ -222,7 +241,12 @@ export class Execution {
   async #complete(result: Uint8Array): Promise<RunOutcome> {
     const { recordId } = this.#subject
     const { retentionMs } = this.#context
-    const settlement: Settlement = { kind: 'complete', lease: this.#held.lease, result, retentionMs }
+    const settlement: Settlement = {
+      kind: 'complete',
+      lease: this.#held.lease,
+      result,
+      retentionMs,
+    }
     const outcome = await this.#settle(settlement, undefined)
     switch (outcome.kind) {
       case 'settled':
@@ -236,12 +260,14 @@ export class Execution {
   }
 
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
-    await this.#settle(this.#releaseAs(proof, error), error)
+    const outcome = await this.#settle(this.#releaseAs(proof, error), error)
+    if (hasResult(outcome)) return this.#whatTheRecordSays()
     return { kind: 'released', recordId: this.#subject.recordId, result, proof }
   }
 
   async #doubt(result: Uint8Array, error: unknown): Promise<RunOutcome> {
-    await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    const outcome = await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    if (hasResult(outcome)) return this.#whatTheRecordSays()
     return { kind: 'doubted', recordId: this.#subject.recordId, result }
   }
 
@@ -252,21 +278,28 @@ export class Execution {
   }
 
   #doubtAs(errorCode: string | undefined): Settlement {
-    return { kind: 'doubt', lease: this.#held.lease, errorCode, reconcileAfterMs: RECONCILE_AFTER_MS }
+    return {
+      kind: 'doubt',
+      lease: this.#held.lease,
+      errorCode,
+      reconcileAfterMs: RECONCILE_AFTER_MS,
+    }
   }
 
   /** Settles, keeping the lease alive for as long as that takes. */
   async #settle(settlement: Settlement, error: unknown): Promise<SettleOutcome | NotRecorded> {
     const { settler } = this.#parts
     const { settleTimeoutMs } = this.#request.policy
+    let abandoned = false
     const outcome = await settler.settle(settlement, settleTimeoutMs, (late) => {
+      abandoned = late === undefined
       this.#held.stop()
       if (late === undefined) this.#report('settle_abandoned')
       else this.#reportSettled(settlement, late, error)
       this.#parts.onSettled(this.#subject.identity)
     })
     if (outcome.kind === 'not_recorded') {
-      this.#report('settle_late')
+      if (!abandoned) this.#report('settle_late')
       return outcome
     }
     this.#held.stop()
@@ -277,6 +310,8 @@ export class Execution {
   #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
     const { attempt } = this.#held.lease
     if (outcome.kind === 'fenced') {
+      // A doubt that meets the result of its own attempt is a doubt removed.
+      if (settlement.kind === 'doubt' && hasResult(outcome)) return
       this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
     } else if (settlement.kind === 'doubt') {
       const { errorCode } = settlement
@@ -307,11 +342,11 @@ export class Execution {
   }
 
   async #read(identity: string): Promise<RecordView | undefined> {
-    const { store, emit } = this.#parts
+    const { store, port } = this.#parts
     try {
-      return await store.read({ identity })
-    } catch (error) {
-      emit({ kind: 'store_error', store: store.name, call: 'read', error })
+      return await port.ask('read', () => store.read({ identity }))
+    } catch {
+      // Reported by the port as a store error; without the record there is no result to show.
       return undefined
     }
   }
@@ -335,12 +370,27 @@ export class Execution {
   async #overrun(): Promise<RunOutcome> {
     const { recordId } = this.#subject
     const { policy } = this.#request
+    const { committed } = this.#context
+    if (committed !== undefined) return { kind: 'ran', recordId, ...committed }
     if (policy.onLapse !== 'unknown') {
       // The lease runs out by itself, and the next claim or sweep may run it again.
       return { kind: 'in_progress', recordId, retryAfterMs: policy.leaseMs }
     }
-    await this.#settle(this.#doubtAs('max_run_exceeded'), undefined)
+    const outcome = await this.#settle(this.#doubtAs('max_run_exceeded'), undefined)
     this.#parts.onSettled(this.#subject.identity)
+    if (outcome.kind === 'fenced') return this.#whatTheRecordSays()
     return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
   }
+}
+
+/** The end that the types promise, or `undefined` where plain JavaScript returned another. */
+function toEnding(end: WorkEnd | undefined): Exclude<WorkEnd, Uint8Array> | undefined {
+  if (end instanceof Uint8Array) return { kind: 'complete', result: end }
+  const known = end?.kind === 'complete' || end?.kind === 'release' || end?.kind === 'fail'
+  return known && end.result instanceof Uint8Array ? end : undefined
+}
+
+/** The record turned out to have the result of this very attempt. */
+function hasResult(outcome: SettleOutcome | NotRecorded): boolean {
+  return outcome.kind === 'fenced' && outcome.own && outcome.state === 'completed'
 }

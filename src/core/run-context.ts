@@ -2,7 +2,7 @@ import type { Clock } from './clock.ts'
 import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError } from './errors.ts'
 import type { HeldLease } from './held-lease.ts'
 import { deterministicIdOf, downstreamKeyOf, type Scope } from './identity.ts'
-import { wholeNumber } from './options.ts'
+import { describe, wholeNumber } from './options.ts'
 import type { Completion, SettleOutcome, Store } from './store.ts'
 
 /** What work can know and do while it holds its key. */
@@ -76,12 +76,15 @@ export class LiveContext implements RunContext {
   declared: 'not_executed' | 'unknown' | undefined
   /** The result that a transaction of this attempt has committed. */
   committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
+  /** The work has ended: a transaction that begins now would commit beside its result. */
+  ended = false
   /**
-   * Resolves when the last transaction has ended, well or badly: its caller has the error. Work
-   * that does not wait for its own transaction must still not be settled beside it.
+   * Resolves when every transaction has ended, well or badly: its caller has the error. Work that
+   * does not wait for its own transaction must still not be settled beside it.
    */
   transactionEnded: Promise<void> | undefined
   retentionMs: number
+  #transactionOpen = false
   readonly #options: LiveContextOptions
 
   constructor(options: LiveContextOptions) {
@@ -125,30 +128,34 @@ export class LiveContext implements RunContext {
   }
 
   transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
+    const before = this.transactionEnded
     const ended = this.#transaction(work)
     this.transactionEnded = ended.then(
-      () => undefined,
-      () => undefined,
+      () => before,
+      () => before,
     )
     return ended
   }
 
-  async #transaction<Tx>(
-    work: (tx: Tx) => Uint8Array | Promise<Uint8Array>,
-  ): Promise<Uint8Array> {
+  async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
     const { store, held } = this.#options
     if (store.transaction === undefined) {
       throw new InvalidOptionsError(
         `the ${store.name} store has no transactions; use one that shares a database with your data`,
       )
     }
+    if (this.ended) throw new InvalidOptionsError('the work of this attempt has ended already')
     if (this.committed !== undefined) {
       throw new InvalidOptionsError('this attempt has committed its result already')
+    }
+    if (this.#transactionOpen) {
+      throw new InvalidOptionsError('a transaction of this attempt is still open')
     }
     held.assertHeld()
 
     const attempt = new TransactionAttempt(work, () => this.retentionMs)
     let outcome: SettleOutcome
+    this.#transactionOpen = true
     try {
       outcome = await store.transaction(held.lease, (tx) => attempt.run(tx as Tx))
     } catch (error) {
@@ -157,6 +164,8 @@ export class LiveContext implements RunContext {
         throw error
       }
       outcome = await this.#findOut(error)
+    } finally {
+      this.#transactionOpen = false
     }
     return this.#conclude(outcome, attempt)
   }
@@ -165,6 +174,8 @@ export class LiveContext implements RunContext {
   async #findOut(error: unknown): Promise<SettleOutcome> {
     const probed = await this.#options.probe()
     if (probed === undefined) {
+      // Work that catches this and ends well has not found out either.
+      this.declared = 'unknown'
       throw new OutcomeUnknownError('the transaction may or may not have committed', {
         cause: error,
       })
@@ -180,6 +191,11 @@ export class LiveContext implements RunContext {
   #conclude(outcome: SettleOutcome, attempt: TransactionAttempt<never>): Uint8Array {
     const { result } = attempt
     const byUs = outcome.kind === 'settled' || (outcome.own && outcome.state === 'completed')
+    if (byUs && result === undefined) {
+      // The store did not enter the work, because an earlier transaction had committed after all.
+      this.declared = 'unknown'
+      throw new OutcomeUnknownError('an earlier transaction of this attempt has committed')
+    }
     if (!byUs || result === undefined) {
       this.rolledBack = true
       throw new LeaseLostError(this.recordId)
@@ -225,7 +241,13 @@ class TransactionAttempt<Tx> {
     }
   }
 
-  #completion(result: Uint8Array): Completion {
+  /** Throws inside the transaction, so that what cannot be recorded is rolled back. */
+  #completion(result: unknown): Completion {
+    if (!(result instanceof Uint8Array)) {
+      throw new InvalidOptionsError(
+        `the work of a transaction must return bytes to record, got ${describe(result)}`,
+      )
+    }
     this.result = result
     return { result, retentionMs: this.#retentionMs() }
   }
