@@ -82,7 +82,7 @@ it('frees the keys of a killed process as their policies say, and leaves none st
 })
 
 // The process is killed at any point between claim, transaction, commit and settle.
-it('keeps everything it acknowledged, and key and rows together, however it is killed', async () => {
+it('keeps what it acknowledged, and key and rows together, however it is killed', async () => {
   const seed = Number(process.env['ONCEKEY_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
   console.info(`kill rounds with ONCEKEY_TEST_SEED=${seed}`)
   const random = seededRandom(seed)

@@ -72,6 +72,11 @@ export function isUnusableFile(error: unknown): boolean {
   return code === CANNOT_OPEN || code === NOT_A_DATABASE
 }
 
+/** The one error that SQLite tells apart by its words alone. */
+export function isNoTransaction(error: unknown): boolean {
+  return error instanceof Error && error.message.includes('no transaction is active')
+}
+
 function isBusy(error: unknown): boolean {
   return primaryCodeOf(error) === BUSY
 }

@@ -70,8 +70,7 @@ class FileStore implements SqliteStore {
   readonly #writer: Writer
   /** What the writer sees: for decisions that are written. */
   readonly #records: RecordTable
-  /** What is committed: for answers that need no write. */
-  readonly #committed: RecordTable
+  readonly #readerRecords: RecordTable
   #closed: Promise<void> | undefined
 
   constructor(options: ResolvedSqliteStoreOptions, connections: Connections) {
@@ -80,7 +79,7 @@ class FileStore implements SqliteStore {
     this.#connections = connections
     this.#writer = new Writer(connections.writer)
     this.#records = new RecordTable(connections.writer, options.table)
-    this.#committed = new RecordTable(connections.reader, options.table)
+    this.#readerRecords = new RecordTable(connections.reader, options.table)
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
@@ -198,6 +197,14 @@ class FileStore implements SqliteStore {
       this.#connections.writer.close()
     })
     return this.#closed
+  }
+
+  /**
+   * What is committed: for answers that need no write. Between transactions the writer sees
+   * exactly that, and its pages are warm; the reader has to fetch what others wrote since.
+   */
+  get #committed(): RecordTable {
+    return this.#writer.isIdle ? this.#records : this.#readerRecords
   }
 
   #take(

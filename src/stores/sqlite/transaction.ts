@@ -107,14 +107,15 @@ function bounded<Result>(
   result: PromiseLike<Result>,
   { clock, transactionMs }: { readonly clock: Clock; readonly transactionMs: number },
 ): Promise<Result> {
-  const { promise, resolve, reject } = Promise.withResolvers<Result>()
-  const cancel = clock.after(transactionMs, () => {
-    const cause = new Error(`its work took longer than ${transactionMs} ms and was rolled back`)
-    reject(storeFailed('commit a transaction', cause))
+  let cancel = () => {}
+  const limit = new Promise<never>((_, reject) => {
+    cancel = clock.after(transactionMs, () => {
+      const cause = new Error(`its work took longer than ${transactionMs} ms and was rolled back`)
+      reject(storeFailed('commit a transaction', cause))
+    })
   })
-  // After the limit nobody listens any more: what comes late is neither used nor an accident.
-  result.then(resolve, reject)
-  return promise.finally(cancel)
+  // What comes after the limit is neither used nor an accident: the race listens and forgets.
+  return Promise.race([result, limit]).finally(cancel)
 }
 
 /** Not `instanceof Promise`: query builders return promises of their own making. */

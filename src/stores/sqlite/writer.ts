@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import { storeFailed, whileBusy } from './failures.ts'
+import { isNoTransaction, storeFailed, whileBusy } from './failures.ts'
 import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
 
 /** Calls that may wait. The engine batches, so more than this is a flood, not a load. */
@@ -16,6 +16,7 @@ export class Writer {
   readonly #rollback: StatementSync
   #last: Promise<unknown> = Promise.resolve()
   #waiting = 0
+  #isOpen = false
 
   constructor(db: DatabaseSync) {
     this.#db = db
@@ -58,31 +59,37 @@ export class Writer {
     })
   }
 
+  /** Between transactions: the connection then sees what is committed, and nothing else. */
+  get isIdle(): boolean {
+    return !this.#isOpen
+  }
+
   /** For use within a turn. Another process may hold the write lock. */
-  begin(): Promise<unknown> {
-    return whileBusy(() => this.#begin.run())
+  begin(): Promise<void> {
+    return whileBusy(() => {
+      this.#begin.run()
+      this.#isOpen = true
+    })
   }
 
   /** For use within a turn. A checkpoint of another process may be in the way. */
-  commit(): Promise<unknown> {
-    return whileBusy(() => this.#commit.run())
+  commit(): Promise<void> {
+    return whileBusy(() => {
+      this.#commit.run()
+      this.#isOpen = false
+    })
   }
 
-  /** For use within a turn. Some errors (a full disk) have ended the transaction already. */
+  /** For use within a turn. Does nothing after a commit. */
   rollback(): void {
-    if (this.isInTransaction()) this.#rollback.run()
-  }
-
-  isInTransaction(): boolean {
-    // Node 22 before 22.16 cannot tell, but a second BEGIN can.
-    if (typeof this.#db.isTransaction === 'boolean') return this.#db.isTransaction
+    if (!this.#isOpen) return
     try {
-      this.#db.exec('BEGIN')
-    } catch {
-      return true
+      this.#rollback.run()
+    } catch (error) {
+      // Some errors (a full disk), and the SQL of a caller, have ended the transaction already.
+      if (!isNoTransaction(error)) throw storeFailed('roll back', error)
     }
-    this.#db.exec('ROLLBACK')
-    return false
+    this.#isOpen = false
   }
 
   /** Resolves when everything that was queued has ended. */
