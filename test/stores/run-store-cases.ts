@@ -49,7 +49,10 @@ async function withStore(
     await run({ store, clock })
     expect(clock.pendingTimers, 'timers left behind').toBe(0)
   } finally {
-    await store.close?.()
-    await cleanUp?.()
+    try {
+      await store.close?.()
+    } finally {
+      await cleanUp?.()
+    }
   }
 }
