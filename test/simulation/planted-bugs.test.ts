@@ -1,0 +1,118 @@
+/**
+ * Checks the checkers: each bug below is planted into a copy of the sources, and the named tests
+ * must fail there. A patch that no longer fits the sources fails too, so this list cannot rot.
+ */
+import { spawn } from 'node:child_process'
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, it } from 'vitest'
+
+interface PlantedBug {
+  readonly name: string
+  readonly file: string
+  readonly find: string
+  readonly replace: string
+  /** Test files that must notice. */
+  readonly caughtBy: string
+}
+
+const SIMULATION = 'test/simulation/simulation.test.ts'
+
+const BUGS: readonly PlantedBug[] = [
+  {
+    name: 'the fence is removed',
+    file: 'src/core/decide.ts',
+    find: 'return record.token === lease.token && record.attempt === lease.attempt',
+    replace: 'return record.identity === lease.identity',
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'the mismatch is checked after the state',
+    file: 'src/core/decide.ts',
+    find: 'if (record.fingerprint !== request.fingerprint) {',
+    replace: "if (record.fingerprint !== request.fingerprint && record.state === 'completed') {",
+    caughtBy: 'test/stores/memory.test.ts',
+  },
+  {
+    name: 'the reply is sent before it is recorded',
+    file: 'src/core/execution.ts',
+    find: 'const outcome = await this.#settle(settlement, undefined)\n    switch',
+    replace:
+      'const outcome = { kind: "settled", expiresAt: new Date(0) } as SettleOutcome | NotRecorded\n' +
+      '    void this.#settle(settlement, undefined)\n    switch',
+    caughtBy: 'test/adapters',
+  },
+  {
+    name: 'a lapsed key is run again although nobody knows what happened',
+    file: 'src/core/decide.ts',
+    find: "if (record.onLapse === 'unknown') {\n    const write",
+    replace: "if (record.onLapse === 'unknown' && record.attempt > 99) {\n    const write",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a failure after an outside effect frees the key',
+    file: 'src/core/failure.ts',
+    find: 'if (effectBegun || blind || looksLikeLostCall(error))',
+    replace: 'if (blind || looksLikeLostCall(error))',
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a result that could not be recorded is reported as done',
+    file: 'src/core/execution.ts',
+    find: 'throw new OutcomeNotRecordedError(recordId, outcome.cause)',
+    replace: "return { kind: 'ran', recordId, result, expiresAt: new Date(0) }",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'the tenant is left out of the identity',
+    file: 'src/core/identity.ts',
+    find: '`${tenant.length}:${tenant}${operation.length}',
+    replace: '`${operation.length}',
+    caughtBy: 'test/peers.test.ts',
+  },
+]
+
+it.each(BUGS)('notices when $name', async (bug) => {
+  const copy = plant(bug)
+  try {
+    const { failed, output } = await runTests(copy, bug.caughtBy)
+    expect(failed, `nobody noticed that ${bug.name}:\n${output}`).toBe(true)
+    // A copy that cannot even start would fail as well, and prove nothing.
+    expect(output).toMatch(/\d+ failed/)
+  } finally {
+    rmSync(copy, { recursive: true, force: true })
+  }
+}, 120_000)
+
+function plant({ file, find, replace }: PlantedBug): string {
+  const root = join(import.meta.dirname, '..', '..')
+  const copy = mkdtempSync(join(tmpdir(), 'oncekey-planted-'))
+  for (const part of ['src', 'test', 'package.json', 'tsconfig.json', 'vitest.config.ts']) {
+    cpSync(join(root, part), join(copy, part), { recursive: true })
+  }
+  symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'))
+  const path = join(copy, file)
+  const source = readFileSync(path, 'utf8')
+  expect(source.split(find), `the patch fits ${file} exactly once`).toHaveLength(2)
+  writeFileSync(path, source.replace(find, () => replace))
+  return copy
+}
+
+function runTests(root: string, tests: string): Promise<{ failed: boolean; output: string }> {
+  const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs')
+  const child = spawn(process.execPath, [vitest, 'run', '--root', root, tests], {
+    cwd: root,
+    env: { ...process.env, ONCEKEY_SIM_RUNS: '3000', NO_COLOR: '1' },
+  })
+  let output = ''
+  const hear = (chunk: Buffer) => {
+    output += chunk.toString()
+  }
+  child.stdout.on('data', hear)
+  child.stderr.on('data', hear)
+  return new Promise((resolve, reject) => {
+    child.on('error', reject)
+    child.on('close', (code) => resolve({ failed: code !== 0, output }))
+  })
+}
