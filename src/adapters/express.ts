@@ -14,8 +14,9 @@ import { createGuard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import { seesErrors } from './express-errors.ts'
 import { routeOf } from './express-route.ts'
-import { HeldResponse, sendReply } from './held-response.ts'
-import { peekBody } from './request-body.ts'
+import { HeldResponse } from './held-response.ts'
+import { sendReply } from './outgoing.ts'
+import { HeldRequest, peekBody } from './request-body.ts'
 
 export { singleTenant } from '../http/guard-options.ts'
 export { idempotencyErrors } from './express-errors.ts'
@@ -57,7 +58,7 @@ export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
     if (!guard.protects(req.method)) return next()
     const handler = new ExpressHandler(req, res, next)
     guard
-      .handle(req, toExchange(req), handler)
+      .handle(req, toExchange(req, handler), handler)
       .then((answer) => handler.act(answer))
       .catch(next)
   }
@@ -83,11 +84,21 @@ class ExpressHandler implements HeldHandler {
   readonly #res: Response
   readonly #next: NextFunction
   #held: HeldResponse | undefined
+  #heldRequest: HeldRequest | undefined
 
   constructor(req: Request, res: Response, next: NextFunction) {
     this.#req = req
     this.#res = res
     this.#next = next
+  }
+
+  /** The whole body, which stays readable for as long as this request is ours. */
+  async body(bytesMax: number): Promise<ExchangeBody> {
+    const body = await toBody(this.#req, bytesMax)
+    if (body.kind === 'bytes' && !this.#req.readableEnded) {
+      this.#heldRequest = new HeldRequest(this.#req)
+    }
+    return body
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
@@ -108,6 +119,10 @@ class ExpressHandler implements HeldHandler {
     this.#held?.reset()
   }
 
+  failed(error: unknown): void {
+    this.#held?.failed(error)
+  }
+
   seesErrors(): boolean {
     if (seesErrors(this.#req.app)) return true
     warnOnce(
@@ -120,6 +135,7 @@ class ExpressHandler implements HeldHandler {
 
   act(answer: Answer): void {
     const held = this.#held
+    this.#heldRequest?.letGo()
     switch (answer.kind) {
       case 'pass':
         return this.#next()
@@ -128,14 +144,14 @@ class ExpressHandler implements HeldHandler {
       case 'reply':
         return held === undefined ? sendReply(this.#res, answer.reply) : held.replace(answer.reply)
       case 'error':
-        held?.letGo()
-        return this.#next(answer.error)
+        if (held === undefined || held.letGo()) this.#next(answer.error)
+        return
     }
   }
 }
 
-function toExchange(req: Request): HttpExchange {
-  const [path = '', query = ''] = split(req.originalUrl)
+function toExchange(req: Request, handler: ExpressHandler): HttpExchange {
+  const [path, query] = split(req.originalUrl)
   return {
     method: req.method,
     path,
@@ -144,7 +160,7 @@ function toExchange(req: Request): HttpExchange {
       return routeOf(req, path)
     },
     header: (name) => req.headers[name],
-    body: (bytesMax) => toBody(req, bytesMax),
+    body: (bytesMax) => handler.body(bytesMax),
   }
 }
 

@@ -3,57 +3,75 @@
  * handler can see (`headersSent`, `writableEnded`, what `write` returns) looks as if the reply
  * had left, so that frameworks behave as they would without us.
  */
-import type { ServerResponse } from 'node:http'
+import { ServerResponse } from 'node:http'
 import type { HttpReply, Produced } from '../http/exchange.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
+import {
+  checkHead,
+  codedError,
+  endWith,
+  headersOf,
+  headersSentError,
+  joined,
+  pairs,
+  readHeaders,
+  realMethods,
+  sendReply,
+  toBytes,
+  type HeldHeader,
+  type RealMethods,
+} from './outgoing.ts'
+import { holdSocket, type HeldSocket } from './held-socket.ts'
 
 type Callback = (error?: Error | null) => void
 
-/** `held`: nothing has left. `flowing`: the guard has let it go. `void`: it is thrown away. */
-type Phase = 'held' | 'flowing' | 'void'
+/**
+ * `held`: nothing has left. `flowing`: the guard has let it go. `orphaned`: the client got another
+ * reply, but the handler may still run, and what it brings may still be recorded.
+ */
+type Phase = 'held' | 'flowing' | 'orphaned'
 
-/** Properties of the response that stand in for its own while it is held. */
-const SHADOWED = [
-  'write',
-  'end',
-  'writeHead',
-  'flushHeaders',
-  'setHeader',
-  'appendHeader',
-  'removeHeader',
-  'emit',
-  'destroy',
-  'headersSent',
-  'writableEnded',
-  'finished',
-  'destroyed',
-  '_closed',
+/** What is asked of, and done to, the headers of a response. */
+const HEADER_METHODS = [
+  'getHeader',
+  'getHeaders',
+  'getHeaderNames',
+  'getRawHeaderNames',
+  'hasHeader',
 ] as const
 
 export class HeldResponse {
   readonly #res: ServerResponse
   readonly #bytesMax: number
-  readonly #shadowed: ReadonlyMap<string, PropertyDescriptor | undefined>
-  readonly #headersBefore: readonly HeldHeader[]
+  readonly #before: Head
+  /** Those who listened before the handler came: what they hear is about the client. */
+  readonly #outside: ReadonlySet<unknown>
   readonly #real: RealMethods
+  /** What we have put on the response, and what was there before. */
+  readonly #shadows = new Map<string, Shadow>()
   #phase: Phase = 'held'
+  /** Holds the headers of an orphan: those of the response itself have left. */
+  #scratch: ServerResponse | undefined
+  #socket: HeldSocket | undefined
   #chunks: Uint8Array[] = []
   #bytes = 0
   #headWritten = false
   #ended = false
   #crossed = false
   #closed = false
+  /** The handler has cut its reply off. */
+  #dropped = false
+  #error: { readonly error: unknown } | undefined
   #callbacks: Callback[] = []
   #whole = deferred<Produced>()
 
   constructor(res: ServerResponse, bytesMax: number) {
     this.#res = res
     this.#bytesMax = bytesMax
-    this.#headersBefore = readHeaders(res)
+    const { statusCode, statusMessage } = res
+    this.#before = { headers: readHeaders(res), statusCode, statusMessage }
+    this.#outside = new Set(LAST_EVENTS.flatMap((event) => res.rawListeners(event)))
     this.#real = realMethods(res)
-    this.#shadowed = new Map(
-      SHADOWED.map((name) => [name, Object.getOwnPropertyDescriptor(res, name)]),
-    )
     this.#shadow()
   }
 
@@ -63,10 +81,10 @@ export class HeldResponse {
 
   produced(): Produced | undefined {
     const { statusCode: status } = this.#res
-    if (this.#crossed) return { kind: 'oversized', status, headers: pairs(this.#res) }
+    const headers = (): HeaderPair[] => pairs(this.#scratch ?? this.#res)
+    if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
-    const body = joined(this.#chunks)
-    return { kind: 'reply', reply: { status, headers: pairs(this.#res), body } }
+    return { kind: 'reply', reply: { status, headers: headers(), body: joined(this.#chunks) } }
   }
 
   /** As if the handler had not replied yet. */
@@ -75,44 +93,62 @@ export class HeldResponse {
     this.#headWritten = false
     this.#ended = false
     this.#crossed = false
-    this.#restoreHeaders()
+    this.#restoreHead()
     this.#whole = deferred<Produced>()
+  }
+
+  /** The framework's error handling has been given this error. */
+  failed(error: unknown): void {
+    this.#error = { error }
+    this.#giveUpIfCutOff()
   }
 
   /** Lets go what was held, with these headers added. What comes after flows through. */
   deliver(headers: readonly HeaderPair[]): void {
     const chunks = this.#chunks
     const callbacks = this.#callbacks
-    this.#release('flowing')
+    this.#release()
     const res = this.#res
-    for (const [name, value] of headers) res.setHeader(name, value)
+    const { setHeader, write, end, destroy } = this.#real
+    for (const [name, value] of headers) setHeader.call(res, name, value)
+    const finished = () => runAll(callbacks)
     if (this.#ended && !this.#crossed) {
-      endWith(res, joined(chunks), this.#real.end, () => runAll(callbacks))
+      endWith(res, joined(chunks), end, this.#closed ? undefined : finished)
     } else {
-      for (const chunk of chunks) res.write(chunk)
-      if (this.#ended) res.end(() => runAll(callbacks))
+      for (const chunk of chunks) (write as (chunk: Uint8Array) => boolean).call(res, chunk)
+      if (this.#ended) endWith(res, NO_BYTES, end, this.#closed ? undefined : finished)
+      else if (this.#dropped) destroy.call(res)
       else process.nextTick(() => this.#resume(callbacks))
     }
+    if (this.#closed && this.#ended) process.nextTick(finished)
     this.#emitHeldClose()
   }
 
-  /** Sends another reply in place of the held one. What the handler still writes is void. */
+  /** Sends another reply in place of the held one. What the handler brings stays here. */
   replace(reply: HttpReply): void {
-    const callbacks = this.#callbacks
-    this.#restoreHeaders()
-    this.#release('void')
+    const headers = readHeaders(this.#res)
+    const { statusCode, statusMessage } = this.#res
+    this.#release()
+    this.#restoreHead()
     sendReply(this.#res, reply, this.#real)
-    runAll(callbacks)
+    this.#orphan({ headers, statusCode, statusMessage })
+    if (this.#ended) process.nextTick(() => this.#endOrphan())
+    else if (this.#crossed) process.nextTick(() => this.#resume(this.#callbacks.splice(0)))
     this.#emitHeldClose()
   }
 
-  /** Steps aside without sending anything: somebody else will reply. */
-  letGo(): void {
+  /**
+   * Steps aside without sending anything. Returns whether somebody else can still reply: not
+   * where the handler has cut the client off itself.
+   */
+  letGo(): boolean {
     const callbacks = this.#callbacks
-    this.#restoreHeaders()
-    this.#release('flowing')
+    this.#release()
+    if (this.#dropped) this.#real.destroy.call(this.#res)
+    else this.#restoreHead()
     runAll(callbacks)
     this.#emitHeldClose()
+    return !this.#dropped
   }
 
   #clear(): void {
@@ -120,112 +156,150 @@ export class HeldResponse {
     this.#bytes = 0
   }
 
-  #restoreHeaders(): void {
+  #restoreHead(): void {
     const { setHeader, removeHeader } = this.#real
     for (const name of this.#res.getHeaderNames()) removeHeader.call(this.#res, name)
-    for (const [name, value] of this.#headersBefore) setHeader.call(this.#res, name, value)
-    this.#res.statusCode = 200
-    // `undefined` is how Node says: the usual phrase for the code.
-    this.#res.statusMessage = undefined as unknown as string
+    for (const [name, value] of this.#before.headers) setHeader.call(this.#res, name, value)
+    const { statusCode, statusMessage } = this.#before
+    Object.assign(this.#res, { statusCode, statusMessage })
   }
 
-  /** Takes the shadows away. A void response keeps swallowing what the handler writes. */
-  #release(phase: 'flowing' | 'void'): void {
-    this.#phase = phase
+  /**
+   * Takes the shadows away. What others have put over them stays, and reaches the real methods
+   * through them; only the head, which they have seen written, is not written by them again.
+   */
+  #release(): void {
+    this.#phase = 'flowing'
     this.#clear()
-    for (const [name, descriptor] of this.#shadowed) {
-      if (phase === 'void' && (name === 'write' || name === 'end')) continue
-      if (descriptor !== undefined) Object.defineProperty(this.#res, name, descriptor)
+    for (const [name, { own, before }] of this.#shadows) {
+      const now = Object.getOwnPropertyDescriptor(this.#res, name)
+      if (name !== 'writeHead' && (now?.value !== own.value || now?.get !== own.get)) continue
+      if (before !== undefined) Object.defineProperty(this.#res, name, before)
       else Reflect.deleteProperty(this.#res, name)
     }
+    this.#socket?.letGo()
     if (this.#closed) Object.assign(this.#res, { destroyed: true, _closed: true })
   }
 
   #emitHeldClose(): void {
-    if (this.#closed) this.#res.emit('close')
+    if (this.#closed) process.nextTick(() => this.#emit('close', []))
   }
 
   #resume(callbacks: readonly Callback[]): void {
     runAll(callbacks)
-    this.#res.emit('drain')
+    this.#real.emit.call(this.#res, 'drain')
+  }
+
+  /** The handler goes on with a response of its own, of which only the record will know. */
+  #orphan({ headers, statusCode, statusMessage }: Head): void {
+    const scratch = new ServerResponse(this.#res.req)
+    for (const [name, value] of headers) scratch.setHeader(name, value)
+    this.#scratch = scratch
+    this.#phase = 'orphaned'
+    Object.assign(this.#res, { statusCode, statusMessage })
+    this.#shadow()
+    for (const name of HEADER_METHODS) {
+      const method = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
+      this.#put(name, { value: method.bind(scratch), writable: true })
+    }
   }
 
   #shadow(): void {
-    const res = this.#res
     const methods = {
       write: (chunk: unknown, encoding?: unknown, callback?: unknown) =>
         this.#write(chunk, encoding, callback),
       end: (chunk?: unknown, encoding?: unknown, callback?: unknown) =>
         this.#end(chunk, encoding, callback),
       writeHead: (status: number, ...rest: unknown[]) => this.#writeHead(status, rest),
-      flushHeaders: () => {
-        this.#headWritten = true
-      },
+      flushHeaders: () => this.#flushHeaders(),
       setHeader: this.#unlessSent('setHeader'),
       appendHeader: this.#unlessSent('appendHeader'),
       removeHeader: this.#unlessSent('removeHeader'),
       emit: (event: string | symbol, ...args: unknown[]) => this.#emit(event, args),
       destroy: (error?: Error) => this.#destroy(error),
     }
-    for (const [name, value] of Object.entries(methods)) define(res, name, { value, writable: true })
-    define(res, 'headersSent', { get: () => this.#headWritten })
-    define(res, 'writableEnded', { get: () => this.#ended })
-    define(res, 'finished', { get: () => this.#ended, set: () => undefined })
+    for (const [name, value] of Object.entries(methods)) this.#put(name, { value, writable: true })
+    const ignore = () => undefined
+    this.#put('headersSent', { get: () => this.#headWritten })
+    this.#put('_header', { get: () => (this.#headWritten ? 'held' : null), set: ignore })
+    this.#put('writableEnded', { get: () => this.#ended })
+    this.#put('finished', { get: () => this.#ended, set: ignore })
     // The client may be gone; the handler is to finish as if it were not.
-    define(res, 'destroyed', { get: () => false, set: () => undefined })
-    define(res, '_closed', { get: () => false, set: () => undefined })
+    this.#put('destroyed', { get: () => false, set: ignore })
+    this.#put('_closed', { get: () => false, set: ignore })
+    this.#socket = holdSocket(this.#res)
+  }
+
+  #put(name: string, own: PropertyDescriptor): void {
+    const before = Object.getOwnPropertyDescriptor(this.#res, name)
+    this.#shadows.set(name, { own, before })
+    Object.defineProperty(this.#res, name, { configurable: true, enumerable: true, ...own })
   }
 
   #unlessSent(name: 'setHeader' | 'appendHeader' | 'removeHeader'): (...args: never[]) => unknown {
-    const real = this.#real[name] as (...args: never[]) => unknown
+    const real: (...args: never[]) => unknown = this.#real[name]
     return (...args) => {
+      if (this.#phase === 'flowing') return real.apply(this.#res, args)
       if (this.#headWritten) throw headersSentError(name)
-      return real.apply(this.#res, args)
+      return real.apply(this.#scratch ?? this.#res, args)
     }
   }
 
   #write(chunk: unknown, encoding: unknown, callback: unknown): boolean {
+    if (this.#phase === 'flowing')
+      return this.#pass('write', [chunk, encoding, callback]) as boolean
     const done = callbackOf(encoding, callback)
-    if (this.#phase === 'void') return swallow(done)
     if (this.#ended) {
-      const error = codedError('write after end', 'ERR_STREAM_WRITE_AFTER_END')
+      const error = codedError(Error, 'write after end', 'ERR_STREAM_WRITE_AFTER_END')
       process.nextTick(() => done?.(error))
       return false
     }
-    this.#headWritten = true
-    this.#push(chunk, encoding)
+    const bytes = toBytes(chunk, encoding)
+    this.#begin()
+    this.#push(bytes)
     // Until the guard has let the head go, a writer that respects backpressure waits.
-    if (this.#crossed) {
+    if (this.#crossed && this.#phase === 'held') {
       if (done !== undefined) this.#callbacks.push(done)
       return false
     }
-    return swallow(done)
+    if (done !== undefined) process.nextTick(() => done())
+    return true
   }
 
-  #end(chunk: unknown, encoding: unknown, callback: unknown): ServerResponse {
+  #end(chunk: unknown, encoding: unknown, callback: unknown): unknown {
+    if (this.#phase === 'flowing') return this.#pass('end', [chunk, encoding, callback])
     const done = typeof chunk === 'function' ? (chunk as Callback) : callbackOf(encoding, callback)
-    if (this.#phase === 'void') {
-      swallow(done)
-      return this.#res
-    }
     if (this.#ended) return this.#res
-    if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') {
-      this.#push(chunk, encoding)
-    }
-    this.#headWritten = true
+    const hasChunk = chunk !== undefined && chunk !== null && typeof chunk !== 'function'
+    const bytes = hasChunk ? toBytes(chunk, encoding) : NO_BYTES
+    this.#begin()
+    this.#push(bytes)
     this.#ended = true
     if (done !== undefined) this.#callbacks.push(done)
     this.#tell()
+    if (this.#phase === 'orphaned') process.nextTick(() => this.#endOrphan())
     return this.#res
   }
 
-  #push(chunk: unknown, encoding: unknown): void {
-    const bytes = toBytes(chunk, encoding)
-    this.#chunks.push(bytes)
+  #endOrphan(): void {
+    runAll(this.#callbacks)
+    for (const event of LAST_EVENTS) this.#emitTo(event, [], (one) => !this.#outside.has(one))
+  }
+
+  /** Writes the head the way Node does: through the response, where others may be listening. */
+  #begin(): void {
+    if (this.#headWritten) return
+    this.#res.writeHead(this.#res.statusCode)
+    this.#headWritten = true
+  }
+
+  #push(bytes: Uint8Array): void {
+    // Nobody is left to get what will not be recorded.
+    if (this.#crossed && this.#phase === 'orphaned') return
+    if (bytes.length > 0) this.#chunks.push(bytes)
     this.#bytes += bytes.length
     if (this.#bytes <= this.#bytesMax || this.#crossed) return
     this.#crossed = true
-    this.#headWritten = true
     this.#tell()
   }
 
@@ -234,79 +308,97 @@ export class HeldResponse {
     if (produced !== undefined) this.#whole.resolve(produced)
   }
 
-  #writeHead(status: number, rest: readonly unknown[]): ServerResponse {
+  #writeHead(status: number, rest: readonly unknown[]): unknown {
+    if (this.#phase === 'flowing') return this.#pass('writeHead', [status, ...rest])
     if (this.#headWritten) throw headersSentError('writeHead')
     const res = this.#res
+    const hasReason = typeof rest[0] === 'string'
+    checkHead(status, hasReason ? rest[0] : res.statusMessage)
+    const headers = hasReason ? rest[1] : (rest[1] ?? rest[0])
     res.statusCode = status
-    if (typeof rest[0] === 'string') res.statusMessage = rest[0]
-    const headers = typeof rest[0] === 'string' ? rest[1] : rest[0]
-    for (const [name, value] of headersOf(headers)) this.#real.setHeader.call(res, name, value)
+    if (hasReason) res.statusMessage = rest[0] as string
+    this.#setHeaders(headersOf(headers), Array.isArray(headers))
     this.#headWritten = true
     return res
   }
 
+  /** They replace what was set before; but in a list, a name may come twice. */
+  #setHeaders(headers: readonly HeldHeader[], isList: boolean): void {
+    const { setHeader, appendHeader, removeHeader } = this.#real
+    const owner = this.#scratch ?? this.#res
+    if (isList) for (const [name] of headers) removeHeader.call(owner, name)
+    for (const [name, value] of headers) {
+      if (!isList) setHeader.call(owner, name, value)
+      else appendHeader.call(owner, name, typeof value === 'number' ? String(value) : value)
+    }
+  }
+
+  #flushHeaders(): void {
+    if (this.#phase === 'flowing') this.#real.flushHeaders.call(this.#res)
+    else this.#begin()
+  }
+
   #emit(event: string | symbol, args: unknown[]): boolean {
-    if (event === 'close') {
+    if (event === 'close' && this.#phase === 'held') {
       this.#closed = true
+      this.#giveUpIfCutOff()
       return false
+    }
+    if (this.#phase === 'orphaned' && LAST_EVENTS.some((last) => last === event)) {
+      return this.#emitTo(event, args, (listener) => this.#outside.has(listener))
     }
     return this.#real.emit.call(this.#res, event, ...args)
   }
 
-  #destroy(error: Error | undefined): ServerResponse {
+  #emitTo(event: string | symbol, args: unknown[], isMeant: (one: unknown) => boolean): boolean {
+    const meant = this.#res.rawListeners(event).filter((listener) => isMeant(listener))
+    for (const listener of meant) Reflect.apply(listener, this.#res, args)
+    return meant.length > 0
+  }
+
+  #destroy(error: Error | undefined): unknown {
+    if (this.#phase === 'flowing') return this.#pass('destroy', [error])
     // A whole reply stands; without one, this is how the handler says that none will come.
-    const reason = error ?? new Error('the handler destroyed its response without a reply')
-    if (!this.#ended && !this.#crossed) this.#whole.reject(reason)
+    if (this.#ended) return this.#res
+    this.#drop(error ?? new Error('the handler destroyed its response without a reply'))
     return this.#res
   }
-}
 
-type HeaderValue = string | number | readonly string[]
-type HeldHeader = readonly [name: string, value: HeaderValue]
-
-interface RealMethods {
-  readonly end: ServerResponse['end']
-  readonly setHeader: ServerResponse['setHeader']
-  readonly appendHeader: ServerResponse['appendHeader']
-  readonly removeHeader: ServerResponse['removeHeader']
-  readonly emit: ServerResponse['emit']
-}
-
-function realMethods(res: ServerResponse): RealMethods {
-  const { end, setHeader, appendHeader, removeHeader, emit } = res
-  return { end, setHeader, appendHeader, removeHeader, emit }
-}
-
-/** Sends a reply that no handler has produced. Headers set earlier by others stay. */
-export function sendReply(
-  res: ServerResponse,
-  reply: HttpReply,
-  { end }: { readonly end: ServerResponse['end'] } = res,
-): void {
-  res.statusCode = reply.status
-  const seen = new Set<string>()
-  for (const [name, value] of reply.headers) {
-    if (seen.has(name)) res.appendHeader(name, value)
-    else res.setHeader(name, value)
-    seen.add(name)
+  /**
+   * After an error, a reply that has begun is cut off by Express. If it was not all there by
+   * then, it never will be.
+   */
+  #giveUpIfCutOff(): void {
+    if (this.#error === undefined || !this.#closed || !this.#headWritten || this.#ended) return
+    this.#drop(this.#error.error)
   }
-  endWith(res, reply.body, end)
+
+  #drop(reason: unknown): void {
+    this.#dropped = true
+    if (!this.#crossed) this.#whole.reject(reason)
+  }
+
+  #pass(name: 'write' | 'end' | 'writeHead' | 'destroy', args: readonly unknown[]): unknown {
+    const method = this.#real[name] as (...args: unknown[]) => unknown
+    return method.apply(this.#res, [...args])
+  }
 }
 
-/** In one piece, so that Node states its length. */
-function endWith(
-  res: ServerResponse,
-  body: Uint8Array,
-  end: ServerResponse['end'],
-  callback?: () => void,
-): void {
-  const finish = end as (chunk?: Uint8Array, encoding?: undefined, callback?: () => void) => unknown
-  finish.call(res, body.byteLength === 0 ? undefined : body, undefined, callback)
+interface Head {
+  readonly headers: readonly HeldHeader[]
+  readonly statusCode: number
+  readonly statusMessage: string
 }
 
-function joined(chunks: readonly Uint8Array[]): Uint8Array {
-  return chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)
+interface Shadow {
+  readonly own: PropertyDescriptor
+  readonly before: PropertyDescriptor | undefined
 }
+
+/** By these a response says that it is over. */
+const LAST_EVENTS = ['prefinish', 'finish', 'close'] as const
+
+const NO_BYTES = new Uint8Array(0)
 
 interface Deferred<Value> {
   readonly promise: Promise<Value>
@@ -326,69 +418,11 @@ function deferred<Value>(): Deferred<Value> {
   return { promise, resolve, reject }
 }
 
-function define(target: object, name: string, descriptor: PropertyDescriptor): void {
-  Object.defineProperty(target, name, { configurable: true, enumerable: true, ...descriptor })
-}
-
-function readHeaders(res: ServerResponse): HeldHeader[] {
-  const headers: HeldHeader[] = []
-  // Node has it on every outgoing message; its types know it on requests only.
-  const names = (res as unknown as { getRawHeaderNames(): string[] }).getRawHeaderNames()
-  for (const name of names) {
-    const value = res.getHeader(name)
-    if (value !== undefined) headers.push([name, value])
-  }
-  return headers
-}
-
-function pairs(res: ServerResponse): HeaderPair[] {
-  return readHeaders(res).flatMap(([name, value]) =>
-    typeof value === 'object'
-      ? value.map((one): HeaderPair => [name.toLowerCase(), one])
-      : [[name.toLowerCase(), String(value)] as const],
-  )
-}
-
-/** `writeHead` takes an object, a list of pairs, or one flat list of names and values. */
-function headersOf(headers: unknown): HeldHeader[] {
-  if (headers === undefined || headers === null) return []
-  if (!Array.isArray(headers)) return Object.entries(headers as Record<string, HeaderValue>)
-  const list: readonly unknown[] = headers
-  if (Array.isArray(list[0])) return list as HeldHeader[]
-  const out: HeldHeader[] = []
-  for (let i = 0; i + 1 < list.length; i += 2) out.push([String(list[i]), list[i + 1] as HeaderValue])
-  return out
-}
-
-function toBytes(chunk: unknown, encoding: unknown): Uint8Array {
-  if (typeof chunk === 'string') {
-    const name = typeof encoding === 'string' ? (encoding as BufferEncoding) : 'utf8'
-    return Buffer.from(chunk, name)
-  }
-  // A copy: the caller may reuse its buffer once `write` has called back.
-  if (chunk instanceof Uint8Array) return Uint8Array.from(chunk)
-  const message = `a reply is written as a string or bytes, got ${typeof chunk}`
-  throw Object.assign(new TypeError(message), { code: 'ERR_INVALID_ARG_TYPE' })
-}
-
 function callbackOf(encoding: unknown, callback: unknown): Callback | undefined {
   if (typeof encoding === 'function') return encoding as Callback
   return typeof callback === 'function' ? (callback as Callback) : undefined
 }
 
-function swallow(done: Callback | undefined): true {
-  if (done !== undefined) process.nextTick(() => done())
-  return true
-}
-
 function runAll(callbacks: readonly Callback[]): void {
   for (const callback of callbacks) callback()
-}
-
-function headersSentError(name: string): Error {
-  return codedError(`Cannot ${name} after the reply has begun`, 'ERR_HTTP_HEADERS_SENT')
-}
-
-function codedError(message: string, code: string): Error {
-  return Object.assign(new Error(message), { code })
 }

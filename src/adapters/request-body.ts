@@ -1,6 +1,7 @@
 /** Reads a Node request's body for the fingerprint, and leaves it there for the handler. */
 import type { IncomingMessage } from 'node:http'
 import type { ExchangeBody } from '../http/exchange.ts'
+import { holdSocket, type HeldSocket } from './held-socket.ts'
 
 /**
  * The whole body, put back so that a parser behind us finds it untouched. `undefined` where
@@ -14,8 +15,9 @@ export function peekBody(
   if (encoding === undefined && (length === undefined || Number(length) === 0)) {
     return { kind: 'none' }
   }
-  if (req.readableDidRead || req.readableEnded) return undefined
   if (Number(length) > bytesMax) return { kind: 'too_large' }
+  if (req.readableDidRead || req.readableEnded) return undefined
+  if (req.destroyed) return { kind: 'aborted' }
   return readAndPutBack(req, bytesMax)
 }
 
@@ -52,4 +54,33 @@ function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<Exchang
 
 function read(req: IncomingMessage): Buffer | null {
   return req.read() as Buffer | null
+}
+
+/**
+ * Keeps a request readable although its client is gone: its body is all there, and a handler that
+ * runs must get it, or it would answer a request that nobody made.
+ */
+export class HeldRequest {
+  readonly #req: IncomingMessage
+  readonly #socket: HeldSocket
+  #destroyedWith: { readonly error: Error | undefined } | undefined
+
+  constructor(req: IncomingMessage) {
+    this.#req = req
+    const { socket } = req
+    this.#socket = holdSocket(req)
+    const real = req.destroy
+    const destroy = (error?: Error) => {
+      if (!socket.destroyed) return real.call(req, error)
+      this.#destroyedWith ??= { error }
+      return req
+    }
+    Object.defineProperty(req, 'destroy', { configurable: true, writable: true, value: destroy })
+  }
+
+  letGo(): void {
+    this.#socket.letGo()
+    Reflect.deleteProperty(this.#req, 'destroy')
+    if (this.#destroyedWith !== undefined) this.#req.destroy(this.#destroyedWith.error)
+  }
 }

@@ -51,6 +51,8 @@ export interface HeldHandler {
   produced(): Produced | undefined
   /** Forgets what it has produced, so that it may reply again: its transaction was rolled back. */
   reset(): void
+  /** Hears of every error that is reported to the context. */
+  failed(error: unknown): void
   /** Whether an error behind a failure reply would have been reported to the context. */
   seesErrors(): boolean
 }

@@ -86,6 +86,7 @@ export class GuardedContext implements HandlerContext {
 
   failed(error: unknown): void {
     this.error = error
+    this.#handler.failed(error)
   }
 
   transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
