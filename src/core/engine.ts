@@ -364,7 +364,7 @@ class OnceEngine implements Engine {
       operation: scope.operation,
       key,
       fingerprint,
-      recordId: newRecordId(),
+      recordId: newRecordId(this.#clock.nowMs()),
       token: newToken(),
       leaseMs: policy.leaseMs,
       retentionMs: policy.retentionMs,

@@ -1,4 +1,4 @@
-import { createHash, randomFillSync, randomUUID } from 'node:crypto'
+import { createHash, randomFillSync } from 'node:crypto'
 import { InvalidRequestError } from './errors.ts'
 
 /** Whose key it is, and for what. Two callers in one scope share its keys. */
@@ -64,18 +64,29 @@ export function downstreamKeyOf(recordId: string, name: string): string {
 
 /** A UUID (version 8: made by hashing) that is the same on every attempt of one record. */
 export function deterministicIdOf(recordId: string, name: string): string {
-  const bytes = digestOf('id', recordId, name).subarray(0, 16)
-  bytes[6] = (bytes[6]! & 0x0f) | 0x80
-  bytes[8] = (bytes[8]! & 0x3f) | 0x80
-  const hex = bytes.toString('hex')
-  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join('-')
+  return toUuid(digestOf('id', recordId, name).toString('hex'), '8')
 }
 
 function digestOf(purpose: string, recordId: string, name: string): Buffer {
   return createHash('sha256').update(`${purpose}\0${recordId}\0${name}`).digest()
 }
 
-export const newRecordId = (): string => randomUUID()
+/**
+ * A UUID (version 7): random, but beginning with the time, so that ids made together lie together
+ * in a store's index and a new one costs no page of its own.
+ */
+export function newRecordId(nowMs: number): string {
+  const time = Math.max(0, Math.floor(nowMs)).toString(16).padStart(12, '0').slice(-12)
+  return toUuid(time + newToken().slice(12), '7')
+}
+
+/** 32 hexadecimal digits as a UUID: 6 of their 128 bits give way to the version and variant. */
+function toUuid(hex: string, version: '7' | '8'): string {
+  const variant = '89ab'[Number.parseInt(hex[16]!, 16) & 3]!
+  const third = version + hex.slice(13, 16)
+  const fourth = variant + hex.slice(17, 20)
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${third}-${fourth}-${hex.slice(20, 32)}`
+}
 
 // Random bytes are drawn in bulk: one system call serves 256 tokens.
 const pool = new Uint8Array(4096)

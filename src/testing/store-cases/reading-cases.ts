@@ -56,7 +56,7 @@ export const readingCases: readonly StoreCase[] = [
     async run({ store }) {
       const { identity } = claimRequest()
       assert.equal(await store.read({ identity }), undefined)
-      assert.equal(await store.read({ recordId: newRecordId() }), undefined)
+      assert.equal(await store.read({ recordId: newRecordId(0) }), undefined)
       assert.deepEqual(await store.list({ state: 'completed', limit: 10 }), [])
     },
   },

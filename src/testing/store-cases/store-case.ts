@@ -38,7 +38,7 @@ export function claimRequest(overrides: Partial<ClaimRequest> = {}): ClaimReques
     operation,
     key,
     fingerprint: 'fingerprint-1',
-    recordId: newRecordId(),
+    recordId: newRecordId(0),
     token: newToken(),
     leaseMs: LEASE_MS,
     retentionMs: RETENTION_MS,

@@ -101,7 +101,7 @@ export const verdictCases: readonly StoreCase[] = [
       const { identity } = claimRequest({ key: 'never claimed' })
       const outcomes = await store.resolve([
         verdict({ identity: held.identity }, bytes('x')),
-        verdict({ recordId: newRecordId() }),
+        verdict({ recordId: newRecordId(0) }),
         verdict({ recordId }, bytes('found')),
         verdict({ recordId }),
         verdict({ identity }),
