@@ -79,7 +79,15 @@ function claimExisting(
       }
       return claimLapsed(record, request, nowMs)
     case 'failed_retryable':
-      return claimed(again(record, request, { nowMs, lapses: record.lapses, move: 'claim' }), 'retry')
+      // This very claim took hold, went unanswered and was released. Its echo must not hold the
+      // key for work that nobody will run.
+      if (record.token === request.token) {
+        return { outcome: { kind: 'in_progress', recordId, leaseLeftMs: 0 } }
+      }
+      return claimed(
+        again(record, request, { nowMs, lapses: record.lapses, move: 'claim' }),
+        'retry',
+      )
     case 'unknown':
       return { outcome: unknownOutcome(record, nowMs, false) }
     case 'pending':
@@ -139,7 +147,10 @@ function applySettlement(
 ): StoredRecord {
   switch (settlement.kind) {
     case 'complete':
-      return completedWith(record, settlement.result, { nowMs, retentionMs: settlement.retentionMs })
+      return completedWith(record, settlement.result, {
+        nowMs,
+        retentionMs: settlement.retentionMs,
+      })
     case 'release':
       return {
         ...record,
@@ -208,7 +219,10 @@ export function toSwept(record: StoredRecord): SweptRecord {
 }
 
 /** `undefined`: keep it. `remove`: its key is free again. Otherwise the record to keep instead. */
-export function decideReap(record: StoredRecord, nowMs: number): StoredRecord | 'remove' | undefined {
+export function decideReap(
+  record: StoredRecord,
+  nowMs: number,
+): StoredRecord | 'remove' | undefined {
   if (record.state === 'expired' || !isExpired(record, nowMs)) return undefined
   if (record.afterExpiry === 'new') return 'remove'
   return { ...record, state: 'expired', result: undefined, token: NO_TOKEN }
