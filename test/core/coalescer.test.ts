@@ -1,0 +1,257 @@
+import { describe, expect, it } from 'vitest'
+import { Coalescer, type CoalescerLimits } from '../../src/core/coalescer.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { gate } from './engine-fixture.ts'
+
+const LIMITS: CoalescerLimits = {
+  rowsMax: 3,
+  bytesMax: 100,
+  flushesMax: 1,
+  waitingMax: 10,
+  timeoutMs: 1_000,
+}
+
+type Flush = (requests: readonly string[]) => Promise<string[]>
+
+/** Requests are texts, as large as they are long; each is answered with itself in capitals. */
+function setup(
+  limits: Partial<CoalescerLimits> = {},
+  flush: Flush = async (all) => all.map(upper),
+) {
+  const clock = new FakeClock()
+  const batches: string[][] = []
+  const coalescer = new Coalescer<string, string>({
+    clock,
+    store: 'test',
+    call: 'claim',
+    flush: (requests) => {
+      batches.push([...requests])
+      return flush(requests)
+    },
+    bytesOf: (request) => request.length,
+    limits: { ...LIMITS, ...limits },
+  })
+  return { clock, coalescer, batches }
+}
+
+const upper = (request: string): string => request.toUpperCase()
+
+/** A flush that answers each batch when the test says so. */
+function heldFlush() {
+  const gates: { open: () => void; fail: (error: unknown) => void }[] = []
+  const flush: Flush = (requests) => {
+    const { opened, open, fail } = gate<string[]>()
+    gates.push({ open: () => open(requests.map(upper)), fail })
+    return opened
+  }
+  return { flush, gates }
+}
+
+const rejected = (): StoreFailedError =>
+  new StoreFailedError({ store: 'test', operation: 'claim', failure: 'rejected', cause: 'bad row' })
+
+async function failureOf(promise: Promise<unknown>): Promise<StoreFailedError> {
+  const error = await promise.then(
+    () => expect.fail('it should have failed'),
+    (reason: unknown) => reason,
+  )
+  expect(error).toBeInstanceOf(StoreFailedError)
+  return error as StoreFailedError
+}
+
+describe('a batch', () => {
+  it('leaves at once when nothing is under way, with everything of the same burst', async () => {
+    const { coalescer, batches, clock } = setup()
+    const answers = Promise.all([coalescer.add('a'), coalescer.add('b')])
+    expect(batches).toEqual([])
+    expect(await answers).toEqual(['A', 'B'])
+    expect(batches).toEqual([['a', 'b']])
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('gathers what arrives while a flush is under way, in order', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, batches, clock } = setup({}, flush)
+    const answers = [coalescer.add('a')]
+    await clock.advanceAsync(0)
+    answers.push(coalescer.add('b'), coalescer.add('c'))
+    await clock.advanceAsync(0)
+    expect(batches).toEqual([['a']])
+    gates[0]!.open()
+    await clock.advanceAsync(0)
+    expect(batches).toEqual([['a'], ['b', 'c']])
+    gates[1]!.open()
+    expect(await Promise.all(answers)).toEqual(['A', 'B', 'C'])
+  })
+
+  it('has at most rowsMax rows', async () => {
+    const { coalescer, batches } = setup()
+    await Promise.all([...'abcdefg'].map((request) => coalescer.add(request)))
+    expect(batches).toEqual([['a', 'b', 'c'], ['d', 'e', 'f'], ['g']])
+  })
+
+  it('has at most bytesMax bytes, and a single larger request goes alone', async () => {
+    const { coalescer, batches } = setup({ bytesMax: 4 })
+    const requests = ['aa', 'bb', 'c', 'too large', 'dddd', 'e']
+    await Promise.all(requests.map((request) => coalescer.add(request)))
+    expect(batches).toEqual([['aa', 'bb'], ['c'], ['too large'], ['dddd'], ['e']])
+  })
+
+  it('shares the store with at most flushesMax others', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, batches, clock } = setup({ flushesMax: 2, rowsMax: 1 }, flush)
+    const answers = [...'abc'].map((request) => coalescer.add(request))
+    await clock.advanceAsync(0)
+    expect(batches).toEqual([['a'], ['b']])
+    gates[1]!.open()
+    expect(await answers[1]).toBe('B')
+    await clock.advanceAsync(0)
+    expect(batches).toEqual([['a'], ['b'], ['c']])
+  })
+})
+
+describe('a queue that is full', () => {
+  it('refuses one more request as overloaded, and takes the next once there is room', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, clock } = setup({ waitingMax: 2 }, flush)
+    const first = coalescer.add('a')
+    await clock.advanceAsync(0)
+    const waiting = [coalescer.add('b'), coalescer.add('c')]
+    const refused = await failureOf(coalescer.add('d'))
+    expect(refused.failure).toBe('overloaded')
+    expect(refused.message).toContain('2 requests are already waiting')
+
+    gates[0]!.open()
+    await clock.advanceAsync(0)
+    gates[1]!.open()
+    expect(await Promise.all([first, ...waiting])).toEqual(['A', 'B', 'C'])
+    const next = coalescer.add('e')
+    await clock.advanceAsync(0)
+    gates[2]!.open()
+    expect(await next).toBe('E')
+  })
+
+  it('refuses what has waited too long, as never sent', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, clock, batches } = setup({ rowsMax: 1 }, flush)
+    const first = failureOf(coalescer.add('a'))
+    const second = failureOf(coalescer.add('b'))
+    const third = failureOf(coalescer.add('c'))
+    await clock.advanceAsync(1_000)
+    expect((await first).failure).toBe('unavailable')
+    // The second left when the first was given up; the third has waited for both.
+    await clock.advanceAsync(1_000)
+    expect((await second).failure).toBe('unavailable')
+    expect(await third).toMatchObject({ failure: 'overloaded' })
+    expect((await third).message).toContain('not sent within 1000 ms')
+    expect(batches).toEqual([['a'], ['b']])
+
+    const fresh = coalescer.add('d')
+    await clock.advanceAsync(0)
+    gates[2]!.open()
+    expect(await fresh).toBe('D')
+  })
+})
+
+describe('a store call that fails', () => {
+  it('fails the whole batch, and nothing is sent again', async () => {
+    const { coalescer, batches } = setup({}, () => Promise.reject(new Error('connection lost')))
+    const failures = await Promise.all(
+      [...'ab'].map((request) => failureOf(coalescer.add(request))),
+    )
+    for (const failure of failures) {
+      expect(failure.failure).toBe('unavailable')
+      expect(failure.message).toContain('test store failed to claim')
+      expect(failure.message).toContain('connection lost')
+    }
+    expect(batches).toEqual([['a', 'b']])
+  })
+
+  it('passes the store’s own failure on as it is', async () => {
+    const own = new StoreFailedError({ store: 'own', operation: 'x', cause: undefined })
+    const { coalescer } = setup({}, () => Promise.reject(own))
+    expect(await failureOf(coalescer.add('a'))).toBe(own)
+  })
+
+  it('counts as failed where it throws instead of rejecting', async () => {
+    const { coalescer, clock } = setup({}, () => {
+      throw new Error('not even a promise')
+    })
+    expect((await failureOf(coalescer.add('a'))).message).toContain('not even a promise')
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('counts as failed where it gives the wrong number of answers', async () => {
+    const { coalescer } = setup({}, async () => ['only one'])
+    const failures = await Promise.all(
+      [...'ab'].map((request) => failureOf(coalescer.add(request))),
+    )
+    expect(failures[0]!.message).toContain('1 answers to 2 requests')
+    expect(failures[1]).toBe(failures[0])
+  })
+
+  it('leaves the next one alone', async () => {
+    let calls = 0
+    const { coalescer } = setup({}, async (requests) => {
+      if (++calls === 1) throw new Error('once')
+      return requests.map(upper)
+    })
+    await failureOf(coalescer.add('a'))
+    expect(await coalescer.add('b')).toBe('B')
+  })
+})
+
+describe('a store call without an answer', () => {
+  it('frees its place after timeoutMs, and its late answer changes nothing', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, clock } = setup({}, flush)
+    const lost = failureOf(coalescer.add('a'))
+    await clock.advanceAsync(999)
+    const next = coalescer.add('b')
+    await clock.advanceAsync(1)
+    expect(await lost).toMatchObject({ failure: 'unavailable' })
+    expect((await lost).message).toContain('no answer within 1000 ms')
+
+    gates[1]!.open()
+    expect(await next).toBe('B')
+    gates[0]!.open()
+    await clock.advanceAsync(0)
+    expect(clock.pendingTimers).toBe(0)
+  })
+})
+
+describe('a batch that the store rejects', () => {
+  it('is split into singles, and only the bad row fails', async () => {
+    const { coalescer, batches } = setup({}, async (requests) => {
+      if (requests.includes('bad')) throw rejected()
+      return requests.map(upper)
+    })
+    const [a, bad, c] = [coalescer.add('a'), failureOf(coalescer.add('bad')), coalescer.add('c')]
+    expect(await Promise.all([a, c])).toEqual(['A', 'C'])
+    expect((await bad).failure).toBe('rejected')
+    expect(batches).toEqual([['a', 'bad', 'c'], ['a'], ['bad'], ['c']])
+  })
+
+  it('is not sent again where it was a single row', async () => {
+    const { coalescer, batches } = setup({}, () => Promise.reject(rejected()))
+    expect((await failureOf(coalescer.add('bad'))).failure).toBe('rejected')
+    expect(batches).toEqual([['bad']])
+  })
+
+  // The batch is rejected, the first single works, then the store falls silent.
+  it('gives up the rest as never sent when the store fails otherwise', async () => {
+    const { coalescer, batches, clock } = setup({}, async (requests) => {
+      if (requests.length > 1) throw rejected()
+      if (requests[0] !== 'a') return new Promise(() => undefined)
+      return requests.map(upper)
+    })
+    const first = coalescer.add('a')
+    const [silent, unsent] = [failureOf(coalescer.add('b')), failureOf(coalescer.add('c'))]
+    expect(await first).toBe('A')
+    await clock.advanceAsync(1_000)
+    expect((await silent).failure).toBe('unavailable')
+    expect((await unsent).failure).toBe('overloaded')
+    expect(batches).toEqual([['a', 'b', 'c'], ['a'], ['b']])
+  })
+})
