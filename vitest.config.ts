@@ -1,7 +1,7 @@
 import { defineConfig } from 'vitest/config'
 
 /** Real processes, installs and long random runs: left out of `npm run test:unit`. */
-const SLOW = ['test/process/**', 'test/package/**', 'test/simulation/**']
+const SLOW = ['test/examples/**', 'test/process/**', 'test/package/**', 'test/simulation/**']
 
 export default defineConfig({
   test: {

@@ -51,7 +51,9 @@ it('shows code that compiles', { timeout: 120_000 }, () => {
     symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction')
     for (const page of pages) writeBlocks(folder, page)
     const compilerOptions = { noUnusedLocals: false, noUnusedParameters: false }
-    const config = { extends: join(root, 'tsconfig.json'), compilerOptions, include: ['*.ts'] }
+    // The sources the examples import need the one ambient type that we declare ourselves.
+    const include = ['*.ts', join(root, 'src/protocol/buffer-source.d.ts')]
+    const config = { extends: join(root, 'tsconfig.json'), compilerOptions, include }
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify(config))
     writeFileSync(join(folder, 'package.json'), '{ "type": "module" }')
     expect(compileErrors(folder)).toBe('')

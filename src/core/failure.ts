@@ -127,7 +127,18 @@ function codeOf(error: Error): string {
 export function errorCodeOf(error: unknown): string | undefined {
   if (error === undefined) return undefined
   if (!(error instanceof Error)) return 'thrown_value'
-  return (codeOf(error) || error.name).slice(0, ERROR_CODE_LENGTH_MAX)
+  return (firstCode(error) || error.name).slice(0, ERROR_CODE_LENGTH_MAX)
+}
+
+/** `fetch failed` has no code of its own; what it was caused by tells more than its name. */
+function firstCode(error: Error): string {
+  let current: unknown = error
+  for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
+    const code = codeOf(current)
+    if (code !== '') return code
+    current = current.cause
+  }
+  return ''
 }
 
 const ERROR_CODE_LENGTH_MAX = 100

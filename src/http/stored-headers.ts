@@ -54,18 +54,18 @@ export type HeaderPair = readonly [name: string, value: string]
 export function resolveStoredHeaders(extra: readonly string[] = []): ReadonlySet<string> {
   if (!Array.isArray(extra)) {
     throw new InvalidOptionsError(
-      `storedHeaders must be an array of header names, got ${describe(extra)}`,
+      `storeHeaders must be an array of header names, got ${describe(extra)}`,
     )
   }
   const allowed = new Set(STORED_HEADERS_DEFAULT)
   for (const name of extra as readonly unknown[]) {
     if (typeof name !== 'string' || !HEADER_NAME.test(name)) {
-      throw new InvalidOptionsError(`storedHeaders: ${describe(name)} is no header name`)
+      throw new InvalidOptionsError(`storeHeaders: ${describe(name)} is no header name`)
     }
     const lower = name.toLowerCase()
     const why = whyForbidden(lower)
     if (why !== undefined) {
-      throw new InvalidOptionsError(`storedHeaders: ${lower} cannot be stored, because ${why}`)
+      throw new InvalidOptionsError(`storeHeaders: ${lower} cannot be stored, because ${why}`)
     }
     allowed.add(lower)
   }
