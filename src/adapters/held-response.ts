@@ -111,16 +111,31 @@ export class HeldResponse {
     const res = this.#res
     const { setHeader, write, end, destroy } = this.#real
     for (const [name, value] of headers) setHeader.call(res, name, value)
-    const finished = () => runAll(callbacks)
-    if (this.#ended && !this.#crossed) {
-      endWith(res, joined(chunks), end, this.#closed ? undefined : finished)
-    } else {
+    const isWhole = this.#ended && !this.#crossed
+    if (!isWhole) {
       for (const chunk of chunks) (write as (chunk: Uint8Array) => boolean).call(res, chunk)
-      if (this.#ended) endWith(res, NO_BYTES, end, this.#closed ? undefined : finished)
-      else if (this.#dropped) destroy.call(res)
-      else process.nextTick(() => this.#resume(callbacks))
     }
-    if (this.#closed && this.#ended) process.nextTick(finished)
+    if (this.#ended) {
+      const body = isWhole ? joined(chunks) : NO_BYTES
+      if (this.#closed) return this.#endUnheard(body, callbacks)
+      return endWith(res, body, end, () => runAll(callbacks))
+    }
+    if (this.#dropped) destroy.call(res)
+    else process.nextTick(() => this.#resume(callbacks))
+    this.#emitHeldClose()
+  }
+
+  /** On a dead socket Node does not always say that a reply has ended; the handler may wait for it. */
+  #endUnheard(body: Uint8Array, callbacks: readonly Callback[]): void {
+    let isFinished = false
+    this.#res.once('finish', () => {
+      isFinished = true
+    })
+    endWith(this.#res, body, this.#real.end)
+    process.nextTick(() => {
+      if (!isFinished) this.#emitTo('finish', [], (listener) => !this.#outside.has(listener))
+      runAll(callbacks)
+    })
     this.#emitHeldClose()
   }
 

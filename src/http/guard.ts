@@ -92,7 +92,7 @@ class HttpGuard<Request> implements Guard<Request> {
     const scope = await this.#scope(request, exchange)
     const body = await exchange.body(this.#options.requestBytesMax)
     if (body.kind === 'too_large') return this.#problem('request_too_large')
-    if (body.kind === 'aborted') return { kind: 'error', error: new Error('request aborted') }
+    if (body.kind === 'aborted') return { kind: 'error', error: abortedError() }
 
     const input = this.#fingerprintInput(request, exchange, body)
     const { fingerprinter, policy } = this.#options
@@ -245,7 +245,8 @@ class HttpGuard<Request> implements Guard<Request> {
 
   #missing(): Answer {
     const { keyFrom, keyHeader } = this.#options
-    if (keyFrom !== undefined || keyHeader === 'idempotency-key') return this.#problem('key_missing')
+    if (keyFrom !== undefined || keyHeader === 'idempotency-key')
+      return this.#problem('key_missing')
     const detail =
       `Send a unique value, such as a UUID, in the header ${keyHeader}, and the same one again ` +
       'when you retry this request.'
@@ -275,6 +276,12 @@ class HttpGuard<Request> implements Guard<Request> {
 }
 
 const NO_BODY = new Uint8Array(0)
+
+/** What body parsers say about a client that went away: nobody's fault, and no 500. */
+function abortedError(): Error {
+  const details = { status: 400, statusCode: 400, type: 'request.aborted', code: 'ECONNABORTED' }
+  return Object.assign(new Error('request aborted'), details)
+}
 
 /** Waits for the reply that stands: one whose transaction was rolled back was taken back. */
 async function wholeReply(context: GuardedContext, handler: HeldHandler): Promise<Produced> {
