@@ -75,8 +75,8 @@ export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
  * app.use(express.json({ verify: keepRawBody }))
  * ```
  */
-export function keepRawBody(req: { rawBody?: Uint8Array }, _res: unknown, body: Uint8Array): void {
-  req.rawBody = body
+export function keepRawBody(req: object, _res: unknown, body: Uint8Array): void {
+  Object.assign(req, { rawBody: body })
 }
 
 class ExpressHandler implements HeldHandler {
@@ -169,7 +169,7 @@ function toBody(req: Request, bytesMax: number): Promise<ExchangeBody> | Exchang
   const peeked = peekBody(req, bytesMax)
   if (peeked !== undefined) return peeked
 
-  const value: unknown = req.body
+  const value = parsedBody(req)
   if (value === undefined || (req.headers['content-type'] ?? '').startsWith('multipart/')) {
     throw new InvalidRequestError(
       'the body was read before idempotency() and cannot be compared with a retry: mount ' +
@@ -177,6 +177,17 @@ function toBody(req: Request, bytesMax: number): Promise<ExchangeBody> | Exchang
     )
   }
   return value instanceof Uint8Array ? sized(value, bytesMax) : { kind: 'value', value }
+}
+
+/**
+ * Parsers of Express 4 that leave a body alone still leave an empty object in its place. What
+ * they do parse they mark; those of Express 5 do not, but make one of JSON and forms only.
+ */
+function parsedBody(req: Request & { readonly _body?: unknown }): unknown {
+  const value: unknown = req.body
+  const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0
+  if (!isEmpty || value instanceof Uint8Array || req._body === true) return value
+  return /json|urlencoded/i.test(req.headers['content-type'] ?? '') ? value : undefined
 }
 
 function sized(bytes: Uint8Array, bytesMax: number): ExchangeBody {

@@ -27,33 +27,29 @@ function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<Exchang
     let bytes = 0
     const finish = (body: ExchangeBody) => {
       req.off('readable', onReadable)
-      req.off('end', onReadable)
       req.off('close', onClose)
       req.off('error', onClose)
       resolve(body)
     }
     const onReadable = () => {
-      for (let chunk = read(req); chunk !== null; chunk = read(req)) {
+      // Never a read beyond the last byte: the stream would say "end", and say it only once.
+      while (req.readableLength > 0) {
+        const chunk = req.read() as Buffer
         chunks.push(chunk)
         bytes += chunk.length
         if (bytes > bytesMax) return finish({ kind: 'too_large' })
       }
       if (!req.complete) return
       const whole = Buffer.concat(chunks)
-      // Before the stream gets to say "end": with its bytes back it goes on as if never read.
-      if (whole.length > 0 && !req.readableEnded) req.unshift(whole)
+      if (whole.length > 0) req.unshift(whole)
       finish({ kind: 'bytes', bytes: whole })
     }
     const onClose = () => finish({ kind: 'aborted' })
+    if (req.complete) return onReadable()
     req.on('readable', onReadable)
-    req.on('end', onReadable)
     req.on('close', onClose)
     req.on('error', onClose)
   })
-}
-
-function read(req: IncomingMessage): Buffer | null {
-  return req.read() as Buffer | null
 }
 
 /**

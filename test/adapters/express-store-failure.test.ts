@@ -3,7 +3,6 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { idempotencyErrors, type ExpressOptions } from '../../src/adapters/express.ts'
 import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
-import type { Store } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import {
@@ -277,7 +276,7 @@ describe.each(EXPRESSES)('%s: a duplicate of a running request', (_name, express
     })
     const duplicate = await send({ key: 'k' })
     expect(problemOf(duplicate)).toEqual([202, 'idempotency_accepted'])
-    const [record] = await (store as Store).list({ state: 'in_progress', limit: 1 })
+    const [record] = await store.list({ state: 'in_progress', limit: 1 })
     expect(header(duplicate, 'location')).toBe(`/status/${record!.recordId}`)
     expect(header(duplicate, 'retry-after')).toBe('5')
     expect(header(duplicate, 'content-type')).toContain('application/json')
