@@ -31,7 +31,8 @@ export class HeldLease {
   readonly #startedMs: number
   #heldUntilMs: number
   #ended: 'no' | 'stopped' | 'lost' | 'overrun' = 'no'
-  #renewing = false
+  /** A renewal was sent, and none has succeeded since. */
+  #unconfirmed = false
   #abort: AbortController | undefined
   #cancelTimer: () => void = () => undefined
 
@@ -79,7 +80,7 @@ export class HeldLease {
   #tick(): void {
     const { clock, policy } = this.#options
     if (clock.monotonicMs() - this.#startedMs >= policy.maxRunMs) return this.#end('overrun')
-    if (this.#renewing) return this.#end('lost')
+    if (this.#unconfirmed && clock.monotonicMs() >= this.#heldUntilMs) return this.#end('lost')
     // Never rejects: `#renew` answers for every failure.
     void this.#renew()
   }
@@ -89,7 +90,7 @@ export class HeldLease {
     const sentMs = clock.monotonicMs()
     // While no answer comes, the lease ends when this clock says so. Where it has ended already
     // (the process stood still), only the store knows whether somebody else has the key by now.
-    this.#renewing = true
+    this.#unconfirmed = true
     this.#wakeAt(sentMs < this.#heldUntilMs ? this.#heldUntilMs : Number.POSITIVE_INFINITY)
     let renewed: boolean | 'failed'
     try {
@@ -98,10 +99,10 @@ export class HeldLease {
       // Reported by the port as a store error; here it only means: try again while there is time.
       renewed = 'failed'
     }
-    this.#renewing = false
     if (this.#ended !== 'no') return
     const nowMs = clock.monotonicMs()
     if (renewed === true) {
+      this.#unconfirmed = false
       this.#heldUntilMs = sentMs + policy.leaseMs
       return this.#wakeAt(sentMs + policy.leaseMs / RENEWALS_PER_LEASE)
     }

@@ -16,7 +16,7 @@ export type EngineFixture = ReturnType<typeof engineFixture>
 
 /** An engine without upkeep on a memory store that can be made to fail, under a fake clock. */
 export function engineFixture(options: Partial<EngineOptions> = {}) {
-  const clock = new FakeClock()
+  const clock = options.clock instanceof FakeClock ? options.clock : new FakeClock()
   const records = memoryStore({ clock })
   const store = new FaultyStore(records, clock)
   const events: EngineEvent[] = []
