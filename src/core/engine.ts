@@ -2,7 +2,13 @@ import { claimEvents } from './claim-events.ts'
 import { systemClock, type Clock } from './clock.ts'
 import { EngineClosedError, InvalidOptionsError, StoreFailedError } from './errors.ts'
 import type { EngineEvent, EventListener } from './events.ts'
-import { Execution, type Claimed, type RunOutcome, type Work } from './execution.ts'
+import {
+  Execution,
+  type ExecutionParts,
+  type ExecutionRequest,
+  type RunOutcome,
+  type Work,
+} from './execution.ts'
 import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from './identity.ts'
 import { LostClaims } from './lost-claim.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from './options.ts'
@@ -299,10 +305,11 @@ class OnceEngine implements Engine {
     { outcome, identity, sentMs }: Claim,
     work: Work,
   ): Promise<RunOutcome> {
-    this.#report(request.scope, identity, outcome)
+    const { scope, key } = request
+    this.#report(scope, identity, outcome)
     switch (outcome.kind) {
       case 'claimed':
-        return this.#execute(request, policy, outcome, sentMs, work)
+        return this.#execute({ scope, key, policy, claimed: outcome, claimSentMs: sentMs }, work)
       case 'completed':
         return { ...outcome, kind: 'replayed' }
       case 'in_progress':
@@ -321,25 +328,16 @@ class OnceEngine implements Engine {
     }
   }
 
-  #execute(
-    { scope, key }: RunRequest,
-    policy: Policy,
-    claimed: Claimed,
-    claimSentMs: number,
-    work: Work,
-  ): Promise<RunOutcome> {
-    const execution = new Execution(
-      {
-        clock: this.#clock,
-        store: this.store,
-        port: this.#port,
-        settler: this.#settler,
-        emit: (event) => this.emit(event),
-        onSettled: (identity) => this.#room.wake(identity),
-      },
-      { scope, key, policy, claimed, claimSentMs },
-    )
-    return execution.run(work)
+  #execute(request: ExecutionRequest, work: Work): Promise<RunOutcome> {
+    const parts: ExecutionParts = {
+      clock: this.#clock,
+      store: this.store,
+      port: this.#port,
+      settler: this.#settler,
+      emit: (event) => this.emit(event),
+      onSettled: (identity) => this.#room.wake(identity),
+    }
+    return new Execution(parts, request).run(work)
   }
 
   /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */

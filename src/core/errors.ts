@@ -55,9 +55,12 @@ export class StoreFailedError extends OncekeyError {
     readonly cause: unknown
   }) {
     const failure = details.failure ?? 'unavailable'
-    super(`${details.store} store failed to ${details.operation} (${failure})${why(details.cause)}`, {
-      cause: details.cause,
-    })
+    super(
+      `${details.store} store failed to ${details.operation} (${failure})${why(details.cause)}`,
+      {
+        cause: details.cause,
+      },
+    )
     this.store = details.store
     this.operation = details.operation
     this.failure = failure

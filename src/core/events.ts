@@ -25,13 +25,25 @@ export type EngineEvent =
   /** A key was refused because its record has expired. */
   | (EventSubject & { readonly kind: 'reserve_expired' })
   /** A store call failed. */
-  | { readonly kind: 'store_error'; readonly store: string; readonly call: string; readonly error: unknown }
+  | {
+      readonly kind: 'store_error'
+      readonly store: string
+      readonly call: string
+      readonly error: unknown
+    }
   /** A holder fell silent. `to` is what became of its record. */
-  | (EventSubject & { readonly kind: 'zombie_key'; readonly attempt: number; readonly to: RecordState })
+  | (EventSubject & {
+      readonly kind: 'zombie_key'
+      readonly attempt: number
+      readonly to: RecordState
+    })
   /** Expired records were removed. */
   | { readonly kind: 'ttl_pruned'; readonly count: number }
   /** A record became `unknown` and waits for a verdict. */
-  | (EventSubject & { readonly kind: 'reconcile_scheduled'; readonly errorCode: string | undefined })
+  | (EventSubject & {
+      readonly kind: 'reconcile_scheduled'
+      readonly errorCode: string | undefined
+    })
   /** An `unknown` record got its verdict. */
   | (EventSubject & { readonly kind: 'reconcile_resolved'; readonly to: RecordState })
   /** A verdict could not be given. */
@@ -39,7 +51,11 @@ export type EngineEvent =
   /** A holder learnt that its lease is gone while its work ran. */
   | (EventSubject & { readonly kind: 'lease_lost'; readonly attempt: number })
   /** Work ended after its record had moved on: what it did is not what the record says. */
-  | (EventSubject & { readonly kind: 'settle_fenced'; readonly attempt: number; readonly error: unknown })
+  | (EventSubject & {
+      readonly kind: 'settle_fenced'
+      readonly attempt: number
+      readonly error: unknown
+    })
   /** A result could not be recorded in time; recording goes on in the background. */
   | (EventSubject & { readonly kind: 'settle_late'; readonly attempt: number })
   /** A result could not be recorded at all; the record will lapse. */

@@ -127,7 +127,7 @@ export function resolvePolicy(
   where = 'policy',
 ): Policy {
   rejectUnknownOptions(where, options, POLICY_OPTION_NAMES)
-  const whole = (name: keyof PolicyOptions & keyof Policy, min: number, max: number): number =>
+  const whole = (name: keyof Policy, min: number, max: number): number =>
     wholeNumber(`${where}.${name}`, options[name], { fallback: base[name] as number, min, max })
 
   const policy: Policy = Object.freeze({

@@ -43,12 +43,11 @@ export const MOVES = {
     resolve_retryable: 'failed_retryable',
   },
   expired: { claim_expired: 'in_progress', remove: 'absent' },
-} as const satisfies Record<
-  RecordState | 'absent',
-  Partial<Record<string, RecordState | 'absent'>>
->
+} as const satisfies Record<RecordState | 'absent', Partial<Record<string, RecordState | 'absent'>>>
 
-export type MoveName = { [State in keyof typeof MOVES]: keyof (typeof MOVES)[State] }[keyof typeof MOVES]
+export type MoveName = {
+  [State in keyof typeof MOVES]: keyof (typeof MOVES)[State]
+}[keyof typeof MOVES]
 
 /** The state that `move` leads to, or `undefined` where the move is not legal. */
 export function nextState(

@@ -59,7 +59,10 @@ export class Settler {
     if (tried.kind !== 'not_recorded') return tried
 
     const bytes = settlement.kind === 'complete' ? settlement.result.byteLength : 0
-    if (this.#background >= BACKGROUND_MAX || this.#backgroundBytes + bytes > BACKGROUND_BYTES_MAX) {
+    if (
+      this.#background >= BACKGROUND_MAX ||
+      this.#backgroundBytes + bytes > BACKGROUND_BYTES_MAX
+    ) {
       onEnd(undefined)
     } else {
       void this.#keepTrying(settlement, bytes, onEnd)
