@@ -2,10 +2,17 @@ import { sleep, type Clock } from './clock.ts'
 import type { StorePort } from './store-port.ts'
 import type { SettleOutcome, Settlement } from './store.ts'
 
-/** The settlement took this long to fail or is still being tried. */
+/** The settlement failed for so long that its caller waits no more. */
 export interface NotRecorded {
   readonly kind: 'not_recorded'
   readonly cause: unknown
+}
+
+interface Task {
+  readonly settlement: Settlement
+  /** Why the last try failed. */
+  cause: unknown
+  abandoned: boolean
 }
 
 /** First pause after a failed try; doubles up to the longest. */
@@ -45,61 +52,74 @@ export class Settler {
   }
 
   /**
-   * Resolves with the store's answer, or with `not_recorded` after `timeoutMs`. In that case
-   * `onEnd` is called once the background tries have ended: with the answer, or without one when
-   * they were given up.
+   * Resolves with the store's answer, or with `not_recorded` after `timeoutMs`, also where a try is
+   * then still unanswered. In that case `onEnd` is called once the background tries have ended:
+   * with the answer, or without one when they were given up.
    */
-  async settle(
+  settle(
     settlement: Settlement,
     timeoutMs: number,
     onEnd: (outcome: SettleOutcome | undefined) => void,
   ): Promise<SettleOutcome | NotRecorded> {
-    const deadlineMs = this.#clock.monotonicMs() + timeoutMs
-    const tried = await this.#tryUntil(settlement, deadlineMs, PAUSE_MS_FIRST)
-    if (tried.kind !== 'not_recorded') return tried
+    const task: Task = { settlement, cause: undefined, abandoned: false }
+    const tried = this.#tryUntil(task, this.#clock.monotonicMs() + timeoutMs + KEEP_TRYING_MS)
+    return new Promise((resolve) => {
+      let waiting = true
+      const cancel = this.#clock.after(timeoutMs, () => {
+        waiting = false
+        this.#goOn(task, tried, onEnd)
+        const cause = task.cause ?? new Error(`no answer within ${timeoutMs} ms`)
+        resolve({ kind: 'not_recorded', cause })
+      })
+      // Never rejects: every failure is tried again.
+      void tried.then((outcome) => {
+        if (!waiting) return
+        cancel()
+        if (outcome === undefined) onEnd(undefined)
+        resolve(outcome ?? { kind: 'not_recorded', cause: task.cause })
+      })
+    })
+  }
 
+  /** The caller has been answered: what is still being tried counts as background from now on. */
+  #goOn(
+    task: Task,
+    tried: Promise<SettleOutcome | undefined>,
+    onEnd: (outcome: SettleOutcome | undefined) => void,
+  ): void {
+    const { settlement } = task
     const bytes = settlement.kind === 'complete' ? settlement.result.byteLength : 0
     if (
       this.#background >= BACKGROUND_MAX ||
       this.#backgroundBytes + bytes > BACKGROUND_BYTES_MAX
     ) {
-      onEnd(undefined)
-    } else {
-      void this.#keepTrying(settlement, bytes, onEnd)
+      task.abandoned = true
+      return onEnd(undefined)
     }
-    return tried
-  }
-
-  async #keepTrying(
-    settlement: Settlement,
-    bytes: number,
-    onEnd: (outcome: SettleOutcome | undefined) => void,
-  ): Promise<void> {
     this.#background++
     this.#backgroundBytes += bytes
-    const deadlineMs = this.#clock.monotonicMs() + KEEP_TRYING_MS
-    const tried = await this.#tryUntil(settlement, deadlineMs, PAUSE_MS_FIRST)
-    this.#background--
-    this.#backgroundBytes -= bytes
-    onEnd(tried.kind === 'not_recorded' ? undefined : tried)
+    void tried.then((outcome) => {
+      this.#background--
+      this.#backgroundBytes -= bytes
+      onEnd(outcome)
+    })
   }
 
-  async #tryUntil(
-    settlement: Settlement,
-    deadlineMs: number,
-    firstPauseMs: number,
-  ): Promise<SettleOutcome | NotRecorded> {
-    let pauseMs = firstPauseMs
+  /** The store's answer, or `undefined` once there is no more trying. */
+  async #tryUntil(task: Task, deadlineMs: number): Promise<SettleOutcome | undefined> {
+    let pauseMs = PAUSE_MS_FIRST
     for (;;) {
       try {
-        return await this.#port.settle(settlement)
+        return await this.#port.settle(task.settlement)
       } catch (cause) {
         // Reported by the port as a store error; repeating is safe, the store knows its tokens.
-        const leftMs = deadlineMs - this.#clock.monotonicMs()
-        if (leftMs <= 0 || this.#stopped.signal.aborted) return { kind: 'not_recorded', cause }
-        await sleep(this.#clock, Math.min(pauseMs, leftMs), this.#stopped.signal)
-        pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX)
+        task.cause = cause
       }
+      const leftMs = deadlineMs - this.#clock.monotonicMs()
+      if (leftMs <= 0 || this.#stopped.signal.aborted) return undefined
+      await sleep(this.#clock, Math.min(pauseMs, leftMs), this.#stopped.signal)
+      if (task.abandoned) return undefined
+      pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX)
     }
   }
 }

@@ -1,0 +1,189 @@
+import { describe, expect, it } from 'vitest'
+import { OutcomeNotRecordedError, StoreFailedError } from '../../src/core/errors.ts'
+import type { Settlement } from '../../src/core/store.ts'
+import { bytes, engineFixture, heldWork, standing, type EngineFixture } from './engine-fixture.ts'
+
+const HOUR_MS = 3_600_000
+
+/** Work that has ended and whose result the store does not take. */
+async function unrecorded(fixture: EngineFixture, waitMs: number) {
+  fixture.store.always('settle', 'fail')
+  const running = fixture.run(() => bytes('paid')).catch((error: unknown) => error)
+  await fixture.clock.advanceAsync(waitMs)
+  return running
+}
+
+describe('a result that the store does not take', () => {
+  it('is tried again while its caller waits', async () => {
+    const fixture = engineFixture()
+    const { run, store, clock, kinds } = fixture
+    store.next('settle', 'fail', 'lose', 'ok')
+    const running = run(() => bytes('paid'))
+    await clock.advanceAsync(49)
+    expect(await standing(running)).toBe('pending')
+    await clock.advanceAsync(101)
+    // The second try had taken hold: the third is told that it is settled.
+    expect(await running).toMatchObject({ kind: 'ran', result: bytes('paid') })
+    expect(kinds()).not.toContain('settle_late')
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('is never shown: after settleTimeoutMs its caller is told so', async () => {
+    const fixture = engineFixture({ settleTimeoutMs: 2_000 })
+    fixture.store.always('settle', 'fail')
+    const answer = fixture.run(() => bytes('paid')).catch((reason: unknown) => reason)
+    await fixture.clock.advanceAsync(1_999)
+    expect(await standing(answer)).toBe('pending')
+    await fixture.clock.advanceAsync(1)
+    const error = (await answer) as OutcomeNotRecordedError
+    expect(error).toBeInstanceOf(OutcomeNotRecordedError)
+    expect(error.cause).toBeInstanceOf(StoreFailedError)
+    expect(error.recordId).toBe((await fixture.record())?.recordId)
+    expect(fixture.kinds().at(-1)).toBe('settle_late')
+  })
+
+  it('is told so in time also where the store is silent', async () => {
+    const fixture = engineFixture({ settleTimeoutMs: 2_000 })
+    fixture.store.always('settle', 'hang')
+    const answer = fixture.run(() => bytes('paid')).catch((reason: unknown) => reason)
+    await fixture.clock.advanceAsync(2_000)
+    expect(await answer).toMatchObject({ code: 'OUTCOME_NOT_RECORDED' })
+    expect(String(((await answer) as Error).cause)).toContain('no answer within 2000 ms')
+  })
+
+  // The answer to the try under way comes when its caller has been told that there was none.
+  it('is recorded by the try that was under way', async () => {
+    const fixture = engineFixture({ settleTimeoutMs: 2_000 })
+    fixture.store.next('settle', { lateMs: 3_000 })
+    const answer = fixture.run(() => bytes('paid')).catch((reason: unknown) => reason)
+    await fixture.clock.advanceAsync(2_000)
+    expect(await answer).toBeInstanceOf(OutcomeNotRecordedError)
+    await fixture.clock.advanceAsync(1_000)
+    expect(await fixture.state()).toBe('completed')
+    expect(fixture.store.asked('settle')).toHaveLength(1)
+    expect(fixture.clock.pendingTimers).toBe(0)
+  })
+
+  it('is recorded in the background once the store is back', async () => {
+    const fixture = engineFixture()
+    const { clock, store, run } = fixture
+    expect(await unrecorded(fixture, 5_000)).toBeInstanceOf(OutcomeNotRecordedError)
+    await clock.advanceAsync(100_000)
+    store.always('settle', 'ok')
+    await clock.advanceAsync(5_000)
+    expect(await run(() => bytes('x'))).toMatchObject({ kind: 'replayed', result: bytes('paid') })
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('keeps its lease renewed meanwhile, so that nobody runs it again', async () => {
+    const fixture = engineFixture()
+    const { clock, run } = fixture
+    await unrecorded(fixture, 5_000)
+    await clock.advanceAsync(500_000)
+    expect(await run(() => bytes('x'))).toMatchObject({ kind: 'in_progress' })
+    expect(await fixture.state()).toBe('in_progress')
+  })
+
+  it('wakes those who wait for it when it is recorded', async () => {
+    const fixture = engineFixture({ whileInProgress: { waitMs: 60_000 } })
+    const { clock, run, store } = fixture
+    await unrecorded(fixture, 5_000)
+    const waiting = run(() => bytes('x'))
+    await clock.advanceAsync(10_000)
+    expect(await standing(waiting)).toBe('pending')
+    store.always('settle', 'ok')
+    await clock.advanceAsync(5_000)
+    expect(await waiting).toMatchObject({ kind: 'replayed', result: bytes('paid') })
+  })
+
+  it('is given up after an hour, and said so', async () => {
+    const fixture = engineFixture()
+    await unrecorded(fixture, 5_000)
+    await fixture.clock.advanceAsync(HOUR_MS - 5_001)
+    expect(fixture.kinds()).not.toContain('settle_abandoned')
+    await fixture.clock.advanceAsync(10_000)
+    expect(fixture.kinds().at(-1)).toBe('settle_abandoned')
+    expect(fixture.clock.pendingTimers).toBe(0)
+  })
+
+  it('is recorded as a verdict where the record has become unknown meanwhile', async () => {
+    const fixture = engineFixture()
+    const { clock, store, records } = fixture
+    store.always('renew', 'fail')
+    await unrecorded(fixture, 5_000)
+    await clock.advanceAsync(100_000)
+    await records.sweep({ limit: 10 })
+    expect(await fixture.state()).toBe('unknown')
+    store.always('settle', 'ok')
+    await clock.advanceAsync(5_000)
+    expect(await fixture.record()).toMatchObject({ state: 'completed', result: bytes('paid') })
+  })
+})
+
+describe('a release or a doubt that the store does not take', () => {
+  it('does not keep its caller from the answer', async () => {
+    const fixture = engineFixture()
+    const { clock, store, run, kinds } = fixture
+    store.always('settle', 'fail')
+    const end = { kind: 'fail', result: bytes('failed'), error: new Error('x') } as const
+    const released = run(() => end)
+    const failing = () => Promise.reject(new Error('declined'))
+    const thrown = run(failing, { key: 'b' }).catch((error: unknown) => error)
+    await clock.advanceAsync(5_000)
+    expect(await released).toMatchObject({ kind: 'released', result: bytes('failed') })
+    expect(await thrown).toMatchObject({ message: 'declined' })
+    expect(kinds().filter((kind) => kind === 'settle_late')).toHaveLength(2)
+    store.always('settle', 'ok')
+    await clock.advanceAsync(5_000)
+    expect(await fixture.state()).toBe('failed_retryable')
+    expect(clock.pendingTimers).toBe(0)
+  })
+})
+
+describe('the background', () => {
+  it('takes a bounded number of bytes; what is beyond is given up at once', async () => {
+    const fixture = engineFixture()
+    const { clock, store, run, kinds } = fixture
+    store.always('settle', 'fail')
+    const large = new Uint8Array(40 * 1024 * 1024)
+    const both = ['a', 'b'].map((key) => run(() => large, { key }).catch((error: unknown) => error))
+    await clock.advanceAsync(5_000)
+    for (const error of await Promise.all(both))
+      expect(error).toBeInstanceOf(OutcomeNotRecordedError)
+    // One goes on; the other is abandoned, and is not called late as well.
+    expect(kinds().filter((kind) => kind === 'settle_late')).toHaveLength(1)
+    expect(kinds().filter((kind) => kind === 'settle_abandoned')).toHaveLength(1)
+    store.always('settle', 'ok')
+    await clock.advanceAsync(5_000)
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('is settled with the bytes as they were, once', async () => {
+    const fixture = engineFixture()
+    await unrecorded(fixture, 5_000)
+    const tries = fixture.store.asked('settle').length
+    fixture.store.always('settle', 'ok')
+    await fixture.clock.advanceAsync(60_000)
+    const asked = (fixture.store.asked('settle') as Settlement[][]).slice(tries)
+    expect(asked).toHaveLength(1)
+    expect(asked[0]).toMatchObject([{ kind: 'complete', result: bytes('paid') }])
+  })
+})
+
+describe('a settlement that finds the record moved on', () => {
+  it('is reported with the error of the work', async () => {
+    const fixture = engineFixture({ onLapse: 'rerun' })
+    const { clock, run, node, records, events } = fixture
+    const { work, fail } = heldWork()
+    const running = run(work)
+    await clock.advanceAsync(0)
+    clock.jumpWallTime(60_000)
+    await records.sweep({ limit: 1 })
+    await node()(() => bytes('from B'))
+    const error = new Error('too late')
+    fail(error)
+    await expect(running).rejects.toThrow('too late')
+    expect(events.at(-1)).toMatchObject({ kind: 'settle_fenced', attempt: 1, error })
+    expect(await fixture.record()).toMatchObject({ state: 'completed', result: bytes('from B') })
+  })
+})
