@@ -34,15 +34,16 @@ export class Answers {
 
   problem(name: ProblemName, options: ProblemOptions = {}): HttpReply {
     const problem = PROBLEMS[name]
-    const stripe = this.#profile === 'stripe'
-    const status = stripe ? problem.stripeStatus : problem.status
+    const isStripe = this.#profile === 'stripe'
+    const status = isStripe ? problem.stripeStatus : problem.status
+    const isError = status >= 400
     const detail = options.detail ?? problem.detail
     const { code, title, type } = problem
-    const body = stripe
-      ? { error: { type: problem.stripeType, code, message: `${title}. ${detail}` } }
-      : { type, title, status, detail, code }
-    const isError = status >= 400
-    const mediaType = isError && !stripe ? 'application/problem+json' : 'application/json'
+    const body =
+      isStripe && isError
+        ? { error: { type: problem.stripeType, code, message: `${title}. ${detail}` } }
+        : { type, title, status, detail, code }
+    const mediaType = isError && !isStripe ? 'application/problem+json' : 'application/json'
     const headers: HeaderPair[] = [
       ['content-type', `${mediaType}; charset=utf-8`],
       ['cache-control', 'no-store'],

@@ -2,10 +2,11 @@
  * The one place where HTTP meaning is decided: which requests are protected, what each outcome
  * answers, what of a reply is kept. Adapters only translate.
  */
+import { createHash } from 'node:crypto'
 import type { Engine, RunRequest } from '../core/engine.ts'
 import { OutcomeUnknownError, hasCode } from '../core/errors.ts'
 import type { RunOutcome, WorkEnd } from '../core/execution.ts'
-import type { Scope } from '../core/identity.ts'
+import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
 import { checkKey, parseKeyHeader, type KeyParse } from '../protocol/key-syntax.ts'
 import type { ProblemName } from '../protocol/problems.ts'
 import {
@@ -107,7 +108,7 @@ class HttpGuard<Request> implements Guard<Request> {
     const tenant = checkTenant(await this.#options.tenant(request))
     if (scopeBy === 'tenant') return { tenant, operation: '*' }
     const name = typeof operation === 'function' ? operation(request) : operation
-    return { tenant, operation: name ?? `${exchange.method} ${exchange.route}` }
+    return { tenant, operation: name ?? operationOf(exchange) }
   }
 
   #fingerprintInput(
@@ -276,6 +277,14 @@ class HttpGuard<Request> implements Guard<Request> {
 }
 
 const NO_BODY = new Uint8Array(0)
+
+/** Method and route; a path that is too long for a record is told apart by its hash. */
+function operationOf({ method, route }: HttpExchange): string {
+  const name = `${method} ${route}`
+  if (name.length <= OPERATION_LENGTH_MAX) return name
+  const hash = createHash('sha256').update(name).digest('hex')
+  return `${name.slice(0, OPERATION_LENGTH_MAX - hash.length - 1)}#${hash}`
+}
 
 /** What body parsers say about a client that went away: nobody's fault, and no 500. */
 function abortedError(): Error {

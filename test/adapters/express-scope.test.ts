@@ -1,0 +1,301 @@
+import type { ErrorRequestHandler, Request, RequestHandler } from 'express'
+import { describe, expect, it } from 'vitest'
+import { singleTenant, type ExpressOptions } from '../../src/adapters/express.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { EXPRESSES, guardOf, header, json, serve, type ExpressModule } from './run-express.ts'
+
+const tenantHeader = (req: Request) => String(req.headers['x-tenant'])
+
+/** Counts its runs, and answers with the count and the operation it ran under. */
+function counter() {
+  let runs = 0
+  const handler: RequestHandler = (req, res) => {
+    runs++
+    res.json({ run: runs, operation: req.idempotency?.scope.operation })
+  }
+  return { handler, runs: () => runs }
+}
+
+function setup(express: ExpressModule) {
+  const store = memoryStore()
+  const app = express()
+  const guard = (options: Partial<ExpressOptions> = {}) => guardOf({ store, ...options })
+  return { ...counter(), app, store, guard }
+}
+
+async function recorded(store: ReturnType<typeof memoryStore>): Promise<number> {
+  const states = ['in_progress', 'completed', 'failed_retryable', 'unknown'] as const
+  const lists = await Promise.all(states.map((state) => store.list({ state, limit: 100 })))
+  return lists.flat().length
+}
+
+describe.each(EXPRESSES)('%s: tenants', (_name, express) => {
+  it('have keys of their own', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/', guard({ tenant: tenantHeader }), handler)
+    const { send } = await serve(app)
+    const as = (tenant: string, body = 'x') =>
+      send({ key: 'k', body, headers: { 'X-Tenant': tenant } })
+    expect(json(await as('acme'))).toMatchObject({ run: 1 })
+    expect(json(await as('globex'))).toMatchObject({ run: 2 })
+    expect(json(await as('acme'))).toMatchObject({ run: 1 })
+    // Nor can one tell whether another has used a key: a mismatch says nothing across tenants.
+    expect((await as('initech', 'y')).status).toBe(200)
+    expect(runs()).toBe(3)
+  })
+
+  it('may be looked up', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/', guard({ tenant: async () => 'acme' }), handler)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toMatchObject({ run: 1 })
+    expect(runs()).toBe(1)
+  })
+
+  const wrong: Readonly<Record<string, () => unknown>> = {
+    throws: () => {
+      throw new Error('no session')
+    },
+    rejects: () => Promise.reject(new Error('no session')),
+    'is empty': () => '',
+    'is undefined': () => undefined,
+    'is null': () => null,
+    'is the text undefined': () => 'undefined',
+    'is the text null': () => 'null',
+    'is a number': () => 42,
+    'is an object': () => ({ id: 'acme' }),
+    'comes to nothing later': () => Promise.resolve(undefined),
+    'comes to the text undefined later': () => Promise.resolve('undefined'),
+    'is too long': () => 'x'.repeat(256),
+    'contains NUL': () => 'a\0b',
+    'is half a character': () => '\ud800',
+  }
+
+  it.each(Object.entries(wrong))('fail closed where the tenant %s', async (_what, tenant) => {
+    const { app, store, guard, handler, runs } = setup(express)
+    const errors: Error[] = []
+    const report: ErrorRequestHandler = (error, _req, res, _next) => {
+      errors.push(error as Error)
+      res.sendStatus(500)
+    }
+    app.post('/', guard({ tenant: tenant as () => string, storeFailure: 'open' }), handler, report)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(500)
+    expect(errors[0]?.message).toMatch(/tenant|no session/)
+    expect(await recorded(store)).toBe(0)
+    expect(runs()).toBe(0)
+  })
+
+  it('do not replay one user’s reply to another where the principal counts', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const principal = (req: Request) => req.headers['x-user'] as string | undefined
+    app.post('/', guard({ principal }), handler)
+    const { send } = await serve(app)
+    const as = (user?: string) =>
+      send({ key: 'k', headers: user === undefined ? {} : { 'X-User': user } })
+    expect((await as('ann')).status).toBe(200)
+    expect((await as('bob')).status).toBe(422)
+    expect((await as()).status).toBe(422)
+    expect(header(await as('ann'), 'idempotent-replayed')).toBe('true')
+    expect(runs()).toBe(1)
+  })
+})
+
+describe.each(EXPRESSES)('%s: one key', (_name, express) => {
+  it('may be used on two routes', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/payments', guard(), handler)
+    app.post('/refunds', guard(), handler)
+    app.patch('/payments', guard(), handler)
+    const { send } = await serve(app)
+    const paths = [
+      ['POST', '/payments'],
+      ['POST', '/refunds'],
+      ['PATCH', '/payments'],
+    ] as const
+    for (let n = 0; n < 2; n++) {
+      for (const [index, [method, path]] of paths.entries()) {
+        expect(json(await send({ key: 'k', method, path }))).toMatchObject({ run: index + 1 })
+      }
+    }
+    expect(runs()).toBe(3)
+  })
+
+  it("may be used once only with scopeBy: 'tenant'", async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/payments', guard({ scopeBy: 'tenant' }), handler)
+    app.post('/refunds', guard({ scopeBy: 'tenant' }), handler)
+    const { send } = await serve(app)
+    expect((await send({ key: 'k', path: '/payments' })).status).toBe(200)
+    expect((await send({ key: 'k', path: '/refunds' })).status).toBe(422)
+    expect(runs()).toBe(1)
+  })
+
+  it('is for one concrete path and one query', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/accounts/:id/close', guard(), handler)
+    const { send } = await serve(app)
+    const on = (path: string) => send({ key: 'k', path })
+    expect((await on('/accounts/1/close?fee=2')).status).toBe(200)
+    expect((await on('/accounts/2/close?fee=2')).status).toBe(422)
+    expect((await on('/accounts/1/close?fee=3')).status).toBe(422)
+    expect((await on('/accounts/1/close')).status).toBe(422)
+    expect(header(await on('/accounts/1/close?fee=2'), 'idempotent-replayed')).toBe('true')
+    expect(runs()).toBe(1)
+  })
+
+  it('survives a parameter’s new name', async () => {
+    const { app, store, handler, runs } = setup(express)
+    app.post('/accounts/:id/close', guardOf({ store }), handler)
+    const renamed = express()
+    renamed.post('/accounts/:accountId/close', guardOf({ store }), handler)
+    const [before, after] = [await serve(app), await serve(renamed)]
+    const first = await before.send({ key: 'k', path: '/accounts/1/close' })
+    expect(json(first)).toMatchObject({ operation: 'POST /accounts/:/close' })
+    const replay = await after.send({ key: 'k', path: '/accounts/1/close' })
+    expect(header(replay, 'idempotent-replayed')).toBe('true')
+    expect(runs()).toBe(1)
+  })
+
+  it('is for the stated operation, wherever it is mounted', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/v1', guard({ operation: 'pay' }), handler)
+    app.post('/v2', guard({ operation: () => 'pay' }), handler)
+    const { send } = await serve(app)
+    expect(json(await send({ key: 'k', path: '/v1' }))).toMatchObject({ operation: 'pay' })
+    // The same key for the same operation, but the request is another.
+    expect((await send({ key: 'k', path: '/v2' })).status).toBe(422)
+    expect(runs()).toBe(1)
+  })
+})
+
+describe.each(EXPRESSES)('%s: an operation without a template', (_name, express) => {
+  it('is its path the way the router matches it', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.use(guard())
+    app.post('/payments', handler)
+    const { send } = await serve(app)
+    const first = await send({ key: 'k', path: '/payments' })
+    expect(json(first)).toMatchObject({ operation: 'POST /payments' })
+    for (const path of ['/Payments', '/payments/', '/PAYMENTS/']) {
+      // One operation, so the key is not free; another path, so it is not a retry.
+      expect((await send({ key: 'k', path })).status).toBe(422)
+    }
+    expect(runs()).toBe(1)
+  })
+
+  it('is its path as it is where the router is strict', async () => {
+    const { app, guard, handler } = setup(express)
+    app.enable('case sensitive routing')
+    app.enable('strict routing')
+    app.use(guard(), handler)
+    const { send } = await serve(app)
+    for (const path of ['/payments', '/Payments', '/payments/']) {
+      expect(json(await send({ key: 'k', path }))).toMatchObject({ operation: `POST ${path}` })
+    }
+  })
+
+  it('may be very long', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.use(guard(), handler)
+    const { send } = await serve(app)
+    const long = (end: string) => `/${'x'.repeat(3000)}${end}`
+    expect(json(await send({ key: 'k', path: long('a') }))).toMatchObject({ run: 1 })
+    expect(json(await send({ key: 'k', path: long('b') }))).toMatchObject({ run: 2 })
+    expect(json(await send({ key: 'k', path: long('a') }))).toMatchObject({ run: 1 })
+    expect(runs()).toBe(2)
+  })
+
+  it('includes where its router is mounted', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const router = express.Router()
+    const inner = express.Router()
+    inner.post('/:id', guard(), handler)
+    router.use('/payments', inner)
+    app.use('/v1', router)
+    app.use('/v2', router)
+    const { send } = await serve(app)
+    const first = await send({ key: 'k', path: '/v1/payments/7' })
+    expect(json(first)).toMatchObject({ run: 1, operation: 'POST /v1/payments/:' })
+    expect(json(await send({ key: 'k', path: '/v2/payments/7' }))).toMatchObject({ run: 2 })
+    expect((await send({ key: 'k', path: '/v1/payments/8' })).status).toBe(422)
+    expect(runs()).toBe(2)
+  })
+
+  it('of several templates, or a pattern, is all of them', async () => {
+    const { app, guard, handler } = setup(express)
+    app.post(['/a/:x', '/b/:y'], guard(), handler)
+    app.post(/^\/c\/\d+$/, guard(), handler)
+    const { send } = await serve(app)
+    expect(json(await send({ key: 'k', path: '/a/1' }))).toMatchObject({
+      operation: 'POST /a/:|/b/:',
+    })
+    expect((await send({ key: 'k', path: '/b/1' })).status).toBe(422)
+    const pattern = await send({ key: 'k', path: '/c/1' })
+    expect(json(pattern)).toMatchObject({ operation: 'POST /^\\/c\\/\\d+$/' })
+  })
+})
+
+describe.each(EXPRESSES)('%s: where the key comes from', (_name, express) => {
+  it('may be another header, which the refusal names', async () => {
+    const { app, guard, handler } = setup(express)
+    app.post('/', guard({ keyHeader: 'PayPal-Request-Id' }), handler)
+    const { send } = await serve(app)
+    const missing = await send({ key: 'k' })
+    expect([missing.status, json(missing)['detail']]).toEqual([
+      400,
+      expect.stringContaining('paypal-request-id'),
+    ])
+    expect((await send({ headers: { 'PayPal-Request-Id': 'k' } })).status).toBe(200)
+  })
+
+  it('may be a field of the body', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const keyFrom = (req: Request) => (req.body as { key?: string }).key
+    app.post('/', express.json(), guard({ keyFrom }), handler)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) {
+      expect((await send({ json: { key: 'schlüssel' } })).status).toBe(200)
+    }
+    expect((await send({ json: {} })).status).toBe(400)
+    expect((await send({ json: { key: '' } })).status).toBe(400)
+    expect((await send({ json: { key: 42 } })).status).toBe(400)
+    expect(runs()).toBe(1)
+  })
+
+  it('may be nowhere, where the route does not insist', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/', guard({ keyRequired: false }), handler)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) expect((await send({})).status).toBe(200)
+    expect(runs()).toBe(2)
+    for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toMatchObject({ run: 3 })
+    expect((await send({ key: '' })).status).toBe(400)
+  })
+
+  it('may have a form of its own', async () => {
+    const { app, guard, handler } = setup(express)
+    const rules = { keyLengthMin: 4, keyLengthMax: 8, keyPattern: /^[a-z]+$/ }
+    app.post('/', guard(rules), handler)
+    app.post('/personal', guard({ refusePersonalKeys: true }), handler)
+    const { send } = await serve(app)
+    const statusOf = async (key: string, path = '/') => (await send({ key, path })).status
+    expect(await statusOf('abcd')).toBe(200)
+    for (const key of ['abc', 'abcdefghi', 'abc1']) expect(await statusOf(key)).toBe(400)
+    for (const key of ['ann@example.org', '+49 30 1234567', '078-05-1120']) {
+      expect(await statusOf(key, '/personal')).toBe(400)
+    }
+  })
+
+  it('is protected for the methods that the route names', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.use(guard({ methods: ['PUT', 'DELETE'], tenant: singleTenant }), handler)
+    const { send } = await serve(app)
+    for (const method of ['PUT', 'DELETE']) {
+      expect((await send({ method })).status).toBe(400)
+      for (let n = 0; n < 2; n++) expect((await send({ method, key: 'k' })).status).toBe(200)
+    }
+    expect((await send({ method: 'POST' })).status).toBe(200)
+    expect(runs()).toBe(3)
+  })
+})
