@@ -64,6 +64,8 @@ export class HeldResponse {
   #error: { readonly error: unknown } | undefined
   #callbacks: Callback[] = []
   #whole = deferred<Produced>()
+  /** Whether `#whole` has settled. */
+  #told = false
 
   constructor(res: ServerResponse, bytesMax: number) {
     this.#res = res
@@ -89,12 +91,15 @@ export class HeldResponse {
 
   /** As if the handler had not replied yet. */
   reset(): void {
+    if (this.#phase === 'flowing') return
     this.#clear()
     this.#headWritten = false
     this.#ended = false
     this.#crossed = false
     this.#restoreHead()
-    this.#whole = deferred<Produced>()
+    // Whoever has waited in vain so far waits on; whoever was told asks again.
+    if (this.#told) this.#whole = deferred<Produced>()
+    this.#told = false
   }
 
   /** The framework's error handling has been given this error. */
@@ -173,8 +178,9 @@ export class HeldResponse {
 
   #restoreHead(): void {
     const { setHeader, removeHeader } = this.#real
-    for (const name of this.#res.getHeaderNames()) removeHeader.call(this.#res, name)
-    for (const [name, value] of this.#before.headers) setHeader.call(this.#res, name, value)
+    const owner = this.#scratch ?? this.#res
+    for (const name of owner.getHeaderNames()) removeHeader.call(owner, name)
+    for (const [name, value] of this.#before.headers) setHeader.call(owner, name, value)
     const { statusCode, statusMessage } = this.#before
     Object.assign(this.#res, { statusCode, statusMessage })
   }
@@ -320,7 +326,9 @@ export class HeldResponse {
 
   #tell(): void {
     const produced = this.produced()
-    if (produced !== undefined) this.#whole.resolve(produced)
+    if (produced === undefined) return
+    this.#told = true
+    this.#whole.resolve(produced)
   }
 
   #writeHead(status: number, rest: readonly unknown[]): unknown {
@@ -390,7 +398,9 @@ export class HeldResponse {
 
   #drop(reason: unknown): void {
     this.#dropped = true
-    if (!this.#crossed) this.#whole.reject(reason)
+    if (this.#crossed) return
+    this.#told = true
+    this.#whole.reject(reason)
   }
 
   #pass(name: 'write' | 'end' | 'writeHead' | 'destroy', args: readonly unknown[]): unknown {

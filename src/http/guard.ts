@@ -295,9 +295,13 @@ function abortedError(): Error {
 /** Waits for the reply that stands: one whose transaction was rolled back was taken back. */
 async function wholeReply(context: GuardedContext, handler: HeldHandler): Promise<Produced> {
   for (;;) {
-    const produced = await handler.whole()
-    await context.transactionEnded
-    if (handler.produced() !== undefined) return produced
+    await handler.whole()
+    const ended = context.transactionEnded
+    await ended
+    // Asked only now: the handler may have answered the failure of its transaction with another
+    // reply, or with another transaction.
+    const produced = handler.produced()
+    if (produced !== undefined && context.transactionEnded === ended) return produced
   }
 }
 

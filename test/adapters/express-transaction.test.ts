@@ -1,0 +1,308 @@
+import { once } from 'node:events'
+import { DatabaseSync } from 'node:sqlite'
+import type { ErrorRequestHandler, Request, Response } from 'express'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { idempotencyErrors } from '../../src/adapters/express.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
+import type { Store } from '../../src/core/store.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
+import {
+  EXPRESSES,
+  caught,
+  guardOf,
+  header,
+  json,
+  serve,
+  text,
+  turns,
+  wrapStore,
+  type ExpressModule,
+} from './run-express.ts'
+
+type Handler = (req: Request, res: Response, run: number) => unknown
+
+const insert = (tx: SqliteTransaction, amount: number) =>
+  tx.prepare('INSERT INTO payment VALUES (?)').run(amount)
+
+async function setup(
+  express: ExpressModule,
+  handler: Handler,
+  wrap: (store: Store) => Store = (store) => store,
+) {
+  const folder = scratchFolder()
+  onTestFinished(folder.remove)
+  const path = folder.file('app.db')
+  const store = sqliteStore({ path, synchronous: 'normal' })
+  onTestFinished(() => store.close())
+  const db = new DatabaseSync(path)
+  onTestFinished(() => db.close())
+  db.exec('CREATE TABLE payment (amount INTEGER)')
+
+  const guard = guardOf({ store: wrap(store), replyBytesMax: 1000 })
+  const app = express()
+  const errors: unknown[] = []
+  let runs = 0
+  app.post(
+    '/',
+    guard,
+    caught((req, res) => handler(req, res, ++runs)),
+  )
+  const report: ErrorRequestHandler = (error, _req, _res, next) => {
+    errors.push(error)
+    next(error)
+  }
+  app.use(idempotencyErrors(), report)
+  const { send } = await serve(app)
+  const record = () =>
+    guard.engine.read({ scope: { tenant: 'single', operation: 'POST /' }, key: 'k' })
+  const amounts = () =>
+    db
+      .prepare('SELECT amount FROM payment')
+      .all()
+      .map((row) => row['amount'])
+  return { send, record, amounts, errors, db, runs: () => runs }
+}
+
+describe.each(EXPRESSES)('%s: a transaction', (_name, express) => {
+  it.each(['synchronous', 'asynchronous'])(
+    'of %s work commits the row, the key and the reply together',
+    async (kind) => {
+      const { send, record, amounts, runs } = await setup(express, async (req, res) => {
+        await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          if (kind === 'synchronous') {
+            res.status(201).json({ paid: 5 })
+            return undefined
+          }
+          return Promise.resolve().then(() => {
+            res.status(201).json({ paid: 5 })
+          })
+        })
+      })
+      for (let n = 0; n < 3; n++) {
+        const reply = await send({ key: 'k' })
+        expect([reply.status, json(reply)]).toEqual([201, { paid: 5 }])
+        expect(header(reply, 'idempotency-expires')).toBeDefined()
+      }
+      expect(amounts()).toEqual([5])
+      expect(await record()).toMatchObject({ state: 'completed', attempt: 1 })
+      expect(runs()).toBe(1)
+    },
+  )
+
+  it('that throws leaves neither row nor reply, and a retry runs', async () => {
+    const { send, record, amounts, runs } = await setup(express, async (req, res, run) => {
+      await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+        insert(tx, run)
+        res.status(201).set('X-Run', String(run)).json({ run })
+        if (run === 1) throw new Error('constraint failed')
+      })
+    })
+    const failed = await send({ key: 'k' })
+    expect(failed.status).toBe(500)
+    expect(text(failed)).not.toContain('"run"')
+    // Nothing of the reply that was taken back shows in the error.
+    expect(failed.headers.has('x-run')).toBe(false)
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(amounts()).toEqual([])
+
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
+    expect(header(await send({ key: 'k' }), 'idempotent-replayed')).toBe('true')
+    expect(amounts()).toEqual([2])
+    expect(runs()).toBe(2)
+  })
+
+  it.each(['before', 'after'])(
+    'whose error %s a reply is answered counts as such',
+    async (when) => {
+      const { send, amounts, runs } = await setup(express, async (req, res) => {
+        try {
+          await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+            insert(tx, 5)
+            if (when === 'after') res.status(201).json({ paid: 5 })
+            throw new Error('no funds')
+          })
+        } catch {
+          res.status(402).json({ declined: true })
+        }
+      })
+      for (let n = 0; n < 2; n++) {
+        const reply = await send({ key: 'k' })
+        expect([reply.status, json(reply)]).toEqual([402, { declined: true }])
+      }
+      expect(amounts()).toEqual([])
+      expect(runs()).toBe(1)
+    },
+  )
+
+  it.each([500, 503, 401, 429])('with a %i inside is rolled back', async (status) => {
+    const { send, record, amounts } = await setup(express, async (req, res, run) => {
+      await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+        insert(tx, run)
+        res.status(run === 1 ? status : 201).json({ run })
+      })
+    })
+    const refused = await send({ key: 'k' })
+    expect([refused.status, json(refused)]).toEqual([status, { run: 1 }])
+    expect(await record()).toMatchObject({ state: 'failed_retryable' })
+    expect(amounts()).toEqual([])
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
+    expect(amounts()).toEqual([2])
+  })
+
+  it('that forgets to reply says so', async () => {
+    const { send, amounts, errors } = await setup(express, async (req) => {
+      await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+      })
+    })
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect(errors).toEqual([
+      expect.objectContaining({
+        code: 'INVALID_REQUEST',
+        message: expect.stringContaining('must send the whole reply before it returns'),
+      }),
+    ])
+    expect(amounts()).toEqual([])
+  })
+
+  it('with a reply above the cap is committed with its head', async () => {
+    const { send, amounts, runs } = await setup(express, async (req, res) => {
+      await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        res.end('x'.repeat(2000))
+      })
+    })
+    expect(text(await send({ key: 'k' }))).toBe('x'.repeat(2000))
+    expect(header(await send({ key: 'k' }), 'idempotent-body-elided')).toBe('true')
+    expect(amounts()).toEqual([5])
+    expect(runs()).toBe(1)
+  })
+
+  it('that the handler does not wait for is committed before the reply leaves', async () => {
+    const { send, amounts } = await setup(express, (req, res) => {
+      req
+        .idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          res.json({ paid: 5 })
+        })
+        .catch(() => undefined)
+    })
+    expect((await send({ key: 'k' })).status).toBe(200)
+    expect(amounts()).toEqual([5])
+  })
+
+  it('may come after a first one that failed', async () => {
+    const { send, amounts, runs } = await setup(express, async (req, res) => {
+      const pay = (amount: number) =>
+        req.idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, amount)
+          res.status(200 + amount).json({ amount })
+          if (amount === 1) throw new Error('serialization failure')
+        })
+      await pay(1).catch(() => pay(2))
+    })
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k' })
+      expect([reply.status, json(reply)]).toEqual([202, { amount: 2 }])
+    }
+    expect(amounts()).toEqual([2])
+    expect(runs()).toBe(1)
+  })
+
+  it('that comes after the reply has left is told that it is too late', async () => {
+    const caughtErrors: unknown[] = []
+    const { send, amounts } = await setup(express, async (req, res) => {
+      const sent = once(res, 'finish')
+      res.json({ early: true })
+      await sent
+      await req
+        .idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+        })
+        .catch((error: unknown) => caughtErrors.push(error))
+    })
+    expect((await send({ key: 'k' })).status).toBe(200)
+    await turns()
+    expect(caughtErrors).toEqual([expect.any(Error)])
+    expect(amounts()).toEqual([])
+  })
+
+  it('whose commit fails acknowledges nothing', async () => {
+    let breaks = true
+    const { send, amounts, record, runs } = await setup(
+      express,
+      async (req, res, run) => {
+        await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, run)
+          res.status(201).json({ run })
+        })
+      },
+      (store) =>
+        wrapStore(store, {
+          transaction: async (lease, work) => {
+            if (!breaks) return store.transaction!(lease, work)
+            // The work has run and all is ready, and then the disk is full.
+            await store.transaction!(lease, async (tx) => {
+              await work(tx)
+              throw new Error('disk full')
+            }).catch(() => undefined)
+            const cause = new Error('disk full')
+            throw new StoreFailedError({ store: 'sqlite', operation: 'commit', cause })
+          },
+        }),
+    )
+    const failed = await send({ key: 'k' })
+    expect(failed.status).toBe(500)
+    expect(text(failed)).not.toContain('"run"')
+    expect(amounts()).toEqual([])
+    await turns()
+    expect((await record())?.state).toBe('failed_retryable')
+    breaks = false
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
+    expect(amounts()).toEqual([2])
+    expect(runs()).toBe(2)
+  })
+
+  it('whose commit was not answered, but took hold, is acknowledged', async () => {
+    const { send, amounts, runs } = await setup(
+      express,
+      async (req, res) => {
+        await req.idempotency!.transaction<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          res.status(201).json({ paid: 5 })
+        })
+      },
+      (store) =>
+        wrapStore(store, {
+          transaction: async (lease, work) => {
+            await store.transaction!(lease, work)
+            throw new Error('connection lost')
+          },
+        }),
+    )
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(201)
+    expect(amounts()).toEqual([5])
+    expect(runs()).toBe(1)
+  })
+
+  it('is refused where the store has none', async () => {
+    const app = express()
+    const errors: Error[] = []
+    const report: ErrorRequestHandler = (error, _req, res, _next) => {
+      errors.push(error as Error)
+      res.sendStatus(500)
+    }
+    app.post(
+      '/',
+      guardOf({ store: memoryStore() }),
+      caught((req) => req.idempotency!.transaction(() => undefined)),
+    )
+    app.use(report)
+    const { send } = await serve(app)
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect(errors[0]?.message).toContain('the memory store has no transactions')
+  })
+})
