@@ -1,7 +1,7 @@
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { encodeReply, type SealHook, sealReply } from './reply-codec.ts'
-import type { HeaderPair } from './stored-headers.ts'
+import { resolveStoredHeaders, type HeaderPair } from './stored-headers.ts'
 
 /** A reply given by hand: the verdict on an `unknown` record of an HTTP route. */
 export interface HttpReplyInput {
@@ -37,16 +37,26 @@ export async function encodeHttpReply(input: HttpReplyInput): Promise<Uint8Array
   }
   const bounds = { fallback: 1, min: 0, max: 65_535 }
   const schemaVersion = wholeNumber('encodeHttpReply.replyVersion', input.replyVersion, bounds)
-  const headers: HeaderPair[] = Object.entries(input.headers ?? {}).map(([name, value]) => [
-    name.toLowerCase(),
-    value,
-  ])
+  const headers = toHeaders(input.headers ?? {})
   const { bytes, mediaType } = toBody(input.body)
   if (mediaType !== undefined && !headers.some(([name]) => name === 'content-type')) {
     headers.push(['content-type', mediaType])
   }
   const reply = { status, headers, body: bytes, elided: false, schemaVersion }
   return sealReply(encodeReply(reply), input.seal)
+}
+
+/** What a header may hold; anything else would fail in every replay. */
+const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
+
+function toHeaders(headers: Readonly<Record<string, unknown>>): HeaderPair[] {
+  resolveStoredHeaders(Object.keys(headers))
+  return Object.entries(headers).map(([name, value]) => {
+    if (typeof value === 'string' && HEADER_VALUE.test(value)) return [name.toLowerCase(), value]
+    throw new InvalidOptionsError(
+      `encodeHttpReply.headers: ${name.toLowerCase()} cannot be ${describe(value)}`,
+    )
+  })
 }
 
 function toBody(body: unknown): { bytes: Uint8Array; mediaType: string | undefined } {

@@ -1,0 +1,201 @@
+import { expect, it } from 'vitest'
+import { idempotency } from '../../src/adapters/express.ts'
+import { createEngine } from '../../src/core/engine.ts'
+import { InvalidOptionsError } from '../../src/core/errors.ts'
+import { singleTenant } from '../../src/http/guard-options.ts'
+import { createGuard } from '../../src/http/guard.ts'
+import { encodeHttpReply, type HttpReplyInput } from '../../src/http/http-reply.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+
+const store = memoryStore()
+const minimal = () => ({ store, tenant: singleTenant })
+const bytes = (value: Uint8Array) => value
+
+/** The message of the error that these options cause. */
+function messageOf(make: () => unknown): string {
+  try {
+    make()
+  } catch (error) {
+    expect(error).toBeInstanceOf(InvalidOptionsError)
+    return (error as Error).message
+  }
+  throw new Error('the options were taken')
+}
+
+type Wrong = readonly [option: string, value: unknown, shown: string]
+
+// Every option, with values of the wrong type and just out of its range, and how the message
+// shows the value.
+const WRONG: readonly Wrong[] = [
+  ['tenant', undefined, 'undefined'],
+  ['tenant', 'acme', '"acme"'],
+  ['tenant', null, 'null'],
+  ['principal', 'ann', '"ann"'],
+  ['operation', '', '""'],
+  ['operation', 42, '42'],
+  ['scopeBy', 'operation', '"operation"'],
+  ['profile', 'rfc', '"rfc"'],
+  ['methods', 'POST', '"POST"'],
+  ['methods', [], 'an array'],
+  ['methods', ['GET'], '"GET"'],
+  ['methods', ['post'], '"post"'],
+  ['methods', [1], '1'],
+  ['keyRequired', 'yes', '"yes"'],
+  ['keyHeader', '', '""'],
+  ['keyHeader', 'a header', '"a header"'],
+  ['keyHeader', 1, '1'],
+  ['keyFrom', 'body.key', '"body.key"'],
+  ['keySyntax', 'loose', '"loose"'],
+  ['keyLengthMin', 0, '0'],
+  ['keyLengthMin', 1.5, '1.5'],
+  ['keyLengthMin', '1', '"1"'],
+  ['keyLengthMax', 1025, '1025'],
+  ['keyLengthMax', Number.NaN, 'NaN'],
+  ['keyPattern', '^a$', '"^a$"'],
+  ['refusePersonalKeys', 1, '1'],
+  ['fingerprintFields', 'amount', '"amount"'],
+  ['fingerprintFields', [], 'an array'],
+  ['fingerprintFields', [''], 'an array'],
+  ['requestBytesMax', -1, '-1'],
+  ['requestBytesMax', Number.POSITIVE_INFINITY, 'Infinity'],
+  ['requestBytesMax', '1mb', '"1mb"'],
+  ['replyBytesMax', -1, '-1'],
+  ['replyBytesMax', 0.5, '0.5'],
+  ['replyVersion', -1, '-1'],
+  ['replyVersion', 65_536, '65536'],
+  ['upgradeReply', {}, 'an object'],
+  ['storeFailure', 'fail', '"fail"'],
+  ['statusUrl', '/status', '"/status"'],
+  ['docsUrl', 'two words', '"two words"'],
+  ['docsUrl', 'https://x/>', '"https://x/>"'],
+  ['docsUrl', 7, '7'],
+  ['leaseMs', 99, '99'],
+  ['leaseMs', '60s', '"60s"'],
+  ['retentionMs', 0, '0'],
+  ['maxRunMs', 0, '0'],
+  ['maxAttempts', 0, '0'],
+  ['onLapse', 'retry', '"retry"'],
+  ['onError', 'ignore', '"ignore"'],
+  ['afterExpiry', 'keep', '"keep"'],
+  ['whileInProgress', 'wait', '"wait"'],
+  ['whileInProgress', null, 'null'],
+  ['whileInProgress', { waitMs: 0 }, '0'],
+  ['whileInProgress', { waitMs: 120_001 }, '120001'],
+  ['settleTimeoutMs', 0, '0'],
+]
+
+it.each(WRONG)('refuses %s: %o, and names both', (option, value, shown) => {
+  const message = messageOf(() => createGuard({ ...minimal(), [option]: value }))
+  expect(message).toContain(option)
+  expect(message).toContain(shown)
+})
+
+type Clash = readonly [what: string, options: object, names: readonly string[]]
+
+const CLASHES: readonly Clash[] = [
+  ['a store and an engine', { engine: createEngine({ store }) }, ['store', 'engine']],
+  ['neither store nor engine', { store: undefined }, ['store', 'engine']],
+  [
+    'a header and a function for the key',
+    { keyHeader: 'x-key', keyFrom: () => 'k' },
+    ['keyFrom', 'keyHeader'],
+  ],
+  ['seal without open', { seal: bytes }, ['seal', 'open']],
+  ['open without seal', { open: bytes }, ['seal', 'open']],
+  ['a shortest key above the longest', { keyLengthMin: 9, keyLengthMax: 8 }, ['9', '8']],
+  [
+    'keys per operation with Stripe’s rules',
+    { profile: 'stripe', scopeBy: 'tenant+operation' },
+    ['scopeBy', 'stripe'],
+  ],
+  [
+    'a retention within the lease',
+    { leaseMs: 5000, retentionMs: 5000 },
+    ['retentionMs (5000)', 'leaseMs (5000)'],
+  ],
+  ['a pattern that keeps a position', { keyPattern: /^a$/g }, ['keyPattern', 'g']],
+  ['a sticky pattern', { keyPattern: /^a$/y }, ['keyPattern', 'y']],
+  [
+    'two secrets of one id',
+    {
+      fingerprintSecrets: [
+        { id: 'a', secret: 'x'.repeat(32) },
+        { id: 'a', secret: 'y'.repeat(32) },
+      ],
+    },
+    ['"a"'],
+  ],
+  [
+    'a secret without a proper id',
+    { fingerprintSecrets: [{ id: 'a b', secret: 'x'.repeat(32) }] },
+    ['a b'],
+  ],
+  ['a cookie among the stored headers', { storeHeaders: ['Set-Cookie'] }, ['set-cookie']],
+  ['a header name that is none', { storeHeaders: ['a b'] }, ['a b']],
+  ['a misspelt option', { tennant: singleTenant }, ['tennant', 'tenant']],
+  [
+    'an unknown option within another',
+    { whileInProgress: { waitMs: 5, forever: true } },
+    ['whileInProgress', 'forever'],
+  ],
+]
+
+it.each(CLASHES)('refuses %s', (_what, options, names) => {
+  const message = messageOf(() => createGuard({ ...minimal(), ...options }))
+  for (const name of names) expect(message).toContain(name)
+})
+
+it.each([undefined, null, 'store', 42])('refuses %o in place of options', (options) => {
+  expect(messageOf(() => idempotency(options as never))).toContain('options')
+})
+
+it('refuses a store that is none', () => {
+  for (const wrong of [{}, 'sqlite', null, 7]) {
+    expect(messageOf(() => createGuard({ tenant: singleTenant, store: wrong } as never))).toMatch(
+      /store/,
+    )
+  }
+})
+
+it('takes every option at the edge of its range', () => {
+  const guard = createGuard({
+    ...minimal(),
+    keyLengthMin: 1024,
+    keyLengthMax: 1024,
+    requestBytesMax: 0,
+    replyBytesMax: 0,
+    replyVersion: 65_535,
+    methods: ['DELETE'],
+    whileInProgress: { waitMs: 120_000 },
+    leaseMs: 100,
+    retentionMs: 60 * 60 * 1000,
+    docsUrl: 'https://api.example.org/idempotency?v=1#keys',
+  })
+  expect([guard.protects('DELETE'), guard.protects('POST')]).toEqual([true, false])
+})
+
+it('shares one engine among all routes of a store', () => {
+  const shared = memoryStore()
+  const [a, b] = [
+    { store: shared, tenant: singleTenant },
+    { store: shared, tenant: singleTenant },
+  ]
+  expect(idempotency(a).engine).toBe(idempotency(b).engine)
+  expect(idempotency(minimal()).engine).not.toBe(idempotency(a).engine)
+})
+
+it.each([
+  [{}, 'status'],
+  [{ status: 99 }, '99'],
+  [{ status: 600 }, '600'],
+  [{ status: '200' }, '"200"'],
+  [{ status: 200, replyVersion: -1 }, 'replyVersion'],
+  [{ status: 200, headers: { 'Set-Cookie': 'a=b' } }, 'set-cookie'],
+  [{ status: 200, headers: { 'a b': 'c' } }, 'a b'],
+  [{ status: 200, headers: { 'X-A': 'line\nbreak' } }, 'x-a'],
+  [{ status: 200, header: {} }, 'header'],
+])('refuses a verdict of %o', async (input, named) => {
+  const encoding = encodeHttpReply(input as HttpReplyInput)
+  await expect(encoding).rejects.toThrow(InvalidOptionsError)
+  await expect(encoding).rejects.toThrow(named)
+})

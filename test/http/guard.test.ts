@@ -1,0 +1,263 @@
+import { expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import type {
+  Answer,
+  ExchangeBody,
+  HeldHandler,
+  HttpExchange,
+  HttpReply,
+  Produced,
+} from '../../src/http/exchange.ts'
+import { singleTenant, type GuardOptions } from '../../src/http/guard-options.ts'
+import { createGuard, type Guard } from '../../src/http/guard.ts'
+import type { HandlerContext } from '../../src/http/handler-context.ts'
+import { encodeHttpReply } from '../../src/http/http-reply.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+
+// The guard as an adapter sees it: no framework, no sockets. Express itself is tested on real
+// servers in test/adapters.
+
+type Request = Readonly<Record<string, string>>
+
+/** A handler that replies at once with what it is given. */
+class InstantHandler implements HeldHandler {
+  entered = 0
+  context: HandlerContext | undefined
+  readonly #reply: HttpReply | Error
+
+  constructor(reply: HttpReply | Error) {
+    this.#reply = reply
+  }
+
+  enter(context: HandlerContext): void {
+    this.entered++
+    this.context = context
+  }
+
+  async whole(): Promise<Produced> {
+    if (this.#reply instanceof Error) throw this.#reply
+    return { kind: 'reply', reply: this.#reply }
+  }
+
+  produced(): Produced | undefined {
+    return this.#reply instanceof Error ? undefined : { kind: 'reply', reply: this.#reply }
+  }
+
+  reset(): void {}
+  failed(): void {}
+  seesErrors(): boolean {
+    return true
+  }
+}
+
+const ok = (body: string, headers: HttpReply['headers'] = []): HttpReply => ({
+  status: 200,
+  headers,
+  body: Buffer.from(body),
+})
+
+function exchangeOf(headers: Request, body: ExchangeBody = { kind: 'none' }): HttpExchange {
+  return {
+    method: 'POST',
+    path: '/payments',
+    query: '',
+    route: '/payments',
+    header: (name) => headers[name],
+    body: () => body,
+  }
+}
+
+function setup(options: Partial<GuardOptions<Request>> = {}) {
+  const clock = new FakeClock()
+  const engine = createEngine({ store: memoryStore({ clock }), clock })
+  const guardWith = (more: Partial<GuardOptions<Request>> = {}): Guard<Request> =>
+    createGuard({ engine, tenant: singleTenant, ...options, ...more })
+  const guard = guardWith()
+  const run = async (reply: HttpReply | Error, on = guard) => {
+    const handler = new InstantHandler(reply)
+    const request = { 'idempotency-key': 'k' }
+    const answer = await on.handle(request, exchangeOf(request), handler)
+    return { answer, handler, entered: handler.entered }
+  }
+  return { engine, guardWith, run }
+}
+
+const replyOf = (answer: Answer): HttpReply => {
+  if (answer.kind !== 'reply') throw new Error(`the answer is ${answer.kind}`)
+  return answer.reply
+}
+const textOf = (answer: Answer) => Buffer.from(replyOf(answer).body).toString()
+const codeOf = (answer: Answer) => (JSON.parse(textOf(answer)) as { code?: unknown }).code
+
+const xor = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+
+it('seals what is stored, and opens it for a replay', async () => {
+  const { run, engine } = setup({ seal: xor, open: async (bytes) => xor(bytes) })
+  const secret = ok('a very secret reply')
+  expect((await run(secret)).answer.kind).toBe('deliver')
+  const [record] = await engine.list({ state: 'completed' })
+  expect(Buffer.from(record!.result!).includes('secret')).toBe(false)
+  const { answer, entered } = await run(secret)
+  expect([textOf(answer), entered]).toEqual(['a very secret reply', 0])
+})
+
+it.each([
+  ['cannot be opened', { seal: xor, open: () => Promise.reject(new Error('key rotated away')) }],
+  ['has no one left to open it', {}],
+])('never runs again what is recorded but %s', async (_why, options) => {
+  const { run, guardWith } = setup()
+  await run(ok('sealed'), guardWith({ seal: xor, open: xor }))
+  const { answer, entered } = await run(ok('again'), guardWith(options))
+  expect([replyOf(answer).status, codeOf(answer)]).toEqual([409, 'idempotency_reply_unreadable'])
+  expect(entered).toBe(0)
+})
+
+it('never runs again what is recorded in bytes that are no reply', async () => {
+  const { run, engine } = setup({ onError: 'unknown' })
+  await run({ ...ok('x'), status: 500 })
+  const [unknown] = await engine.list({ state: 'unknown' })
+  const result = new TextEncoder().encode('nonsense')
+  await engine.resolve({ recordId: unknown!.recordId }, { kind: 'completed', result })
+  const { answer, entered } = await run(ok('again'))
+  expect([codeOf(answer), entered]).toEqual(['idempotency_reply_unreadable', 0])
+})
+
+it('leaves the outcome open when the reply of work that ran cannot be sealed', async () => {
+  const { run, engine, guardWith } = setup()
+  const seal = () => {
+    throw new Error('no key')
+  }
+  const { answer, entered } = await run(ok('done'), guardWith({ seal, open: xor }))
+  expect([answer.kind, entered]).toEqual(['error', 1])
+  expect(await engine.list({ state: 'unknown' })).toHaveLength(1)
+})
+
+it('upgrades a reply of an earlier version, and leaves one of today alone', async () => {
+  const seen: number[] = []
+  const { run, guardWith } = setup()
+  await run(ok('{"total":5}', [['content-type', 'application/json']]))
+  const upgradeReply = (reply: HttpReply, version: number): HttpReply => {
+    seen.push(version)
+    return { ...reply, body: Buffer.from('{"amount":5}') }
+  }
+  const today = await run(ok(''), guardWith({ upgradeReply }))
+  expect([textOf(today.answer), seen]).toEqual(['{"total":5}', []])
+  const later = await run(ok(''), guardWith({ upgradeReply, replyVersion: 2 }))
+  expect([textOf(later.answer), seen]).toEqual(['{"amount":5}', [1]])
+  expect(replyOf(later.answer).headers).toContainEqual(['idempotent-replayed', 'true'])
+})
+
+it('replays the headers that the route asks for besides the usual ones', async () => {
+  const { run } = setup({ storeHeaders: ['X-Payment-Id'] })
+  const headers = [
+    ['x-payment-id', 'pay_1'],
+    ['x-request-id', 'req_1'],
+    ['location', '/payments/pay_1'],
+  ] as const
+  await run(ok('', headers))
+  const names = replyOf((await run(ok(''))).answer).headers.map(([name]) => name)
+  expect(names).toEqual(['x-payment-id', 'location', 'idempotent-replayed', 'idempotency-expires'])
+})
+
+it('replays the verdict that was given on an unknown outcome', async () => {
+  const { run, engine } = setup({ onError: 'unknown' })
+  await run({ ...ok('maybe'), status: 502 })
+  expect(codeOf((await run(ok(''))).answer)).toBe('idempotency_outcome_unknown')
+  const [unknown] = await engine.list({ state: 'unknown' })
+  const result = await encodeHttpReply({
+    status: 201,
+    headers: { Location: '/payments/1' },
+    body: { id: 'pay_1' },
+  })
+  await engine.resolve({ recordId: unknown!.recordId }, { kind: 'completed', result })
+  const { answer, entered } = await run(ok('again'))
+  expect([replyOf(answer).status, textOf(answer), entered]).toEqual([201, '{"id":"pay_1"}', 0])
+  expect(replyOf(answer).headers).toContainEqual(['location', '/payments/1'])
+})
+
+it('runs again after the verdict that nothing had happened', async () => {
+  const { run, engine } = setup({ onError: 'unknown' })
+  await run({ ...ok('maybe'), status: 502 })
+  const [unknown] = await engine.list({ state: 'unknown' })
+  await engine.resolve({ recordId: unknown!.recordId }, { kind: 'failed_retryable' })
+  expect((await run(ok('now'))).entered).toBe(1)
+})
+
+it('tells the handler about its key, and the same on every attempt', async () => {
+  const { run } = setup({ onError: 'retry' })
+  const contexts = [await run({ ...ok(''), status: 500 }), await run(ok('now'))].map(
+    ({ handler }) => handler.context!,
+  )
+  const [first, second] = contexts as [HandlerContext, HandlerContext]
+  expect([first.attempt, second.attempt]).toEqual([1, 2])
+  expect(first).toMatchObject({
+    key: 'k',
+    scope: { tenant: 'single', operation: 'POST /payments' },
+    recordId: second.recordId,
+  })
+  expect(first.downstreamKey('charge')).toBe(second.downstreamKey('charge'))
+  expect(first.downstreamKey('charge')).not.toBe(first.downstreamKey('refund'))
+  expect(first.deterministicId('row')).toBe(second.deterministicId('row'))
+  expect(first.signal.aborted).toBe(false)
+})
+
+it('publishes a later expiry where the handler asks for one', async () => {
+  const { guardWith } = setup()
+  const handler = new InstantHandler(ok('done'))
+  const request = { 'idempotency-key': 'k' }
+  const guard = guardWith({ retentionMs: 2 * 60 * 60 * 1000 })
+  const entering = handler.enter.bind(handler)
+  handler.enter = (context) => {
+    entering(context)
+    context.extendRetention(7 * 24 * 60 * 60 * 1000)
+  }
+  const answer = await guard.handle(request, exchangeOf(request), handler)
+  expect(answer).toEqual({
+    kind: 'deliver',
+    headers: [['idempotency-expires', 'Thu, 08 Jan 2026 00:00:00 GMT']],
+  })
+})
+
+it('hands on the error of a handler that will not reply', async () => {
+  const { run, engine } = setup()
+  const error = new Error('socket destroyed')
+  expect((await run(error)).answer).toEqual({ kind: 'error', error })
+  expect(await engine.list({ state: 'failed_retryable' })).toHaveLength(1)
+})
+
+it.each([
+  [{ kind: 'too_large' }, 'reply'],
+  [{ kind: 'aborted' }, 'error'],
+] as const)('claims nothing for a body that is %o', async (body, kind) => {
+  const { guardWith, engine } = setup()
+  const request = { 'idempotency-key': 'k' }
+  const handler = new InstantHandler(ok(''))
+  const answer = await guardWith().handle(request, exchangeOf(request, body), handler)
+  expect([answer.kind, handler.entered]).toEqual([kind, 0])
+  expect(await engine.list({ state: 'in_progress' })).toEqual([])
+})
+
+it.each(['keyFrom', 'principal', 'operation'] as const)(
+  'fails closed when %s throws',
+  async (option) => {
+    const { run, engine } = setup({
+      storeFailure: 'open',
+      [option]: () => {
+        throw new Error(`${option} is broken`)
+      },
+    })
+    const { answer, entered } = await run(ok(''))
+    expect(answer).toEqual({ kind: 'error', error: new Error(`${option} is broken`) })
+    expect(entered).toBe(0)
+    expect(await engine.list({ state: 'in_progress' })).toEqual([])
+  },
+)
+
+it('lets methods pass that it does not protect', async () => {
+  const { guardWith } = setup()
+  const handler = new InstantHandler(ok(''))
+  const exchange = { ...exchangeOf({}), method: 'GET' }
+  expect(await guardWith().handle({}, exchange, handler)).toEqual({ kind: 'pass' })
+  expect(handler.entered).toBe(0)
+})
