@@ -1,0 +1,181 @@
+import { describe, expect, it } from 'vitest'
+import { WAITING_MAX, WAITING_PER_TENANT_MAX, WaitingRoom } from '../../src/core/waiting-room.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { SCOPE, bytes, engineFixture, heldWork, standing } from './engine-fixture.ts'
+
+const WAIT = { whileInProgress: { waitMs: 10_000 } } as const
+
+describe('a duplicate that waits', () => {
+  it('is woken at once by a holder in the same engine', async () => {
+    const { run, clock, kinds } = engineFixture(WAIT)
+    const { work, end } = heldWork()
+    const first = run(work)
+    await clock.advanceAsync(0)
+    const second = run(() => bytes('never'))
+    await clock.advanceAsync(5_000)
+    expect(await standing(second)).toBe('pending')
+    const beforeMs = clock.monotonicMs()
+    end()
+    expect(await second).toMatchObject({ kind: 'replayed', result: bytes('done') })
+    expect(clock.monotonicMs()).toBe(beforeMs)
+    await first
+    expect(kinds()).toEqual(['reserve_created', 'reserve_replay'])
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('looks again and again where the holder is elsewhere, ever less often', async () => {
+    const { run, node, clock, store } = engineFixture(WAIT)
+    const { work, end } = heldWork()
+    const first = node()(work)
+    await clock.advanceAsync(0)
+    const second = run(() => bytes('never'))
+    await clock.advanceAsync(25)
+    expect(store.asked('claim')).toHaveLength(2)
+    await clock.advanceAsync(50)
+    expect(store.asked('claim')).toHaveLength(3)
+    await clock.advanceAsync(5_000)
+    expect(store.asked('claim').length).toBeLessThan(14)
+    end()
+    await first
+    await clock.advanceAsync(1_000)
+    expect(await second).toMatchObject({ kind: 'replayed', result: bytes('done') })
+  })
+
+  it('is told that the first still runs when its time is up', async () => {
+    const { run, clock, kinds } = engineFixture(WAIT)
+    const { work, end } = heldWork()
+    const first = run(work)
+    await clock.advanceAsync(0)
+    const second = run(() => bytes('never'))
+    await clock.advanceAsync(9_999)
+    expect(await standing(second)).toBe('pending')
+    await clock.advanceAsync(1)
+    expect(await second).toMatchObject({ kind: 'in_progress' })
+    expect(kinds()).toEqual(['reserve_created', 'reserve_in_progress'])
+    end()
+    await first
+  })
+
+  it('runs the work itself where the first had no effect', async () => {
+    const { run, clock } = engineFixture(WAIT)
+    const { work, fail } = heldWork()
+    const first = run(work).catch((error: unknown) => error)
+    await clock.advanceAsync(0)
+    const others = [run(() => bytes('second')), run(() => bytes('third'))]
+    await clock.advanceAsync(100)
+    fail(new Error('declined'))
+    const kinds = (await Promise.all(others)).map(({ kind }) => kind)
+    expect(kinds).toEqual(['ran', 'replayed'])
+    expect(await first).toMatchObject({ message: 'declined' })
+  })
+
+  // The holder dies elsewhere, and the verdict comes between two looks of the waiting one.
+  it('is woken by a verdict', async () => {
+    const { run, node, engine, clock, records } = engineFixture(WAIT)
+    void node()(heldWork().work)
+    await clock.advanceAsync(0)
+    const waiting = run(() => bytes('never'))
+    await clock.advanceAsync(0)
+    clock.jumpWallTime(60_000)
+    const [swept] = await records.sweep({ limit: 1 })
+    const { recordId } = swept!
+    await engine.resolve({ recordId }, { kind: 'completed', result: bytes('found out') })
+    expect(await waiting).toMatchObject({ kind: 'replayed', result: bytes('found out') })
+  })
+
+  it('fails where the store fails while it looks', async () => {
+    const { run, clock, store } = engineFixture(WAIT)
+    const { work } = heldWork()
+    void run(work)
+    await clock.advanceAsync(0)
+    store.next('claim', 'ok', 'fail')
+    const second = run(() => bytes('never')).catch((error: unknown) => error)
+    await clock.advanceAsync(25)
+    expect(await second).toMatchObject({ code: 'STORE_FAILED' })
+  })
+
+  it('gets the conflict at once where its tenant has no room left', async () => {
+    const { run, clock } = engineFixture(WAIT)
+    const { work } = heldWork()
+    void run(work)
+    await clock.advanceAsync(0)
+    const waiting = Array.from({ length: WAITING_PER_TENANT_MAX }, () => run(() => bytes('x')))
+    await clock.advanceAsync(0)
+    expect(await run(() => bytes('x'))).toMatchObject({ kind: 'in_progress' })
+    expect(await standing(waiting[0]!)).toBe('pending')
+
+    // Another tenant still has its own.
+    const scope = { ...SCOPE, tenant: 'umbrella' }
+    void run(work, { scope })
+    await clock.advanceAsync(0)
+    const other = run(() => bytes('x'), { scope })
+    await clock.advanceAsync(0)
+    expect(await standing(other)).toBe('pending')
+
+    await clock.advanceAsync(10_000)
+    await Promise.all(waiting)
+    const again = run(() => bytes('x'))
+    await clock.advanceAsync(100)
+    expect(await standing(again)).toBe('pending')
+  })
+
+  // close() wakes it, and the key is free by then: to claim it would be to begin.
+  it('starts nothing when the engine closes', async () => {
+    const { run, node, clock, engine, records } = engineFixture(WAIT)
+    const { work } = heldWork()
+    void node({ onLapse: 'rerun' })(work)
+    await clock.advanceAsync(0)
+    const { work: never, entered } = heldWork()
+    const waiting = run(never)
+    await clock.advanceAsync(10)
+    clock.jumpWallTime(60_000)
+    await records.sweep({ limit: 1 })
+    const closing = engine.close()
+    expect(await waiting).toMatchObject({ kind: 'in_progress' })
+    expect(await closing).toEqual({ abandoned: 0 })
+    expect(entered()).toBe(0)
+  })
+})
+
+describe('WaitingRoom', () => {
+  it('has a place for each until it is full, and a place again for each that leaves', () => {
+    const room = new WaitingRoom(new FakeClock())
+    const tenants = Array.from({ length: WAITING_MAX }, (_, n) => `t${n % 20}`)
+    for (const tenant of tenants) expect(room.enter(tenant)).toBe(true)
+    expect(room.enter('one more')).toBe(false)
+    room.leave('t0')
+    expect(room.enter('one more')).toBe(true)
+    expect(room.enter('t0')).toBe(false)
+  })
+
+  it('gives one tenant a part of it only', () => {
+    const room = new WaitingRoom(new FakeClock())
+    for (let n = 0; n < WAITING_PER_TENANT_MAX; n++) expect(room.enter('a')).toBe(true)
+    expect(room.enter('a')).toBe(false)
+    expect(room.enter('b')).toBe(true)
+    room.leave('a')
+    expect(room.enter('a')).toBe(true)
+  })
+
+  it('wakes the sleepers of one record, or all of them, or each in its time', async () => {
+    const clock = new FakeClock()
+    const room = new WaitingRoom(clock)
+    const woken: string[] = []
+    const sleep = (identity: string, name: string, ms = 1_000) =>
+      room.sleep(identity, ms).then(() => woken.push(name))
+    void sleep('i', 'a')
+    void sleep('i', 'b')
+    void sleep('j', 'c')
+    void sleep('k', 'd', 10)
+    room.wake('nobody sleeps here')
+    await clock.advanceAsync(10)
+    expect(woken).toEqual(['d'])
+    room.wake('i')
+    await clock.advanceAsync(0)
+    expect(woken).toEqual(['d', 'a', 'b'])
+    room.wakeAll()
+    await clock.advanceAsync(0)
+    expect(woken).toEqual(['d', 'a', 'b', 'c'])
+    expect(clock.pendingTimers).toBe(0)
+  })
+})

@@ -1,0 +1,243 @@
+import { describe, expect, it } from 'vitest'
+import type { SweptRecord } from '../../src/core/store.ts'
+import { KEY, SCOPE, bytes, engineFixture, heldWork } from './engine-fixture.ts'
+
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
+
+describe('the sweep', () => {
+  it('runs every minute, and moves silent holders on', async () => {
+    const { run, clock, store, events, state } = engineFixture({ sweepEveryMs: 60_000 })
+    store.always('renew', 'hang')
+    void run(heldWork().work)
+    await clock.advanceAsync(59_999)
+    expect(store.asked('sweep')).toHaveLength(0)
+    await clock.advanceAsync(1)
+    expect(store.asked('sweep')).toEqual([{ limit: 1_000 }])
+    expect(await state()).toBe('unknown')
+    const about = { tenant: 'acme', operation: 'pay' }
+    const swept = events.filter(
+      ({ kind }) => kind === 'zombie_key' || kind === 'reconcile_scheduled',
+    )
+    expect(swept).toMatchObject([
+      { kind: 'zombie_key', ...about, attempt: 1, to: 'unknown' },
+      { kind: 'reconcile_scheduled', ...about, errorCode: 'lease_lapsed' },
+    ])
+    await clock.advanceAsync(60_000)
+    expect(store.asked('sweep')).toHaveLength(2)
+  })
+
+  it('schedules no reconciliation for what may be run again', async () => {
+    const { run, clock, store, engine, kinds } = engineFixture({ onLapse: 'rerun' })
+    store.always('renew', 'hang')
+    void run(heldWork().work)
+    await clock.advanceAsync(60_000)
+    expect(await engine.sweep()).toBe(1)
+    expect(kinds()).not.toContain('reconcile_scheduled')
+    expect(await engine.sweep()).toBe(0)
+  })
+
+  it('goes on while batches are full, and stops at a bound', async () => {
+    const { engine, store } = engineFixture()
+    const swept: SweptRecord = { identity: 'i', recordId: 'r', ...SCOPE, attempt: 1, to: 'unknown' }
+    let calls = 0
+    const batches = (full: number) => {
+      calls = 0
+      store.sweep = async () => Array.from({ length: ++calls <= full ? 1_000 : 3 }, () => swept)
+    }
+    batches(2)
+    expect(await engine.sweep()).toBe(2_003)
+    expect(calls).toBe(3)
+    batches(1_000_000)
+    expect(await engine.sweep()).toBe(100_000)
+    expect(calls).toBe(100)
+  })
+
+  it('that fails is an event, and the next one comes all the same', async () => {
+    const { clock, store, events } = engineFixture({ sweepEveryMs: 60_000 })
+    store.next('sweep', 'fail')
+    await clock.advanceAsync(60_000)
+    expect(events).toMatchObject([{ kind: 'store_error', store: 'faulty', call: 'sweep' }])
+    await clock.advanceAsync(60_000)
+    expect(store.asked('sweep')).toHaveLength(2)
+    expect(events).toHaveLength(1)
+  })
+
+  it('that is never answered is not the last one', async () => {
+    const { clock, store, kinds } = engineFixture({ sweepEveryMs: 60_000 })
+    store.next('sweep', 'hang')
+    await clock.advanceAsync(60_000 + 60_000)
+    expect(kinds()).toEqual(['store_error'])
+    await clock.advanceAsync(60_000)
+    expect(store.asked('sweep')).toHaveLength(2)
+  })
+
+  it('that was asked for tells its caller of the failure', async () => {
+    const { engine, store } = engineFixture()
+    store.next('sweep', 'fail')
+    await expect(engine.sweep()).rejects.toMatchObject({ code: 'STORE_FAILED', operation: 'sweep' })
+    store.next('reap', 'fail')
+    await expect(engine.reap()).rejects.toMatchObject({ code: 'STORE_FAILED', operation: 'reap' })
+  })
+})
+
+describe('the reap', () => {
+  it('runs every hour, and removes what has expired', async () => {
+    const { run, clock, store, events, state } = engineFixture({ reapEveryMs: HOUR_MS })
+    await run(() => bytes('x'))
+    await clock.advanceAsync(DAY_MS - 1)
+    expect(store.asked('reap')).toHaveLength(23)
+    expect(events.map(({ kind }) => kind)).toEqual(['reserve_created'])
+    await clock.advanceAsync(1)
+    expect(store.asked('reap').at(-1)).toEqual({ limit: 1_000 })
+    expect(events.at(-1)).toEqual({ kind: 'ttl_pruned', count: 1 })
+    expect(await state()).toBeUndefined()
+  })
+
+  it('goes on while batches are full, and stops at a bound', async () => {
+    const { engine, store, events } = engineFixture()
+    let calls = 0
+    store.reap = async () => {
+      calls++
+      return { removed: 400, expired: 600 }
+    }
+    expect(await engine.reap()).toBe(100_000)
+    expect(calls).toBe(100)
+    expect(events).toEqual([{ kind: 'ttl_pruned', count: 100_000 }])
+  })
+
+  it('never touches what is unknown', async () => {
+    const { run, clock, engine, state } = engineFixture()
+    await run((context) => {
+      context.outcomeUnknown()
+      return bytes('x')
+    })
+    await clock.advanceAsync(1_000 * DAY_MS)
+    expect(await engine.reap()).toBe(0)
+    expect(await state()).toBe('unknown')
+  })
+})
+
+describe('upkeep', () => {
+  it('ends with the engine, also in the middle of a pass', async () => {
+    const { engine, clock, store } = engineFixture({ sweepEveryMs: 60_000, reapEveryMs: HOUR_MS })
+    store.next('sweep', { lateMs: 1_000 })
+    await clock.advanceAsync(60_000)
+    await engine.close()
+    await clock.advanceAsync(2 * HOUR_MS)
+    expect(store.asked('sweep')).toHaveLength(1)
+    expect(store.asked('reap')).toHaveLength(0)
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('starts no further batch once the engine is closed', async () => {
+    const { engine, clock, store } = engineFixture({ reapEveryMs: HOUR_MS })
+    let calls = 0
+    store.reap = async () => {
+      calls++
+      await engine.close()
+      return { removed: 1_000, expired: 0 }
+    }
+    await clock.advanceAsync(HOUR_MS)
+    expect(calls).toBe(1)
+  })
+})
+
+describe('a verdict', () => {
+  const doubted = async (options = {}) => {
+    const fixture = engineFixture(options)
+    const { recordId } = await fixture.run((context) => {
+      context.outcomeUnknown()
+      return bytes('perhaps')
+    })
+    return { ...fixture, recordId }
+  }
+
+  it('of completion is what retries get from then on', async () => {
+    const { engine, run, recordId, clock, events } = await doubted()
+    const verdict = { kind: 'completed', result: bytes('it went through') } as const
+    const resolved = await engine.resolve({ recordId }, verdict)
+    const expiresAt = new Date(clock.nowMs() + DAY_MS)
+    expect(resolved).toMatchObject({ kind: 'resolved', record: { state: 'completed', expiresAt } })
+    expect(await run(() => bytes('x'))).toEqual({
+      kind: 'replayed',
+      recordId,
+      result: bytes('it went through'),
+      expiresAt,
+    })
+    expect(events.at(-2)).toMatchObject({ kind: 'reconcile_resolved', recordId, to: 'completed' })
+  })
+
+  it('of no effect lets the next request run', async () => {
+    const { engine, run } = await doubted()
+    const target = { scope: SCOPE, key: KEY }
+    const resolved = await engine.resolve(target, { kind: 'failed_retryable' })
+    expect(resolved).toMatchObject({ kind: 'resolved', record: { proof: 'proven' } })
+    expect(await run(() => bytes('again'))).toMatchObject({ kind: 'ran' })
+  })
+
+  it('on anything else changes nothing, and is reported', async () => {
+    const { engine, run, events } = engineFixture()
+    const verdict = { kind: 'failed_retryable' } as const
+    expect(await engine.resolve({ recordId: 'nobody' }, verdict)).toEqual({ kind: 'not_found' })
+    const { recordId } = await run(() => bytes('x'))
+    expect(await engine.resolve({ recordId }, verdict)).toEqual({
+      kind: 'not_unknown',
+      state: 'completed',
+    })
+    expect(events.filter(({ kind }) => kind === 'reconcile_failed')).toEqual([
+      { kind: 'reconcile_failed', reason: 'not_found' },
+      { kind: 'reconcile_failed', reason: 'not_unknown' },
+    ])
+  })
+
+  it('that the store does not answer fails in time', async () => {
+    const { engine, recordId, store, clock, state } = await doubted()
+    for (const fate of ['fail', 'hang'] as const) {
+      store.next('resolve', fate)
+      const verdict = engine.resolve({ recordId }, { kind: 'failed_retryable' })
+      const failed = verdict.catch((error: unknown) => error)
+      await clock.advanceAsync(5_000)
+      expect(await failed).toMatchObject({ code: 'STORE_FAILED', operation: 'resolve' })
+    }
+    store.resolve = async () => []
+    await expect(engine.resolve({ recordId }, { kind: 'failed_retryable' })).rejects.toThrow(
+      'it gave no answer',
+    )
+    expect(await state()).toBe('unknown')
+  })
+})
+
+describe('reading', () => {
+  it('finds a record by its id, or by what its client would send', async () => {
+    const { engine, run } = engineFixture()
+    const { recordId } = await run(() => bytes('x'))
+    const view = await engine.read({ recordId })
+    expect(view).toMatchObject({ recordId, state: 'completed', key: KEY })
+    expect(await engine.read({ scope: SCOPE, key: KEY })).toEqual(view)
+    expect(await engine.read({ scope: SCOPE, key: 'another' })).toBeUndefined()
+  })
+
+  it('lists a state, a hundred at the most unless asked for more', async () => {
+    const { engine, run, store } = engineFixture()
+    await run(() => bytes('x'))
+    expect(await engine.list({ state: 'completed' })).toHaveLength(1)
+    await engine.list({ state: 'unknown', limit: 10_000 })
+    expect(store.asked('list')).toEqual([
+      { state: 'completed', limit: 100 },
+      { state: 'unknown', limit: 10_000 },
+    ])
+  })
+
+  it('fails in time where the store is silent', async () => {
+    const { engine, store, clock } = engineFixture()
+    store.always('read', 'hang')
+    store.always('list', 'hang')
+    const calls = [engine.read({ recordId: 'r' }), engine.list({ state: 'unknown' })]
+    const failed = calls.map((call) => call.catch((error: unknown) => error))
+    await clock.advanceAsync(5_000)
+    for (const error of await Promise.all(failed)) {
+      expect(error).toMatchObject({ code: 'STORE_FAILED' })
+    }
+  })
+})
