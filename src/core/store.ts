@@ -43,7 +43,7 @@ export interface Store {
 
   read(ref: RecordRef): Promise<RecordView | undefined>
 
-  /** Records in one state, by last run (oldest first), at most `limit`. */
+  /** Records in one state, oldest first: `completed` by expiry, others by last run. */
   list(query: ListQuery): Promise<RecordView[]>
 
   /**

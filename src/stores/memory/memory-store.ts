@@ -124,7 +124,9 @@ class MemoryStore implements Store {
   async list({ state, limit }: ListQuery): Promise<RecordView[]> {
     return [...this.#records.values()]
       .filter((record) => record.state === state)
-      .sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
+      .sort((a, b) =>
+        state === 'completed' ? a.expiresAtMs - b.expiresAtMs : a.lastRunAtMs - b.lastRunAtMs,
+      )
       .slice(0, limit)
       .map(toView)
   }

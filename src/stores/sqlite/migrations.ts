@@ -41,7 +41,8 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
   CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms)
     WHERE state IN ('completed', 'failed_retryable');
-  CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms) WHERE state <> 'in_progress';
+  CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms)
+    WHERE state NOT IN ('in_progress', 'completed');
   `,
 ]
 

@@ -13,6 +13,7 @@ import {
   INSERT,
   LAPSED,
   LIST,
+  LIST_COMPLETED,
   LIST_IN_PROGRESS,
   UPDATE,
 } from './sql.ts'
@@ -31,6 +32,7 @@ export class RecordTable {
   readonly #expired: StatementSync
   readonly #list: StatementSync
   readonly #listInProgress: StatementSync
+  readonly #listCompleted: StatementSync
 
   constructor(db: DatabaseSync, table: string) {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
@@ -46,6 +48,7 @@ export class RecordTable {
     this.#expired = prepare(EXPIRED)
     this.#list = prepare(LIST)
     this.#listInProgress = prepare(LIST_IN_PROGRESS)
+    this.#listCompleted = prepare(LIST_COMPLETED)
   }
 
   find(identity: string): StoredRecord | undefined {
@@ -86,13 +89,13 @@ export class RecordTable {
     return changes === 1
   }
 
-  /** Its expiry, if the lease is the one that is held; otherwise nothing was written. */
+  /** `false`: the lease is not the one that is held, or must be kept longer. Nothing was written. */
   completeHeld(
     { identity, token, attempt }: Lease,
     { result, nowMs, expiresAtMs }: { result: Uint8Array; nowMs: number; expiresAtMs: number },
-  ): number | undefined {
-    const values = [toBlob(identity), token, attempt, nowMs, expiresAtMs, result]
-    return this.#complete.get(...values)?.['expires_at_ms'] as number | undefined
+  ): boolean {
+    const id = toBlob(identity)
+    return this.#complete.run(id, token, attempt, nowMs, expiresAtMs, result).changes === 1
   }
 
   update(record: StoredRecord): void {
@@ -131,6 +134,7 @@ export class RecordTable {
 
   list(state: RecordState, limit: number): StoredRecord[] {
     if (state === 'in_progress') return toRecords(this.#listInProgress.all(limit))
+    if (state === 'completed') return toRecords(this.#listCompleted.all(limit))
     return toRecords(this.#list.all(state, limit))
   }
 }

@@ -44,14 +44,16 @@ export const INSERT = `
 
 /**
  * Ends a lease that is held, without reading it first: the ordinary case, and the token and the
- * attempt in the WHERE clause are its fence. No row back means that it is another case: read it.
+ * attempt in the WHERE clause are its fence. No change means that it is another case (a longer
+ * expiry was published, say): read it. A RETURNING clause would make SQLite keep a copy of every
+ * page it touches.
  */
 export const COMPLETE = `
   UPDATE "{table}" SET
     state = 'completed', proof = NULL, error_code = NULL, reconcile_at_ms = NULL,
-    completed_at_ms = ?4, expires_at_ms = max(expires_at_ms, ?5), result = ?6
+    completed_at_ms = ?4, expires_at_ms = ?5, result = ?6
   WHERE identity = ?1 AND token = ?2 AND attempt = ?3 AND state = 'in_progress'
-  RETURNING expires_at_ms`
+    AND expires_at_ms <= ?5`
 
 /** Not fenced by itself: the row was read and judged in the same write transaction. */
 export const UPDATE = `
@@ -82,7 +84,13 @@ export const EXPIRED = `
 /** The second condition says nothing new; it is what makes the partial index usable. */
 export const LIST = `
   SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_list"
-  WHERE state = ? AND state <> 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
+  WHERE state = ? AND state NOT IN ('in_progress', 'completed') ORDER BY last_run_at_ms LIMIT ?`
+
+/** By expiry, from the index that reaping needs: a completion then writes one index less. */
+export const LIST_COMPLETED = `
+  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_expiry"
+  WHERE state = 'completed' AND state IN ('completed', 'failed_retryable')
+  ORDER BY expires_at_ms LIMIT ?`
 
 /** Sorts what is held at the moment, so that taking and ending a lease need one index less. */
 export const LIST_IN_PROGRESS = `

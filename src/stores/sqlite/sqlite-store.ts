@@ -226,8 +226,8 @@ class FileStore implements SqliteStore {
     if (settlement.kind !== 'complete') return undefined
     const { lease, result, retentionMs } = settlement
     const expiresAtMs = nowMs + retentionMs
-    const expiryMs = this.#records.completeHeld(lease, { result, nowMs, expiresAtMs })
-    return expiryMs === undefined ? undefined : { kind: 'settled', expiresAt: new Date(expiryMs) }
+    const isDone = this.#records.completeHeld(lease, { result, nowMs, expiresAtMs })
+    return isDone ? { kind: 'settled', expiresAt: new Date(expiresAtMs) } : undefined
   }
 
   /** A new record under an old key is a new row: what refers to the old one must let go of it. */
