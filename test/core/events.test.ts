@@ -162,7 +162,7 @@ describe('a listener', () => {
       },
     ],
     ['rejects', () => Promise.reject(new Error('a bug in the listener'))],
-  ])('that %s changes nothing', async (_, onEvent) => {
+  ] as [string, () => void][])('that %s changes nothing', async (_, onEvent) => {
     const { run, clock, store } = engineFixture({ onEvent })
     expect(await run(() => bytes('x'))).toMatchObject({ kind: 'ran' })
     expect(await run(() => bytes('x'))).toMatchObject({ kind: 'replayed' })
@@ -184,8 +184,8 @@ describe('a listener', () => {
   })
 
   it('that is slow delays nothing', async () => {
-    const { opened } = gate()
-    const { run } = engineFixture({ onEvent: () => opened })
+    const slow: () => unknown = () => gate().opened
+    const { run } = engineFixture({ onEvent: slow as () => void })
     expect(await run(() => bytes('x'))).toMatchObject({ kind: 'ran' })
   })
 })
