@@ -184,8 +184,8 @@ describe('a listener', () => {
   })
 
   it('that is slow delays nothing', async () => {
-    const slow: () => unknown = () => gate().opened
-    const { run } = engineFixture({ onEvent: slow as () => void })
+    const slow = (): unknown => gate().opened
+    const { run } = engineFixture({ onEvent: slow })
     expect(await run(() => bytes('x'))).toMatchObject({ kind: 'ran' })
   })
 })

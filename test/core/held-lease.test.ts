@@ -250,6 +250,36 @@ describe('a renewal that fails', () => {
   })
 })
 
+describe('a renewal that succeeds late', () => {
+  // It is sent at 20 s and answered at 24 s: the store may have counted from 20 s.
+  it('counts from when it was sent', async () => {
+    const { clock, run, store } = engineFixture()
+    store.next('renew', { lateMs: 4_000 }, ...Array.from({ length: 50 }, () => 'hang' as const))
+    const { work, context } = openWork()
+    void run(work)
+    await clock.advanceAsync(79_999)
+    context().assertHeld()
+    await clock.advanceAsync(1)
+    expect(() => context().assertHeld()).toThrow(LeaseLostError)
+  })
+
+  // Frozen past its lease, the holder asks, and the store takes a while to say yes.
+  it('after a stall gives the lease back', async () => {
+    const clock = new StallingClock()
+    const fixture = engineFixture({ clock })
+    fixture.store.next('renew', { lateMs: 2_000 })
+    const { work, context } = openWork()
+    void fixture.run(work)
+    await clock.advanceAsync(0)
+    clock.stall(70_000)
+    await clock.advanceAsync(1_000)
+    expect(() => context().assertHeld()).toThrow(LeaseLostError)
+    await clock.advanceAsync(1_000)
+    context().assertHeld()
+    expect(lostEvents(fixture)).toBe(0)
+  })
+})
+
 describe('work that runs longer than maxRunMs', () => {
   it('is answered for as unknown, and renewed no more', async () => {
     const fixture = engineFixture()

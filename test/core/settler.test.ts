@@ -158,6 +158,20 @@ describe('the background', () => {
     expect(clock.pendingTimers).toBe(0)
   })
 
+  it('takes a bounded number of results too', async () => {
+    const { run, clock, store, kinds } = engineFixture({ settleTimeoutMs: 1 })
+    store.always('settle', 'hang')
+    for (let round = 0; round < 3; round++) {
+      // In rounds, because only so many requests may wait for the store at once.
+      const keys = Array.from({ length: 3_500 }, (_, n) => `${round}:${n}`)
+      const runs = keys.map((key) => run(() => bytes('x'), { key }).catch(() => undefined))
+      await clock.advanceAsync(1)
+      await Promise.all(runs)
+    }
+    expect(kinds().filter((kind) => kind === 'settle_late')).toHaveLength(10_000)
+    expect(kinds().filter((kind) => kind === 'settle_abandoned')).toHaveLength(500)
+  })
+
   it('is settled with the bytes as they were, once', async () => {
     const fixture = engineFixture()
     await unrecorded(fixture, 5_000)
