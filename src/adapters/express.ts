@@ -6,7 +6,7 @@
  */
 import type { NextFunction, Request, RequestHandler, Response } from 'express'
 import type { Engine } from '../core/engine.ts'
-import { InvalidRequestError } from '../core/errors.ts'
+import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { warnOnce } from '../core/warn.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpExchange, Produced } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
@@ -56,6 +56,7 @@ export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
 
   function idempotency(req: Request, res: Response, next: NextFunction): void {
     if (!guard.protects(req.method)) return next()
+    if (req.idempotency !== undefined) return next(mountedTwice())
     const handler = new ExpressHandler(req, res, next)
     guard
       .handle(req, toExchange(req, handler), handler)
@@ -148,6 +149,14 @@ class ExpressHandler implements HeldHandler {
         return
     }
   }
+}
+
+/** The second guard would find the key held by the first, and refuse every request for ever. */
+function mountedTwice(): InvalidOptionsError {
+  return new InvalidOptionsError(
+    'idempotency() is mounted twice on the way to this handler, as by app.use() and on its ' +
+      'route: mount it once',
+  )
 }
 
 function toExchange(req: Request, handler: ExpressHandler): HttpExchange {

@@ -190,6 +190,34 @@ describe.each(EXPRESSES)('%s: a client that goes away', (_name, express) => {
     expect(runs()).toBe(1)
   })
 
+  it('while it waits for the reply to another: nobody is kept waiting', async () => {
+    const app = express()
+    const [entered, opened] = [gate(), gate()]
+    app.post(
+      '/',
+      guardOf({ whileInProgress: { waitMs: 100_000 } }),
+      caught(async (_req, res) => {
+        entered.open()
+        await opened.passed
+        res.end('done')
+      }),
+    )
+    const { connect, send, server } = await serve(app)
+    const first = send({ key: 'k' })
+    await entered.passed
+    const gone = gate()
+    server.once('connection', (socket) => {
+      socket.once('close', () => gone.open())
+    })
+    const duplicate = await connect({ key: 'k' })
+    await turns()
+    duplicate.cut()
+    await gone.passed
+    opened.open()
+    expect(text(await first)).toBe('done')
+    expect(text(await send({ key: 'k' }))).toBe('done')
+  })
+
   it('while its body is sent: nothing is claimed and nothing runs', async () => {
     const store = memoryStore()
     const { connect, gone, runs } = await setup(express, {

@@ -169,6 +169,40 @@ describe.each(EXPRESSES)('%s: one key', (_name, express) => {
   })
 })
 
+describe.each(EXPRESSES)('%s: a guard', (_name, express) => {
+  it('that is mounted twice says so, instead of refusing every request for ever', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const errors: Error[] = []
+    const report: ErrorRequestHandler = (error, _req, res, _next) => {
+      errors.push(error as Error)
+      res.sendStatus(500)
+    }
+    app.use(guard())
+    app.post('/', guard(), handler)
+    app.use(report)
+    const { send } = await serve(app)
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect(errors[0]?.message).toContain('mounted twice')
+    expect(runs()).toBe(0)
+    // What it does not protect passes twice.
+    expect((await send({ method: 'GET' })).status).toBe(404)
+  })
+
+  it('shows the handler its context, and nobody where it does not protect', async () => {
+    const { app, guard } = setup(express)
+    const seen: unknown[] = []
+    app.use(guard({ keyRequired: false }), (req, res) => {
+      seen.push(req.idempotency?.key)
+      res.end()
+    })
+    const { send } = await serve(app)
+    await send({ key: 'k' })
+    await send({})
+    await send({ method: 'GET', key: 'k' })
+    expect(seen).toEqual(['k', undefined, undefined])
+  })
+})
+
 describe.each(EXPRESSES)('%s: an operation without a template', (_name, express) => {
   it('is its path the way the router matches it', async () => {
     const { app, guard, handler, runs } = setup(express)
