@@ -226,7 +226,8 @@ describe.each(EXPRESSES)('%s: a transaction', (_name, express) => {
     })
     expect((await send({ key: 'k' })).status).toBe(200)
     await turns()
-    expect(caughtErrors).toEqual([expect.any(Error)])
+    const code: unknown = expect.stringMatching(/^(INVALID_OPTIONS|LEASE_LOST)$/)
+    expect(caughtErrors).toEqual([expect.objectContaining({ code })])
     expect(amounts()).toEqual([])
   })
 
