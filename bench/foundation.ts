@@ -44,7 +44,9 @@ async function compete({ name, target, ours, theirs, close }: Contest): Promise<
   for (let round = 1; round <= ROUNDS; round++) {
     a.push(await ours())
     b.push(await theirs())
-    console.log(`  round ${round}/${ROUNDS}: ${whole(a.at(-1)!)} against ${whole(b.at(-1)!)} a second`)
+    console.log(
+      `  round ${round}/${ROUNDS}: ${whole(a.at(-1)!)} against ${whole(b.at(-1)!)} a second`,
+    )
   }
   await close()
   const ratios = a.map((value, index) => value / b[index]!)
@@ -60,7 +62,9 @@ async function compete({ name, target, ours, theirs, close }: Contest): Promise<
 function batching(): Contest {
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-bench-'))
   const stores = ['batched', 'single'].map((name) => sqliteStore({ path: join(folder, name) }))
-  const [batched, single] = stores.map((store, index) => createEngine({ store: unbatched(store, index) }))
+  const [batched, single] = stores.map((store, index) =>
+    createEngine({ store: unbatched(store, index) }),
+  )
   return {
     name: `SQLite FULL, ${IN_FLIGHT} callers in flight: pairs/s in batches against one by one`,
     target: 12,

@@ -102,7 +102,7 @@ describe.each(EXPRESSES)('on %s', (_name, express) => {
     expect(runs()).toBe(1)
   })
 
-  it('on a client disconnect neither releases the key, nor sticks at 409, nor stores 200 ""', async () => {
+  it('on a client disconnect neither releases the key, nor sticks, nor stores 200 ""', async () => {
     const [entered, gone, finished] = [gate(), gate(), gate()]
     const { connect, send, server, runs } = await setup(express, {
       handler: async (_req, res) => {

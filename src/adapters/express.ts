@@ -68,6 +68,18 @@ export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
 }
 
 /**
+ * The key of this request and what its handler may do about it. Throws where the route is not
+ * protected, so that a forgotten `idempotency()` is found by the first request.
+ */
+export function idempotencyOf(req: Request): HandlerContext {
+  if (req.idempotency !== undefined) return req.idempotency
+  throw new InvalidRequestError(
+    `${req.method} ${req.path} is not protected: mount idempotency() before its handler, and ` +
+      'send a key with the request',
+  )
+}
+
+/**
  * A `verify` hook for body parsers mounted before the guard: it keeps the body as it was sent, so
  * that numbers too big for JavaScript still tell two requests apart.
  *

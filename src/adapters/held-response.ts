@@ -130,7 +130,7 @@ export class HeldResponse {
     this.#emitHeldClose()
   }
 
-  /** On a dead socket Node does not always say that a reply has ended; the handler may wait for it. */
+  /** A handler may wait for the end of its reply, of which Node is silent on a dead socket. */
   #endUnheard(body: Uint8Array, callbacks: readonly Callback[]): void {
     let isFinished = false
     this.#res.once('finish', () => {

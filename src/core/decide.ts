@@ -73,16 +73,14 @@ function claimExisting(
       }
     case 'in_progress':
       if (record.leaseUntilMs > nowMs) {
-        return {
-          outcome: { kind: 'in_progress', recordId, leaseLeftMs: record.leaseUntilMs - nowMs },
-        }
+        return { outcome: inProgress(record, record.leaseUntilMs - nowMs) }
       }
       return claimLapsed(record, request, nowMs)
     case 'failed_retryable':
       // This very claim took hold, went unanswered and was released. Its echo must not hold the
       // key for work that nobody will run.
       if (record.token === request.token) {
-        return { outcome: { kind: 'in_progress', recordId, leaseLeftMs: 0 } }
+        return { outcome: inProgress(record, 0) }
       }
       return claimed(
         again(record, request, { nowMs, lapses: record.lapses, move: 'claim' }),
@@ -282,6 +280,11 @@ function claimed(
     outcome: { kind: 'claimed', lease, recordId, from, recoveryPoint, expiresAt },
     write: record,
   }
+}
+
+function inProgress(record: StoredRecord, leaseLeftMs: number): ClaimOutcome {
+  const { recordId, expiresAtMs } = record
+  return { kind: 'in_progress', recordId, leaseLeftMs, expiresAt: new Date(expiresAtMs) }
 }
 
 function unknownOutcome(record: StoredRecord, nowMs: number, lapsed: boolean): ClaimOutcome {

@@ -119,7 +119,8 @@ export interface Engine {
 
   /**
    * Takes no new work, waits for what runs (at most `graceMs`) and for its results to be
-   * recorded. Call it after the server has stopped listening and before the store is closed.
+   * recorded. Call it once the server has answered its last request, and before the store is
+   * closed: a request whose body is still arriving when this is called gets 503.
    *
    * @default graceMs 10_000
    */
@@ -168,6 +169,8 @@ class OnceEngine implements Engine {
   readonly #room: WaitingRoom
   readonly #upkeep: Upkeep
   #running = 0
+  /** Work that runs on after its caller was answered. */
+  #outliving = 0
   #closing = false
   #onDrained: () => void = () => undefined
 
@@ -271,7 +274,7 @@ class OnceEngine implements Engine {
     this.#lost.stop()
     await this.#drained(graceMs)
     this.#settler.stop()
-    return { abandoned: this.#running + this.#settler.pending }
+    return { abandoned: this.#running + this.#outliving + this.#settler.pending }
   }
 
   emit(event: EngineEvent): void {
@@ -317,6 +320,7 @@ class OnceEngine implements Engine {
           kind: 'in_progress',
           recordId: outcome.recordId,
           retryAfterMs: outcome.leaseLeftMs,
+          expiresAt: outcome.expiresAt,
         }
       case 'unknown':
         return { kind: 'unknown', recordId: outcome.recordId, retryAfterMs: outcome.reconcileInMs }
@@ -336,6 +340,9 @@ class OnceEngine implements Engine {
       settler: this.#settler,
       emit: (event) => this.emit(event),
       onSettled: (identity) => this.#room.wake(identity),
+      onOutlive: (by) => {
+        this.#outliving += by
+      },
     }
     return new Execution(parts, request).run(work)
   }
@@ -429,7 +436,8 @@ class OnceEngine implements Engine {
       const look = () => {
         cancel()
         const leftMs = deadlineMs - this.#clock.monotonicMs()
-        const open = this.#running + this.#settler.pending + this.#lost.pending
+        const working = this.#running + this.#outliving
+        const open = working + this.#settler.pending + this.#lost.pending
         if (leftMs <= 0 || open === 0) return resolve()
         cancel = this.#clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
       }

@@ -29,7 +29,7 @@ export class InvalidOptionsError extends OncekeyError {
   readonly code = 'INVALID_OPTIONS'
 }
 
-/** A tenant, operation, key or fingerprint that no record can be kept under. Nothing was recorded. */
+/** No record can be kept under this tenant, operation, key or fingerprint. None was. */
 export class InvalidRequestError extends OncekeyError {
   readonly code = 'INVALID_REQUEST'
 }

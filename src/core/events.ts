@@ -8,7 +8,7 @@ export interface EventSubject {
   readonly recordId: string
 }
 
-/** Everything the engine reports. A closed union: `switch` over `kind` is checked by the compiler. */
+/** Everything the engine reports. A closed union: the compiler checks a `switch` over `kind`. */
 export type EngineEvent =
   /** A key was taken for the first time (or again after its record had expired). */
   | (EventSubject & { readonly kind: 'reserve_created'; readonly attempt: number })

@@ -52,11 +52,18 @@ export type RunOutcome =
       readonly recordId: string
       readonly result: Uint8Array
       readonly proof: Proof
+      /** Absent where the release could not be recorded in time. */
+      readonly expiresAt: Date | undefined
     }
   /** The work ran, and nobody can know whether it had an effect. */
   | { readonly kind: 'doubted'; readonly recordId: string; readonly result: Uint8Array }
   /** Another request holds the key. */
-  | { readonly kind: 'in_progress'; readonly recordId: string; readonly retryAfterMs: number }
+  | {
+      readonly kind: 'in_progress'
+      readonly recordId: string
+      readonly retryAfterMs: number
+      readonly expiresAt: Date
+    }
   /** Accepted, and not yet taken by a worker. */
   | { readonly kind: 'pending'; readonly recordId: string }
   /** An earlier run may have had an effect; only a verdict can tell. */
@@ -78,6 +85,8 @@ export interface ExecutionParts {
   readonly emit: EventListener
   /** Called whenever a record of ours has left `in_progress`. */
   readonly onSettled: (identity: string) => void
+  /** Called when work goes on after its caller was answered, and when it has ended after all. */
+  readonly onOutlive: (by: 1 | -1) => void
 }
 
 export interface ExecutionRequest {
@@ -102,6 +111,8 @@ export class Execution {
   #doubted = false
   /** The work has ended and its record is being told. */
   #settling = false
+  /** The work goes on although its caller has been answered. */
+  #outlived = false
   #onOverrun: () => void = () => undefined
 
   constructor(parts: ExecutionParts, request: ExecutionRequest) {
@@ -140,7 +151,10 @@ export class Execution {
     return new Promise((resolve, reject) => {
       this.#onOverrun = () => {
         // What came of the work is known and on its way to the store: nothing to doubt.
-        if (!this.#settling) this.#overrun().then(resolve, reject)
+        if (this.#settling) return
+        this.#outlived = true
+        this.#parts.onOutlive(1)
+        this.#overrun().then(resolve, reject)
       }
       // After an overrun nobody listens to these any more; the record has been told all the same.
       this.#finish(work).then(resolve, reject)
@@ -151,6 +165,7 @@ export class Execution {
     try {
       return await this.#runAndSettle(work)
     } finally {
+      if (this.#outlived) this.#parts.onOutlive(-1)
       this.#parts.onSettled(this.#subject.identity)
     }
   }
@@ -262,7 +277,8 @@ export class Execution {
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
     const outcome = await this.#settle(this.#releaseAs(proof, error), error)
     if (hasResult(outcome)) return this.#whatTheRecordSays()
-    return { kind: 'released', recordId: this.#subject.recordId, result, proof }
+    const expiresAt = outcome.kind === 'settled' ? outcome.expiresAt : undefined
+    return { kind: 'released', recordId: this.#subject.recordId, result, proof, expiresAt }
   }
 
   async #doubt(result: Uint8Array, error: unknown): Promise<RunOutcome> {
@@ -374,7 +390,8 @@ export class Execution {
     if (committed !== undefined) return { kind: 'ran', recordId, ...committed }
     if (policy.onLapse !== 'unknown') {
       // The lease runs out by itself, and the next claim or sweep may run it again.
-      return { kind: 'in_progress', recordId, retryAfterMs: policy.leaseMs }
+      const { expiresAt } = this.#request.claimed
+      return { kind: 'in_progress', recordId, retryAfterMs: policy.leaseMs, expiresAt }
     }
     const outcome = await this.#settle(this.#doubtAs('max_run_exceeded'), undefined)
     this.#parts.onSettled(this.#subject.identity)

@@ -141,7 +141,7 @@ export class LiveContext implements RunContext {
     const { store, held } = this.#options
     if (store.transaction === undefined) {
       throw new InvalidOptionsError(
-        `the ${store.name} store has no transactions; use one that shares a database with your data`,
+        `the ${store.name} store has no transactions; use one in the database of your own data`,
       )
     }
     if (this.ended) throw new InvalidOptionsError('the work of this attempt has ended already')

@@ -35,7 +35,7 @@ export interface Store {
   /** Gives `unknown` records their verdict. */
   resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]>
 
-  /** Moves at most `limit` lapsed records on, as their `onLapse` says. Safe on every node at once. */
+  /** Moves at most `limit` lapsed records on, by their `onLapse`. Safe on every node at once. */
   sweep(request: { readonly limit: number }): Promise<SweptRecord[]>
 
   /** Removes at most `limit` expired records. Never one that is `unknown` or in use. */
@@ -110,7 +110,12 @@ export type ClaimOutcome =
       readonly result: Uint8Array
       readonly expiresAt: Date
     }
-  | { readonly kind: 'in_progress'; readonly recordId: string; readonly leaseLeftMs: number }
+  | {
+      readonly kind: 'in_progress'
+      readonly recordId: string
+      readonly leaseLeftMs: number
+      readonly expiresAt: Date
+    }
   | { readonly kind: 'pending'; readonly recordId: string }
   | {
       readonly kind: 'unknown'

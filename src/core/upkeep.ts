@@ -13,11 +13,11 @@ export interface UpkeepOptions {
   readonly reapEveryMs: number
 }
 
-/** Records one store call handles: long enough to be worth a commit, short enough to let others in. */
+/** Records in one store call: enough to be worth a commit, few enough to let others in. */
 const BATCH = 1_000
 /** Batches in one pass. What is left waits for the next, so that a pass always ends. */
 const BATCHES_MAX = 100
-/** One batch, given up after this: a pass that never ended would be the last one of this process. */
+/** One batch, given up after this: a pass that never ends would be this process's last. */
 const BATCH_TIMEOUT_MS = 60_000
 
 /**

@@ -20,6 +20,8 @@ export interface ProblemOptions {
   readonly retryAfterSeconds?: number | undefined
   /** Where the state of the request can be asked for. */
   readonly location?: string | undefined
+  /** Until when the record of the key is kept at least. */
+  readonly expiresAt?: Date | undefined
 }
 
 /** Says "no" (or "not yet") in the words of one profile. */
@@ -45,14 +47,15 @@ export class Answers {
         : { type, title, status, detail, code }
     const mediaType = isError && !isStripe ? 'application/problem+json' : 'application/json'
     const headers: HeaderPair[] = [
-      ['content-type', `${mediaType}; charset=utf-8`],
-      ['cache-control', 'no-store'],
-      ['link', this.#link],
+      ['Content-Type', `${mediaType}; charset=utf-8`],
+      ['Cache-Control', 'no-store'],
+      ['Link', this.#link],
     ]
     if (options.retryAfterSeconds !== undefined) {
-      headers.push(['retry-after', String(options.retryAfterSeconds)])
+      headers.push(['Retry-After', String(options.retryAfterSeconds)])
     }
-    if (options.location !== undefined) headers.push(['location', options.location])
+    if (options.expiresAt !== undefined) headers.push(expiresHeader(options.expiresAt))
+    if (options.location !== undefined) headers.push(['Location', options.location])
     return { status, headers, body: Buffer.from(JSON.stringify(body)) }
   }
 }
@@ -62,8 +65,12 @@ export function retryAfterInProgress(leftMs: number): number {
   return clampSeconds(leftMs, RETRY_AFTER_IN_PROGRESS_SECONDS_MAX)
 }
 
+/** A reconciliation that is due and has brought nothing yet is in nobody's hands but a person's. */
 export function retryAfterUnknown(leftMs: number): number {
-  return clampSeconds(leftMs, RETRY_AFTER_UNKNOWN_SECONDS_MAX)
+  const isDue = leftMs <= 0
+  return isDue
+    ? RETRY_AFTER_UNKNOWN_SECONDS_MAX
+    : clampSeconds(leftMs, RETRY_AFTER_UNKNOWN_SECONDS_MAX)
 }
 
 function clampSeconds(ms: number, secondsMax: number): number {
@@ -71,12 +78,12 @@ function clampSeconds(ms: number, secondsMax: number): number {
 }
 
 export function expiresHeader(expiresAt: Date): HeaderPair {
-  return ['idempotency-expires', expiresAt.toUTCString()]
+  return ['Idempotency-Expires', expiresAt.toUTCString()]
 }
 
 /** The stored reply, marked as a replay. */
 export function toReplay(stored: StoredReply, expiresAt: Date): HttpReply {
-  const marks: HeaderPair[] = [['idempotent-replayed', 'true'], expiresHeader(expiresAt)]
+  const marks: HeaderPair[] = [['Idempotent-Replayed', 'true'], expiresHeader(expiresAt)]
   if (!stored.elided) {
     return { status: stored.status, headers: [...stored.headers, ...marks], body: stored.body }
   }
@@ -86,8 +93,8 @@ export function toReplay(stored: StoredReply, expiresAt: Date): HttpReply {
     status: stored.status,
     headers: [
       ...rest,
-      ['content-type', 'application/json; charset=utf-8'],
-      ['idempotent-body-elided', 'true'],
+      ['Content-Type', 'application/json; charset=utf-8'],
+      ['Idempotent-Body-Elided', 'true'],
       ...marks,
     ],
     body: Buffer.from(JSON.stringify(ELIDED)),

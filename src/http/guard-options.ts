@@ -73,7 +73,11 @@ export interface GuardOptions<Request> extends PolicyOptions {
   keyLengthMax?: number
   /** What a key must match. Anchor it with `^` and `$`. */
   keyPattern?: RegExp
-  /** Refuses keys that look like an e-mail address, a phone or social security number. @default false */
+  /**
+   * Refuses keys that look like an e-mail address, a phone or social security number.
+   *
+   * @default false
+   */
   refusePersonalKeys?: boolean
 
   /** Only these fields of a JSON body make two requests different. @default the whole body */
@@ -227,7 +231,14 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
         `${describe(options.tenant)}; without it all callers would share their keys`,
     )
   }
-  for (const name of ['principal', 'keyFrom', 'upgradeReply', 'seal', 'open', 'statusUrl'] as const) {
+  for (const name of [
+    'principal',
+    'keyFrom',
+    'upgradeReply',
+    'seal',
+    'open',
+    'statusUrl',
+  ] as const) {
     optionalFunction(name, options[name])
   }
   if ((options.seal === undefined) !== (options.open === undefined)) {
@@ -309,10 +320,13 @@ const UNPROTECTABLE: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS', 'T
 function resolveMethods(methods: readonly string[] | undefined): ReadonlySet<string> {
   if (methods === undefined) return new Set(['POST', 'PATCH'])
   if (!Array.isArray(methods) || methods.length === 0) {
-    throw new InvalidOptionsError(`methods must be a list of HTTP methods, got ${describe(methods)}`)
+    throw new InvalidOptionsError(
+      `methods must be a list of HTTP methods, got ${describe(methods)}`,
+    )
   }
   for (const method of methods as readonly unknown[]) {
-    if (typeof method === 'string' && /^[A-Z]+$/.test(method) && !UNPROTECTABLE.has(method)) continue
+    if (typeof method === 'string' && /^[A-Z]+$/.test(method) && !UNPROTECTABLE.has(method))
+      continue
     throw new InvalidOptionsError(
       `methods cannot contain ${describe(method)}: give state-changing methods in capitals, ` +
         'such as POST, PATCH, PUT or DELETE',

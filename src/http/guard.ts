@@ -26,7 +26,7 @@ import {
 } from './guard-options.ts'
 import { GuardedContext, RolledBackReply } from './handler-context.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
-import { pickStored } from './stored-headers.ts'
+import { pickStored, type HeaderPair } from './stored-headers.ts'
 
 export interface Guard<Request> {
   readonly engine: Engine
@@ -45,7 +45,7 @@ export function createGuard<Request>(options: GuardOptions<Request>): Guard<Requ
   return new HttpGuard(resolveGuardOptions(options))
 }
 
-/** The gatekeeper's answers: they say nothing about the work, and change once the client is let in. */
+/** The gatekeeper's answers: they say nothing about the work, which was not let in. */
 const RELEASED_STATUS: ReadonlySet<number> = new Set([401, 403, 408, 425, 429])
 
 /** A wait that a client can keep when nothing better is known. */
@@ -194,12 +194,13 @@ class HttpGuard<Request> implements Guard<Request> {
       case 'ran':
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
+        return { kind: 'deliver', headers: expiryOf(outcome) }
       case 'doubted':
         return { kind: 'deliver', headers: [] }
       case 'replayed':
         return this.#replay(outcome.result, outcome.expiresAt)
       case 'in_progress':
-        return this.#busy(outcome.recordId, outcome.retryAfterMs)
+        return this.#busy(outcome)
       case 'pending':
         return this.#accepted(outcome.recordId, RETRY_SOON_MS)
       case 'unknown':
@@ -229,9 +230,13 @@ class HttpGuard<Request> implements Guard<Request> {
     return { kind: 'reply', reply: upgradeReply(replay, reply.schemaVersion) }
   }
 
-  #busy(recordId: string, leftMs: number): Answer {
-    if (this.#options.policy.whileInProgress === 'accepted') return this.#accepted(recordId, leftMs)
-    return this.#problem('key_in_progress', { retryAfterSeconds: retryAfterInProgress(leftMs) })
+  #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
+    const { recordId, retryAfterMs, expiresAt } = outcome
+    if (this.#options.policy.whileInProgress === 'accepted') {
+      return this.#accepted(recordId, retryAfterMs)
+    }
+    const retryAfterSeconds = retryAfterInProgress(retryAfterMs)
+    return this.#problem('key_in_progress', { retryAfterSeconds, expiresAt })
   }
 
   #accepted(recordId: string, leftMs: number): Answer {
@@ -277,6 +282,10 @@ class HttpGuard<Request> implements Guard<Request> {
 }
 
 const NO_BODY = new Uint8Array(0)
+
+function expiryOf({ expiresAt }: { readonly expiresAt: Date | undefined }): HeaderPair[] {
+  return expiresAt === undefined ? [] : [expiresHeader(expiresAt)]
+}
 
 /** Method and route; a path that is too long for a record is told apart by its hash. */
 function operationOf({ method, route }: HttpExchange): string {

@@ -82,15 +82,17 @@ describe('a claim', () => {
   it('does not take the key again when its own echo comes after its release', () => {
     const { record, lease } = held()
     const released = settled(record, release({ ...lease, attempt: 0 }, 'proven'))
-    expect(decideClaim(released, claimRequest(), NOW_MS)).toEqual({
-      outcome: { kind: 'in_progress', recordId: 'r1', leaseLeftMs: 0 },
-    })
+    const { outcome, write } = decideClaim(released, claimRequest(), NOW_MS)
+    expect(outcome).toMatchObject({ kind: 'in_progress', recordId: 'r1', leaseLeftMs: 0 })
+    expect(write).toBeUndefined()
     expect(decideClaim(released, another(), NOW_MS).outcome.kind).toBe('claimed')
   })
 
-  it('says how long the lease of the holder lasts', () => {
-    const { outcome } = decideClaim(held().record, another(), NOW_MS + 400)
-    expect(outcome).toEqual({ kind: 'in_progress', recordId: 'r1', leaseLeftMs: 600 })
+  it('says how long the lease of the holder lasts, and the record at least', () => {
+    const { record } = held()
+    const { outcome } = decideClaim(record, another(), NOW_MS + 400)
+    const expiresAt = new Date(record.expiresAtMs)
+    expect(outcome).toEqual({ kind: 'in_progress', recordId: 'r1', leaseLeftMs: 600, expiresAt })
   })
 
   it('makes a lapsed record unknown, once', () => {

@@ -51,6 +51,19 @@ describe('close', () => {
     expect(clock.pendingTimers).toBe(0)
   })
 
+  it('waits for work that has outlived its caller, and counts it', async () => {
+    const { engine, run, clock } = engineFixture({ maxRunMs: 1_000 })
+    const { work, end } = heldWork()
+    const running = run(work)
+    await clock.advanceAsync(1_000)
+    expect(await running).toMatchObject({ kind: 'unknown' })
+    expect(await engine.close({ graceMs: 0 })).toEqual({ abandoned: 1 })
+    const closing = engine.close()
+    end()
+    await clock.advanceAsync(1_000)
+    expect(await closing).toEqual({ abandoned: 0 })
+  })
+
   it('does not wait at all without a grace', async () => {
     const { engine, run, clock } = engineFixture()
     void run(heldWork().work)

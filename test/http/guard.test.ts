@@ -145,7 +145,7 @@ it('upgrades a reply of an earlier version, and leaves one of today alone', asyn
   expect([textOf(today.answer), seen]).toEqual(['{"total":5}', []])
   const later = await run(ok(''), guardWith({ upgradeReply, replyVersion: 2 }))
   expect([textOf(later.answer), seen]).toEqual(['{"amount":5}', [1]])
-  expect(replyOf(later.answer).headers).toContainEqual(['idempotent-replayed', 'true'])
+  expect(replyOf(later.answer).headers).toContainEqual(['Idempotent-Replayed', 'true'])
 })
 
 it('replays the headers that the route asks for besides the usual ones', async () => {
@@ -157,7 +157,7 @@ it('replays the headers that the route asks for besides the usual ones', async (
   ] as const
   await run(ok('', headers))
   const names = replyOf((await run(ok(''))).answer).headers.map(([name]) => name)
-  expect(names).toEqual(['x-payment-id', 'location', 'idempotent-replayed', 'idempotency-expires'])
+  expect(names).toEqual(['x-payment-id', 'location', 'Idempotent-Replayed', 'Idempotency-Expires'])
 })
 
 it('replays the verdict that was given on an unknown outcome', async () => {
@@ -215,7 +215,7 @@ it('publishes a later expiry where the handler asks for one', async () => {
   const answer = await guard.handle(request, exchangeOf(request), handler)
   expect(answer).toEqual({
     kind: 'deliver',
-    headers: [['idempotency-expires', 'Thu, 08 Jan 2026 00:00:00 GMT']],
+    headers: [['Idempotency-Expires', 'Thu, 08 Jan 2026 00:00:00 GMT']],
   })
 })
 

@@ -39,7 +39,7 @@ const BUGS: readonly PlantedBug[] = [
     file: 'src/core/execution.ts',
     find: 'const outcome = await this.#settle(settlement, undefined)\n    switch',
     replace:
-      'const outcome = { kind: "settled", expiresAt: new Date(0) } as SettleOutcome | NotRecorded\n' +
+      'const outcome = { kind: "settled", expiresAt: new Date(0) } as SettleOutcome\n' +
       '    void this.#settle(settlement, undefined)\n    switch',
     caughtBy: 'test/adapters',
   },
@@ -73,17 +73,21 @@ const BUGS: readonly PlantedBug[] = [
   },
 ]
 
-it.each(BUGS)('notices when $name', async (bug) => {
-  const copy = plant(bug)
-  try {
-    const { failed, output } = await runTests(copy, bug.caughtBy)
-    expect(failed, `nobody noticed that ${bug.name}:\n${output}`).toBe(true)
-    // A copy that cannot even start would fail as well, and prove nothing.
-    expect(output).toMatch(/\d+ failed/)
-  } finally {
-    rmSync(copy, { recursive: true, force: true })
-  }
-}, 120_000)
+it.each(BUGS)(
+  'notices when $name',
+  async (bug) => {
+    const copy = plant(bug)
+    try {
+      const { failed, output } = await runTests(copy, bug.caughtBy)
+      expect(failed, `nobody noticed that ${bug.name}:\n${output}`).toBe(true)
+      // A copy that cannot even start would fail as well, and prove nothing.
+      expect(output).toMatch(/\d+ failed/)
+    } finally {
+      rmSync(copy, { recursive: true, force: true })
+    }
+  },
+  120_000,
+)
 
 function plant({ file, find, replace }: PlantedBug): string {
   const root = join(import.meta.dirname, '..', '..')
@@ -95,7 +99,10 @@ function plant({ file, find, replace }: PlantedBug): string {
   const path = join(copy, file)
   const source = readFileSync(path, 'utf8')
   expect(source.split(find), `the patch fits ${file} exactly once`).toHaveLength(2)
-  writeFileSync(path, source.replace(find, () => replace))
+  writeFileSync(
+    path,
+    source.replace(find, () => replace),
+  )
   return copy
 }
 

@@ -89,7 +89,7 @@ export class RecordTable {
     return changes === 1
   }
 
-  /** `false`: the lease is not the one that is held, or must be kept longer. Nothing was written. */
+  /** `false`: nothing was written; the lease is not held, or its record must be kept longer. */
   completeHeld(
     { identity, token, attempt }: Lease,
     { result, nowMs, expiresAtMs }: { result: Uint8Array; nowMs: number; expiresAtMs: number },
