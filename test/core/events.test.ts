@@ -157,7 +157,6 @@ describe('a listener', () => {
     [
       'throws something that is no error',
       () => {
-        // oxlint-disable-next-line typescript/only-throw-error -- Listeners may throw anything.
         throw Object.create(null)
       },
     ],

@@ -72,7 +72,7 @@ export async function send(
     policy,
   }
   const run = node.engine
-    .run(request, (context) => work(world, node, behaviour, rerun, context))
+    .run(request, (context) => work(node, context, { behaviour, rerun }))
     .catch(() => undefined)
   // A client does not wait for ever; the request it leaves behind goes on.
   const givenUp = sleep(world.clock, TIMES.maxRunMs * 2).then(() => undefined)
@@ -80,12 +80,11 @@ export async function send(
 }
 
 async function work(
-  world: World,
   node: SimNode,
-  behaviour: Behaviour,
-  rerun: boolean,
   context: RunContext,
+  { behaviour, rerun }: { readonly behaviour: Behaviour; readonly rerun: boolean },
 ): Promise<Uint8Array> {
+  const { world } = node
   await node.turn('enters the handler')
   if (behaviour === 'fails_clean') throw new Error('card declined')
   if (behaviour === 'not_executed') {

@@ -63,7 +63,7 @@ async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise
 }
 
 async function runOne(scheduler: Scheduler): Promise<void> {
-  if (scheduler.count() > 0) await scheduler.waitOne()
+  if (scheduler.count() > 0) await scheduler.waitNext(1)
   await flush()
 }
 
