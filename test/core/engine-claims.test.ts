@@ -124,6 +124,18 @@ describe('a claim whose answer is lost', () => {
     expect(await other).toMatchObject({ kind: 'ran' })
   })
 
+  it('is one of ten thousand at the most that are looked after', async () => {
+    const { run, store, clock } = engineFixture()
+    store.always('claim', 'fail')
+    for (let round = 0; round < 2; round++) {
+      const keys = Array.from({ length: 6_000 }, (_, n) => `${round}:${n}`)
+      await Promise.all(keys.map((key) => run(() => bytes('x'), { key }).catch(() => undefined)))
+    }
+    await clock.advanceAsync(0)
+    // Each that found nothing to release sleeps before it looks again.
+    expect(clock.pendingTimers).toBe(10_000)
+  })
+
   it('makes room for results: releases have a queue of their own', async () => {
     const fixture = engineFixture()
     const { run, store, clock } = fixture

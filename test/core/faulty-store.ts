@@ -58,7 +58,7 @@ export class FaultyStore implements Store {
 
   /** What the calls were given, in order. */
   asked(call: Call): unknown[] {
-    return this.#asked.get(call) ?? []
+    return [...(this.#asked.get(call) ?? [])]
   }
 
   claim: Store['claim'] = (requests) =>
@@ -108,7 +108,7 @@ export class FaultyStore implements Store {
   }
 
   async #meet<Answer>(call: Call, request: unknown, act: () => Promise<Answer>): Promise<Answer> {
-    this.#asked.set(call, [...this.asked(call), request])
+    this.#remember(call, request)
     const fate = this.#next.get(call)?.shift() ?? this.#always.get(call) ?? 'ok'
     if (fate instanceof Error) throw fate
     if (fate === 'fail') throw new Error(`${call} failed`)
@@ -120,6 +120,12 @@ export class FaultyStore implements Store {
     if (fate === 'lose') throw new Error(`the answer to ${call} was lost`)
     if (fate === 'swallow' || (typeof fate === 'object' && 'swallowAfterMs' in fate)) return never()
     return answer
+  }
+
+  #remember(call: Call, request: unknown): void {
+    const asked = this.#asked.get(call)
+    if (asked === undefined) this.#asked.set(call, [request])
+    else asked.push(request)
   }
 }
 

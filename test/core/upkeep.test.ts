@@ -131,15 +131,25 @@ describe('upkeep', () => {
   })
 
   it('starts no further batch once the engine is closed', async () => {
-    const { engine, clock, store } = engineFixture({ reapEveryMs: HOUR_MS })
-    let calls = 0
-    store.reap = async () => {
-      calls++
+    const { engine, clock, store } = engineFixture({ sweepEveryMs: 60_000, reapEveryMs: 60_000 })
+    const swept: SweptRecord = { identity: 'i', recordId: 'r', ...SCOPE, attempt: 1, to: 'unknown' }
+    const calls: string[] = []
+    store.sweep = async () => {
+      calls.push('sweep')
       await engine.close()
+      return Array.from({ length: 1_000 }, () => swept)
+    }
+    store.reap = async () => {
+      calls.push('reap')
       return { removed: 1_000, expired: 0 }
     }
-    await clock.advanceAsync(HOUR_MS)
-    expect(calls).toBe(1)
+    const reap = engine.reap()
+    await clock.advanceAsync(60_000)
+    await reap
+    expect(calls.filter((call) => call === 'sweep')).toHaveLength(1)
+    calls.length = 0
+    await engine.reap()
+    expect(calls).toEqual(['reap'])
   })
 })
 
