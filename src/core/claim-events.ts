@@ -22,15 +22,18 @@ export function claimEvents(subject: EventSubject, outcome: ClaimOutcome): Engin
     case 'expired':
       return [{ kind: 'reserve_expired', ...subject }]
     case 'unknown':
-      return unknownEvents(subject, outcome.lapsed)
+      return unknownEvents(subject, outcome)
   }
 }
 
-function unknownEvents(subject: EventSubject, lapsed: boolean): EngineEvent[] {
+function unknownEvents(
+  subject: EventSubject,
+  { attempt, lapsed }: Extract<ClaimOutcome, { kind: 'unknown' }>,
+): EngineEvent[] {
   const met = { kind: 'reserve_unknown', ...subject } as const
   if (!lapsed) return [met]
   return [
-    { kind: 'zombie_key', ...subject, attempt: 0, to: 'unknown' },
+    { kind: 'zombie_key', ...subject, attempt, to: 'unknown' },
     { kind: 'reconcile_scheduled', ...subject, errorCode: 'lease_lapsed' },
     met,
   ]

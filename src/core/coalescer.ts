@@ -1,6 +1,6 @@
 import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
-import { StoreFailedError, hasCode } from './errors.ts'
+import { StoreFailedError, isRejected } from './errors.ts'
 
 export interface CoalescerOptions<Request, Outcome> {
   readonly clock: Clock
@@ -149,8 +149,4 @@ export class Coalescer<Request, Outcome> {
     const { store, call } = this.#options
     return new StoreFailedError({ store, operation: call, failure, cause })
   }
-}
-
-function isRejected(error: unknown): boolean {
-  return hasCode(error, 'STORE_FAILED') && 'failure' in error && error.failure === 'rejected'
 }

@@ -289,7 +289,8 @@ function inProgress(record: StoredRecord, leaseLeftMs: number): ClaimOutcome {
 
 function unknownOutcome(record: StoredRecord, nowMs: number, lapsed: boolean): ClaimOutcome {
   const reconcileInMs = Math.max(0, (record.reconcileAtMs ?? nowMs) - nowMs)
-  return { kind: 'unknown', recordId: record.recordId, reconcileInMs, lapsed }
+  const { recordId, attempt } = record
+  return { kind: 'unknown', recordId, attempt, reconcileInMs, lapsed }
 }
 
 function fresh(request: ClaimRequest, nowMs: number): StoredRecord {

@@ -96,7 +96,8 @@ export interface Engine {
 
   /**
    * Runs `work` at most once per key and gives its result to every retry. An error of the work is
-   * thrown on, after its record was settled; `STORE_FAILED` means that the work did not run.
+   * thrown on, after its record was settled. `STORE_FAILED` means that the work did not run, unless
+   * the work itself has thrown it (from its transaction).
    */
   run(request: RunRequest, work: Work): Promise<RunOutcome>
 

@@ -137,6 +137,11 @@ export function hasCode<Code extends ErrorCode>(
   return isOncekeyError(error) && error.code === code
 }
 
+/** The store was reached and cannot take what it was given; nothing of it was written. */
+export function isRejected(error: unknown): boolean {
+  return hasCode(error, 'STORE_FAILED') && 'failure' in error && error.failure === 'rejected'
+}
+
 function why(cause: unknown): string {
   return cause instanceof Error ? `: ${cause.message}` : ''
 }

@@ -1,5 +1,5 @@
 import type { Clock } from './clock.ts'
-import { InvalidOptionsError, OutcomeNotRecordedError } from './errors.ts'
+import { InvalidOptionsError, OutcomeNotRecordedError, isRejected } from './errors.ts'
 import type { EventListener, EventSubject } from './events.ts'
 import { errorCodeOf, judgeFailure, type Failure, type FailureVerdict } from './failure.ts'
 import { HeldLease } from './held-lease.ts'
@@ -269,6 +269,8 @@ export class Execution {
       case 'fenced':
         return this.#whatTheRecordSays()
       case 'not_recorded':
+        if (isRejected(outcome.cause))
+          await this.#settle(this.#doubtAs('result_rejected'), undefined)
         // Never the unrecorded result: its caller would take it for done.
         throw new OutcomeNotRecordedError(recordId, outcome.cause)
     }
@@ -368,9 +370,10 @@ export class Execution {
   }
 
   /**
-   * After a commit without an answer: a doubt that takes hold proves that there was no commit and
-   * fences a late one. A release would prove the same, but would free the key while the work may
-   * still begin an outside effect.
+   * After a commit without an answer: a doubt that takes hold proves that there was no commit
+   * before it. (One that comes after it completes the record, unless the key was claimed again by
+   * then: once in either case.) A release would prove the same, but would free the key while the
+   * work may still begin an outside effect.
    */
   async #probe(): Promise<SettleOutcome | undefined> {
     const { settler } = this.#parts

@@ -32,7 +32,7 @@ export interface PolicyOptions {
   maxRunMs?: number
 
   /**
-   * How many attempts may fall silent one after the other before a `rerun` or `resume` gives up
+   * How many attempts of one record may fall silent before a `rerun` or `resume` gives up
    * and the record becomes `unknown`: a request that kills its process must stop somewhere.
    *
    * @default 5

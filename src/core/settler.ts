@@ -1,4 +1,5 @@
 import { sleep, type Clock } from './clock.ts'
+import { isRejected } from './errors.ts'
 import type { StorePort } from './store-port.ts'
 import type { SettleOutcome, Settlement } from './store.ts'
 
@@ -115,6 +116,8 @@ export class Settler {
         // Reported by the port as a store error; repeating is safe, the store knows its tokens.
         task.cause = cause
       }
+      // The store was there and refused: it will not take the same bytes later either.
+      if (isRejected(task.cause)) return undefined
       const leftMs = deadlineMs - this.#clock.monotonicMs()
       if (leftMs <= 0 || this.#stopped.signal.aborted) return undefined
       await sleep(this.#clock, Math.min(pauseMs, leftMs), this.#stopped.signal)

@@ -120,6 +120,8 @@ export type ClaimOutcome =
   | {
       readonly kind: 'unknown'
       readonly recordId: string
+      /** The attempt whose outcome is unknown. */
+      readonly attempt: number
       readonly reconcileInMs: number
       /** This very claim found the lease lapsed and moved the record to `unknown`. */
       readonly lapsed: boolean

@@ -98,7 +98,7 @@ describe('a claim', () => {
   it('makes a lapsed record unknown, once', () => {
     const { record } = held()
     const first = decideClaim(record, another(), NOW_MS + 1_000)
-    const unknown = { kind: 'unknown', recordId: 'r1', reconcileInMs: 0 }
+    const unknown = { kind: 'unknown', recordId: 'r1', attempt: 1, reconcileInMs: 0 }
     expect(first.outcome).toEqual({ ...unknown, lapsed: true })
     expect(first.write).toMatchObject({ state: 'unknown', errorCode: LAPSED, token: 'token 1' })
     const second = decideClaim(first.write, another(), NOW_MS + 1_000)

@@ -184,6 +184,24 @@ describe('the background', () => {
   })
 })
 
+describe('a result that the store refuses', () => {
+  it('is not tried again: the outcome is unknown, and somebody has to look', async () => {
+    const { store, clock, run, state, record } = engineFixture()
+    const cause = new Error('too large')
+    store.next(
+      'settle',
+      new StoreFailedError({ store: 'faulty', operation: 'settle', failure: 'rejected', cause }),
+    )
+    await expect(run(() => bytes('too much'))).rejects.toMatchObject({
+      code: 'OUTCOME_NOT_RECORDED',
+    })
+    expect(store.asked('settle')).toHaveLength(2)
+    expect(await state()).toBe('unknown')
+    expect(await record()).toMatchObject({ errorCode: 'result_rejected' })
+    expect(clock.pendingTimers).toBe(0)
+  })
+})
+
 describe('a settlement that finds the record moved on', () => {
   it('is reported with the error of the work', async () => {
     const fixture = engineFixture({ onLapse: 'rerun' })

@@ -1,7 +1,7 @@
 /** One simulated run: a plan, carried out, healed, and judged. */
 import type { Scheduler } from 'fast-check'
 import { identityOf } from '../../src/core/identity.ts'
-import { runClient, send, type Answered, type ClientPlan } from './client.ts'
+import { mayRerun, runClient, send, type Answered, type ClientPlan } from './client.ts'
 import { TIMES, World, type Fate } from './world.ts'
 
 export type Step =
@@ -121,10 +121,10 @@ async function judge(
 
 function judgeRetryable(
   world: World,
-  records: readonly { recordId: string; onLapse: string; errorCode: string | undefined }[],
+  records: readonly { readonly recordId: string; readonly key: string }[],
 ): void {
-  for (const { recordId, onLapse } of records) {
-    if (onLapse === 'unknown' && world.effectsOf(recordId).length > 0) {
+  for (const { recordId, key } of records) {
+    if (!mayRerun(Number(key.slice(1))) && world.effectsOf(recordId).length > 0) {
       world.violate(`record ${recordId} may be retried although it had an effect`)
     }
   }

@@ -22,5 +22,5 @@ it('keeps its promises in any order of events, under any store fault, stall or c
       cause: result.errorInstance,
     })
   }
-  expect(result.numRuns).toBe(RUNS)
+  if (PATH === undefined) expect(result.numRuns).toBe(RUNS)
 }, 300_000)

@@ -63,7 +63,8 @@ class MemoryStore implements Store {
     const nowMs = this.#clock.nowMs()
     return requests.map((request) => {
       const decision = decideClaim(this.#records.get(request.identity), request, nowMs)
-      return this.#apply(decision.write, decision.outcome)
+      const outcome = this.#apply(decision.write, decision.outcome)
+      return outcome.kind === 'completed' ? { ...outcome, result: outcome.result.slice() } : outcome
     })
   }
 
@@ -118,7 +119,7 @@ class MemoryStore implements Store {
 
   async read(ref: RecordRef): Promise<RecordView | undefined> {
     const record = this.#find(ref)
-    return record && toView(record)
+    return record && toCopy(record)
   }
 
   async list({ state, limit }: ListQuery): Promise<RecordView[]> {
@@ -128,7 +129,7 @@ class MemoryStore implements Store {
         state === 'completed' ? a.expiresAtMs - b.expiresAtMs : a.lastRunAtMs - b.lastRunAtMs,
       )
       .slice(0, limit)
-      .map(toView)
+      .map(toCopy)
   }
 
   #find(ref: RecordRef): StoredRecord | undefined {
@@ -143,6 +144,10 @@ class MemoryStore implements Store {
     if (write !== undefined) this.#records.set(write.identity, write)
     return outcome
   }
+}
+
+function toCopy(record: StoredRecord): RecordView {
+  return { ...toView(record), result: record.result?.slice() }
 }
 
 /** The caller may reuse its buffer; a stored result may not change under it. */

@@ -25,6 +25,17 @@ const MIB = 1024 * 1024
 
 export const claimCases: readonly StoreCase[] = [
   {
+    name: 'takes nothing for the echo of a claim that was released unanswered',
+    async run({ store }) {
+      const request = claimRequest()
+      const { lease } = ofKind(await claim(store, request), 'claimed')
+      await settle(store, releaseOf({ ...lease, attempt: 0 }))
+      ofKind(await claim(store, request), 'in_progress')
+      assert.equal((await viewOf(store, lease))?.state, 'failed_retryable')
+      ofKind(await claim(store, claimRequest()), 'claimed')
+    },
+  },
+  {
     name: 'gives a free key to exactly one of many racing claims',
     async run({ store }) {
       const outcomes = await race(20, () => claim(store))
