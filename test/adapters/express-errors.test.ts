@@ -186,6 +186,21 @@ describe.each(EXPRESSES)('%s: an error', (_name, express) => {
     expect(runs()).toBe(1)
   })
 
+  it('says more than the status that the application gives it', async () => {
+    const own: ErrorRequestHandler = (_error, _req, res, _next) => {
+      res.status(422).json({ sorry: true })
+    }
+    const mount = (app: Express) => {
+      app.use(idempotencyErrors(), own)
+    }
+    const harmless = await setup(express, thrown(new NotExecutedError()), { mount })
+    expect((await harmless.send({ key: 'k' })).status).toBe(422)
+    expect(await harmless.record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    const doubtful = await setup(express, thrown(new OutcomeUnknownError()), { mount })
+    expect((await doubtful.send({ key: 'k' })).status).toBe(422)
+    expect(await doubtful.record()).toMatchObject({ state: 'unknown' })
+  })
+
   it('of a 5xx reply follows onError', async () => {
     const replies500: Handler = (_req, res) => res.status(500).json({ run: 1 })
     const stored = await setup(express, replies500, { guard: { onError: 'store' } })
@@ -315,14 +330,19 @@ describe.each(EXPRESSES)('%s: idempotencyErrors() is found', (_name, express) =>
     const app = express()
     mount(
       app,
-      () => {
-        throw new NotExecutedError()
+      (req, res) => {
+        if (req.query['throws'] !== undefined) throw new NotExecutedError()
+        res.sendStatus(500)
       },
       guard,
     )
     const { send } = await serve(app)
-    expect((await send({ key: 'k' })).status).toBe(500)
-    const [record] = await guard.engine.list({ state: 'failed_retryable' })
-    expect(record).toMatchObject({ proof: 'proven', errorCode: 'NOT_EXECUTED' })
+    expect((await send({ key: 'k', path: '/?throws' })).status).toBe(500)
+    const [proven] = await guard.engine.list({ state: 'failed_retryable' })
+    expect(proven).toMatchObject({ proof: 'proven', errorCode: 'NOT_EXECUTED' })
+    // Without an error: there was none to be seen, and it would have been seen.
+    await send({ key: 'plain' })
+    expect(await guard.engine.list({ state: 'unknown' })).toEqual([])
+    expect(await guard.engine.list({ state: 'failed_retryable' })).toHaveLength(2)
   })
 })

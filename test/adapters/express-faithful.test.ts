@@ -77,6 +77,17 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
     res.write('dGhyZWU=', 'base64')
     res.end(' four')
   },
+  'pieces in a buffer that is used again': async (_req, res) => {
+    const buffer = Buffer.alloc(4)
+    for (const piece of ['one ', 'two ', 'last']) {
+      buffer.write(piece)
+      await new Promise<void>((resolve) => {
+        res.write(buffer, () => resolve())
+      })
+    }
+    buffer.fill(0)
+    res.end()
+  },
   'pieces over several turns': async (_req, res) => {
     for (const piece of ['a', 'b', 'c']) {
       res.write(piece)

@@ -212,6 +212,30 @@ describe.each(EXPRESSES)('%s: a transaction', (_name, express) => {
     expect(runs()).toBe(1)
   })
 
+  // The first fails after it has replied. While the guard looks at what stands, there is another
+  // reply already, and the transaction that it belongs to is about to fail as well.
+  it('that fails like the one before it leaves the last word to the handler', async () => {
+    const { send, amounts, runs } = await setup(express, async (req, res) => {
+      const pay = (amount: number) => {
+        res.status(200 + amount).json({ amount })
+        return req.idempotency!.transaction<SqliteTransaction>(async (tx) => {
+          insert(tx, amount)
+          await turns(2)
+          throw new Error('serialization failure')
+        })
+      }
+      await pay(1)
+        .catch(() => pay(2))
+        .catch(() => res.status(402).json({ declined: true }))
+    })
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k' })
+      expect([reply.status, json(reply)]).toEqual([402, { declined: true }])
+    }
+    expect(amounts()).toEqual([])
+    expect(runs()).toBe(1)
+  })
+
   it('that comes after the reply has left is told that it is too late', async () => {
     const caughtErrors: unknown[] = []
     const { send, amounts } = await setup(express, async (req, res) => {

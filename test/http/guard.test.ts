@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
 import type {
   Answer,
   ExchangeBody,
@@ -224,6 +225,15 @@ it('hands on the error of a handler that will not reply', async () => {
   const error = new Error('socket destroyed')
   expect((await run(error)).answer).toEqual({ kind: 'error', error })
   expect(await engine.list({ state: 'failed_retryable' })).toHaveLength(1)
+})
+
+it('takes an error of the store for the handler’s own once it was entered', async () => {
+  const cause = new Error('connection refused')
+  const error = new StoreFailedError({ store: 'orders', operation: 'insert', cause })
+  const { run } = setup({ storeFailure: 'open' })
+  const { answer, entered } = await run(error)
+  expect(answer).toEqual({ kind: 'error', error })
+  expect(entered).toBe(1)
 })
 
 it.each([
