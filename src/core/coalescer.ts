@@ -10,6 +10,8 @@ export interface CoalescerOptions<Request, Outcome> {
   readonly flush: (requests: readonly Request[]) => Promise<Outcome[]>
   readonly bytesOf: (request: Request) => number
   readonly limits: CoalescerLimits
+  /** Hears why a request failed, once for each. */
+  readonly onFailure?: (error: unknown) => void
 }
 
 /** Everything here is bounded, so that a slow store makes callers fail, not memory grow. */
@@ -53,7 +55,9 @@ export class Coalescer<Request, Outcome> {
     const { clock, limits } = this.#options
     if (this.#waiting.length >= limits.waitingMax) {
       const cause = new Error(`${limits.waitingMax} requests are already waiting`)
-      return Promise.reject(this.#failed('overloaded', cause))
+      const error = this.#failed('overloaded', cause)
+      this.#options.onFailure?.(error)
+      return Promise.reject(error)
     }
     return new Promise((resolve, reject) => {
       this.#waiting.push({ request, sinceMs: clock.monotonicMs(), resolve, reject })
@@ -83,9 +87,8 @@ export class Coalescer<Request, Outcome> {
     let taken = 0
     for (const entry of this.#waiting) {
       if (entry.sinceMs < oldestMs) {
-        entry.reject(
-          this.#failed('overloaded', new Error(`not sent within ${limits.timeoutMs} ms`)),
-        )
+        const cause = new Error(`not sent within ${limits.timeoutMs} ms`)
+        this.#refuse(entry, this.#failed('overloaded', cause))
       } else {
         bytes += bytesOf(entry.request)
         const full = batch.length === limits.rowsMax || bytes > limits.bytesMax
@@ -106,7 +109,7 @@ export class Coalescer<Request, Outcome> {
       if (batch.length > 1 && isRejected(error)) {
         await this.#flushSingly(batch)
       } else {
-        for (const entry of batch) entry.reject(error)
+        for (const entry of batch) this.#refuse(entry, error)
       }
     } finally {
       this.#flushes--
@@ -123,11 +126,12 @@ export class Coalescer<Request, Outcome> {
       try {
         await this.#send([entry])
       } catch (error) {
-        entry.reject(error)
+        this.#refuse(entry, error)
         if (isRejected(error)) continue
         // The batch wrote nothing and these were not sent again.
-        for (const unsent of batch.slice(index + 1))
-          unsent.reject(this.#failed('overloaded', error))
+        for (const unsent of batch.slice(index + 1)) {
+          this.#refuse(unsent, this.#failed('overloaded', error))
+        }
         return
       }
     }
@@ -143,6 +147,11 @@ export class Coalescer<Request, Outcome> {
       throw this.#failed('unavailable', cause)
     }
     for (const [index, entry] of batch.entries()) entry.resolve(outcomes[index]!)
+  }
+
+  #refuse(entry: Entry<Request, Outcome>, error: unknown): void {
+    this.#options.onFailure?.(error)
+    entry.reject(error)
   }
 
   #failed(failure: StoreFailedError['failure'], cause: unknown): StoreFailedError {

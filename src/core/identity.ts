@@ -1,4 +1,4 @@
-import { createHash, randomFillSync } from 'node:crypto'
+import { createHash, hash, randomFillSync } from 'node:crypto'
 import { InvalidRequestError } from './errors.ts'
 
 /** Whose key it is, and for what. Two callers in one scope share its keys. */
@@ -51,10 +51,8 @@ function checkText(name: string, value: unknown, lengthMax: number): void {
  * chance collision impossible in practice, and the hash may be logged where the key may not.
  */
 export function identityOf({ tenant, operation }: Scope, key: string): string {
-  return createHash('sha256')
-    .update(`${tenant.length}:${tenant}${operation.length}:${operation}${key.length}:${key}`)
-    .digest('hex')
-    .slice(0, 32)
+  const parts = `${tenant.length}:${tenant}${operation.length}:${operation}${key.length}:${key}`
+  return hash('sha256', parts, 'hex').slice(0, 32)
 }
 
 /** Stable over all attempts of one record, and short enough for every provider seen (64). */

@@ -39,9 +39,11 @@ export class StorePort {
     this.#clock = clock
     this.#timeoutMs = limits.timeoutMs
     const shared = { clock, limits, store: store.name }
+    const report = (call: string) => (error: unknown) => this.#report(call, error)
     this.#claims = new Coalescer({
       ...shared,
       call: 'claim',
+      onFailure: report('claim'),
       flush: (requests) => store.claim(requests),
       bytesOf: (request) =>
         ROW_BYTES + request.key.length + request.tenant.length + request.operation.length,
@@ -49,6 +51,7 @@ export class StorePort {
     const settlements = {
       ...shared,
       call: 'settle',
+      onFailure: report('settle'),
       flush: (batch: readonly Settlement[]) => store.settle(batch),
       bytesOf: (settlement: Settlement) =>
         ROW_BYTES + (settlement.kind === 'complete' ? settlement.result.byteLength : 0),
@@ -58,41 +61,42 @@ export class StorePort {
     this.#renewals = new Coalescer({
       ...shared,
       call: 'renew',
+      onFailure: report('renew'),
       flush: (renewals) => store.renew(renewals),
       bytesOf: () => ROW_BYTES,
     })
   }
 
   claim(request: ClaimRequest): Promise<ClaimOutcome> {
-    return this.#reporting('claim', this.#claims.add(request))
+    return this.#claims.add(request)
   }
 
   settle(settlement: Settlement): Promise<SettleOutcome> {
-    return this.#reporting('settle', this.#settlements.add(settlement))
+    return this.#settlements.add(settlement)
   }
 
   /** Releases a claim whose answer never came. */
   releaseLost(settlement: Settlement): Promise<SettleOutcome> {
-    return this.#reporting('settle', this.#releases.add(settlement))
+    return this.#releases.add(settlement)
   }
 
   renew(renewal: Renewal): Promise<boolean> {
-    return this.#reporting('renew', this.#renewals.add(renewal))
+    return this.#renewals.add(renewal)
   }
 
   /** A call that needs no batch: given up in time, and its failure reported, like the others. */
-  ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+  async ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
     const details = { store: this.#store, call, timeoutMs: this.#timeoutMs }
-    return this.#reporting(call, answerWithin(this.#clock, details, ask))
-  }
-
-  async #reporting<Outcome>(call: string, answer: Promise<Outcome>): Promise<Outcome> {
     try {
-      return await answer
+      return await answerWithin(this.#clock, details, ask)
     } catch (error) {
-      this.#emit({ kind: 'store_error', store: this.#store, call, error })
+      this.#report(call, error)
       throw error
     }
+  }
+
+  #report(call: string, error: unknown): void {
+    this.#emit({ kind: 'store_error', store: this.#store, call, error })
   }
 }
 

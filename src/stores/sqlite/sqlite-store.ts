@@ -85,19 +85,20 @@ class FileStore implements SqliteStore {
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
     const seen = await this.#read('claim', (nowMs) => {
       const records = this.#committed.findAll(requests.map(({ identity }) => identity))
-      return requests.map((request, n) => ({
-        isFree: records[n] === undefined,
-        ...decideClaim(records[n], request, nowMs),
-      }))
+      return records.map((record, n) => record && decideClaim(record, requests[n]!, nowMs))
     })
-    if (seen.every(({ write }) => write === undefined)) return seen.map(({ outcome }) => outcome)
+    const answers = seen.flatMap((decision) =>
+      decision === undefined || decision.write !== undefined ? [] : [decision.outcome],
+    )
+    if (answers.length === requests.length) return answers
 
     return this.#write('claim', (nowMs) =>
       requests.map((request, n) => {
-        const { isFree, write, outcome } = seen[n]!
+        const decision = seen[n]
+        if (decision === undefined) return this.#take(request, { isFree: true, nowMs })
         // What is answered without a write stays true: it was so when it was read.
-        if (write === undefined) return outcome
-        return this.#take(request, { isFree, nowMs })
+        if (decision.write === undefined) return decision.outcome
+        return this.#take(request, { isFree: false, nowMs })
       }),
     )
   }
