@@ -17,27 +17,76 @@ export function idempotencyErrors(): ErrorRequestHandler {
 
 interface Layer {
   readonly handle?: unknown
+  readonly route?: { readonly stack?: unknown }
 }
 
-/** Routers in routers in routers: beyond this depth nobody mounts an error handler. */
+/** Routers in routers in routers: beyond this depth nobody mounts anything. */
 const DEPTH_MAX = 10
 
-/** Whether `idempotencyErrors()` is mounted on the app, or on one that it is mounted on. */
-export function seesErrors(app: Application): boolean {
-  let current: unknown = app
-  for (let depth = 0; depth < DEPTH_MAX && current !== undefined; depth++) {
-    if (hasMark(stackOf(current), 0)) return true
-    current = (current as { parent?: unknown }).parent
-  }
-  return false
+/**
+ * Whether `idempotencyErrors()` is the first error handler that an error behind `guard` meets:
+ * one that comes after another sees only what that one lets through. If the guard is mounted in
+ * several places, that must hold for all of them.
+ */
+export function seesErrors(app: Application, guard: unknown): boolean {
+  const apps = [app, ...parentsOf(app)].map((one) => stackOf(one))
+  // The handler may be in an app that is mounted behind the guard.
+  const at = apps.findIndex((stack) => placesOf(stack, guard, 0).length > 0)
+  if (at === -1) return false
+  const places = placesOf(apps[at]!, guard, 0)
+  const [within, around] = [apps.slice(0, at), apps.slice(at + 1)]
+  return places.every((place) => isOurs(firstHandler([...within, ...place, ...around])))
 }
 
-function hasMark(stack: readonly Layer[], depth: number): boolean {
-  if (depth > DEPTH_MAX) return false
-  return stack.some(({ handle }) => {
-    if (typeof handle !== 'function') return false
-    return MARK in handle || hasMark(stackOf(handle), depth + 1)
+/** The layers behind the guard in its own stack, then those in the stacks around it. */
+type Place = readonly (readonly Layer[])[]
+
+function placesOf(stack: readonly Layer[], guard: unknown, depth: number): Place[] {
+  if (depth > DEPTH_MAX) return []
+  return stack.flatMap((layer, index): Place[] => {
+    const behind = stack.slice(index + 1)
+    if (layer.handle !== guard) {
+      const inside = placesOf(nestedOf(layer), guard, depth + 1)
+      return inside.map((place) => [...place, behind])
+    }
+    // A router behind the guard is entered by its requests, and its own handlers come first.
+    return [...stacksIn(behind, depth).map((inner) => [inner]), [behind]]
   })
+}
+
+/** The stacks of all routers in `stack` that handle errors themselves. */
+function stacksIn(stack: readonly Layer[], depth: number): (readonly Layer[])[] {
+  if (depth > DEPTH_MAX) return []
+  return stack
+    .map((layer) => nestedOf(layer))
+    .flatMap((nested) => [nested, ...stacksIn(nested, depth + 1)])
+    .filter((nested) => firstHandler([nested]) !== undefined)
+}
+
+/** An app that this one is mounted on hears of errors after it; where exactly cannot be seen. */
+function parentsOf(app: unknown): unknown[] {
+  const parents: unknown[] = []
+  let current = (app as { parent?: unknown }).parent
+  for (let depth = 0; depth < DEPTH_MAX && current !== undefined; depth++) {
+    parents.push(current)
+    current = (current as { parent?: unknown }).parent
+  }
+  return parents
+}
+
+/** In Express, what takes four arguments handles errors, and nothing else does. */
+function firstHandler(place: Place): unknown {
+  const layers = place.flat()
+  return layers.find(({ handle }) => typeof handle === 'function' && handle.length === 4)?.handle
+}
+
+function isOurs(handler: unknown): boolean {
+  return typeof handler === 'function' && MARK in handler
+}
+
+function nestedOf(layer: Layer): readonly Layer[] {
+  if (layer.route !== undefined) return stackOf(layer.route)
+  return typeof layer.handle === 'function' ? stackOf(layer.handle) : []
 }
 
 /** Express 4 keeps its router in `_router` (its `router` throws); Express 5 in `router`. */

@@ -57,7 +57,8 @@ export function idempotency(options: ExpressOptions): IdempotencyMiddleware {
   function idempotency(req: Request, res: Response, next: NextFunction): void {
     if (!guard.protects(req.method)) return next()
     if (req.idempotency !== undefined) return next(mountedTwice())
-    const handler = new ExpressHandler(req, res, next)
+    const sees = () => seesErrors(req.app, idempotency)
+    const handler = new ExpressHandler(req, res, { next, sees })
     guard
       .handle(req, toExchange(req, handler), handler)
       .then((answer) => handler.act(answer))
@@ -96,13 +97,19 @@ class ExpressHandler implements HeldHandler {
   readonly #req: Request
   readonly #res: Response
   readonly #next: NextFunction
+  readonly #sees: () => boolean
   #held: HeldResponse | undefined
   #heldRequest: HeldRequest | undefined
 
-  constructor(req: Request, res: Response, next: NextFunction) {
+  constructor(
+    req: Request,
+    res: Response,
+    { next, sees }: { readonly next: NextFunction; readonly sees: () => boolean },
+  ) {
     this.#req = req
     this.#res = res
     this.#next = next
+    this.#sees = sees
   }
 
   /** The whole body, which stays readable for as long as this request is ours. */
@@ -137,11 +144,12 @@ class ExpressHandler implements HeldHandler {
   }
 
   seesErrors(): boolean {
-    if (seesErrors(this.#req.app)) return true
+    if (this.#sees()) return true
     warnOnce(
-      'a protected Express route replied with a 5xx, but idempotencyErrors() is not mounted, so ' +
-        'it cannot be seen whether an outside call was lost: the outcome counts as unknown. Add ' +
-        'app.use(idempotencyErrors()) behind your routes, before other error handlers',
+      'a protected Express route replied with a 5xx, but idempotencyErrors() is not the first ' +
+        'error handler behind it, so it cannot be seen whether an outside call was lost: the ' +
+        'outcome counts as unknown. Add app.use(idempotencyErrors()) behind your routes, before ' +
+        'other error handlers (in a router that has some: there too)',
     )
     return false
   }

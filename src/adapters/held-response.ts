@@ -82,7 +82,8 @@ export class HeldResponse {
   }
 
   produced(): Produced | undefined {
-    const { statusCode: status } = this.#res
+    // Express takes a status as text too.
+    const status = Number(this.#res.statusCode)
     const headers = (): HeaderPair[] => pairs(this.#scratch ?? this.#res)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
@@ -338,7 +339,7 @@ export class HeldResponse {
     const hasReason = typeof rest[0] === 'string'
     checkHead(status, hasReason ? rest[0] : res.statusMessage)
     const headers = hasReason ? rest[1] : (rest[1] ?? rest[0])
-    res.statusCode = status
+    res.statusCode = Number(status)
     if (hasReason) res.statusMessage = rest[0] as string
     this.#setHeaders(headersOf(headers), Array.isArray(headers))
     this.#headWritten = true

@@ -1,5 +1,14 @@
 import { claimEvents } from './claim-events.ts'
 import { systemClock, type Clock } from './clock.ts'
+import type {
+  CloseReport,
+  Engine,
+  EngineOptions,
+  ResolveResult,
+  ResolveTarget,
+  ResolveVerdict,
+  RunRequest,
+} from './engine-contract.ts'
 import { EngineClosedError, InvalidOptionsError, StoreFailedError } from './errors.ts'
 import type { EngineEvent, EventListener } from './events.ts'
 import {
@@ -21,115 +30,15 @@ import { Upkeep } from './upkeep.ts'
 import { WaitingRoom } from './waiting-room.ts'
 import { warnOnce } from './warn.ts'
 
-/** What an engine needs, and the policy of the work that brings none of its own. */
-export interface EngineOptions extends PolicyOptions {
-  store: Store
-
-  /** Hears everything the engine does. It must not throw; if it does, it is warned about. */
-  onEvent?: EventListener
-
-  /**
-   * How long a store call may take before it counts as failed and the request is refused.
-   *
-   * @default 5_000
-   */
-  storeTimeoutMs?: number
-
-  /**
-   * How often silent holders are looked for, for keys that nobody asks for. `0`: never, because
-   * another process does it.
-   *
-   * @default 60_000
-   */
-  sweepEveryMs?: number
-
-  /**
-   * How often expired records are removed. `0`: never, because another process does it.
-   *
-   * @default 3_600_000 (one hour)
-   */
-  reapEveryMs?: number
-
-  /** For tests. @default the system's clock */
-  clock?: Clock
-}
-
-/** One piece of work, as its caller identifies it. */
-export interface RunRequest {
-  readonly scope: Scope
-  readonly key: string
-  /** What makes two requests under one key the same request: usually a hash. */
-  readonly fingerprint: string
-  /**
-   * Computes the fingerprint the way a stored one was made (an older version, an older secret);
-   * `undefined` where that is not possible.
-   */
-  readonly recompute?: (stored: string) => string | undefined
-  /** From `engine.policy(...)`. @default the engine's own */
-  readonly policy?: Policy
-}
-
-/** A record by its opaque id, or by what its client would send. */
-export type ResolveTarget =
-  | { readonly recordId: string }
-  | { readonly scope: Scope; readonly key: string }
-
-/** What is now known about an `unknown` record. */
-export type ResolveVerdict =
-  /** It took effect (or failed for good): retries get these bytes. */
-  | { readonly kind: 'completed'; readonly result: Uint8Array }
-  /** It provably had no effect: the next request with its key may run it. */
-  | { readonly kind: 'failed_retryable' }
-
-export type ResolveResult =
-  | { readonly kind: 'resolved'; readonly record: RecordView }
-  | { readonly kind: 'not_unknown'; readonly state: RecordState }
-  | { readonly kind: 'not_found' }
-
-export interface CloseReport {
-  /** Work that was still running, and results still unrecorded, when the grace was over. */
-  readonly abandoned: number
-}
-
-export interface Engine {
-  readonly store: Store
-
-  /**
-   * Runs `work` at most once per key and gives its result to every retry. An error of the work is
-   * thrown on, after its record was settled. `STORE_FAILED` means that the work did not run, unless
-   * the work itself has thrown it (from its transaction).
-   */
-  run(request: RunRequest, work: Work): Promise<RunOutcome>
-
-  /** A policy to run under: the engine's own, with these changes. Throws on wrong values. */
-  policy(options: PolicyOptions): Policy
-
-  /** Gives an `unknown` record its verdict. */
-  resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult>
-
-  read(target: ResolveTarget): Promise<RecordView | undefined>
-
-  /** Records in one state, oldest run first. @default limit 100 */
-  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]>
-
-  /** One bounded pass over silent holders; returns how many records it moved on. */
-  sweep(): Promise<number>
-
-  /** One bounded pass over expired records; returns how many it removed. */
-  reap(): Promise<number>
-
-  /**
-   * Takes no new work, waits for what runs (at most `graceMs`) and for its results to be
-   * recorded. Call it once the server has answered its last request, and before the store is
-   * closed: a request whose body is still arriving when this is called gets 503.
-   *
-   * @default graceMs 10_000
-   */
-  close(options?: { graceMs?: number }): Promise<CloseReport>
-
-  /** For adapters and tools: reports an event as if the engine had seen it. */
-  emit(event: EngineEvent): void
-}
+export type {
+  CloseReport,
+  Engine,
+  EngineOptions,
+  ResolveResult,
+  ResolveTarget,
+  ResolveVerdict,
+  RunRequest,
+} from './engine-contract.ts'
 
 export function createEngine(options: EngineOptions): Engine {
   return new OnceEngine(options)
@@ -215,6 +124,10 @@ class OnceEngine implements Engine {
       this.#running--
       if (this.#running === 0) this.#onDrained()
     }
+  }
+
+  get isClosed(): boolean {
+    return this.#closing
   }
 
   policy(options: PolicyOptions): Policy {
@@ -355,7 +268,7 @@ class OnceEngine implements Engine {
     if (claim.outcome.kind !== 'mismatch' || request.recompute === undefined) return claim
     const stored = claim.outcome.fingerprint
     if (request.recompute(stored) !== stored) return claim
-    return this.#claimAs(request, policy, identity, stored)
+    return whereKeyIsInUse(this.#claimAs(request, policy, identity, stored))
   }
 
   async #claimAs(
@@ -414,7 +327,7 @@ class OnceEngine implements Engine {
         // Woken by `close()`: to claim now could be to start work.
         if (this.#closing) break
         pauseMs = Math.min(pauseMs * 2, LOOK_AGAIN_MS_MAX)
-        claim = await this.#claim(request, policy)
+        claim = await whereKeyIsInUse(this.#claim(request, policy))
       }
       return claim
     } finally {
@@ -453,6 +366,15 @@ interface Claim {
   readonly identity: string
   /** The engine's clock before the claim was sent. */
   readonly sentMs: number
+}
+
+async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
+  try {
+    return await claim
+  } catch (error) {
+    if (error instanceof StoreFailedError) error.keyInUse = true
+    throw error
+  }
 }
 
 function isBusy(outcome: ClaimOutcome): boolean {

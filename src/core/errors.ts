@@ -47,6 +47,8 @@ export class StoreFailedError extends OncekeyError {
   readonly store: string
   readonly operation: string
   readonly failure: StoreFailure
+  /** The key is known to be in use: to run its work unprotected would be to run it twice. */
+  keyInUse = false
 
   constructor(details: {
     readonly store: string

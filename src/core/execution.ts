@@ -1,7 +1,13 @@
 import type { Clock } from './clock.ts'
 import { InvalidOptionsError, OutcomeNotRecordedError, isRejected } from './errors.ts'
 import type { EventListener, EventSubject } from './events.ts'
-import { errorCodeOf, judgeFailure, type Failure, type FailureVerdict } from './failure.ts'
+import {
+  errorCodeOf,
+  judgeFailure,
+  mayHaveActed,
+  type Failure,
+  type FailureVerdict,
+} from './failure.ts'
 import { HeldLease } from './held-lease.ts'
 import type { Scope } from './identity.ts'
 import type { Policy } from './policy.ts'
@@ -20,7 +26,7 @@ export type WorkEnd =
   | Uint8Array
   | { readonly kind: 'complete'; readonly result: Uint8Array }
   /** Ended without an effect and without a lasting answer: the bytes go to this caller only. */
-  | { readonly kind: 'release'; readonly result: Uint8Array }
+  | { readonly kind: 'release'; readonly result: Uint8Array; readonly error?: unknown }
   /** Failed, with bytes to show for it: `onError` decides. */
   | {
       readonly kind: 'fail'
@@ -193,7 +199,7 @@ export class Execution {
       case 'complete':
         return this.#complete(ending.result)
       case 'release':
-        return this.#release(ending.result, 'declared', undefined)
+        return this.#afterRefusal(ending.result, ending.error)
       case 'fail':
         return this.#afterFailure(ending.result, ending.error, ending.blind)
     }
@@ -211,6 +217,14 @@ export class Execution {
     throw new InvalidOptionsError(
       `the work must return a Uint8Array, or { kind, result } with one, got ${describe(end)}`,
     )
+  }
+
+  /** A refusal has no effect, unless the work had begun one before it refused. */
+  #afterRefusal(result: Uint8Array, error: unknown): Promise<RunOutcome> {
+    const { effectBegun } = this.#context
+    const mayRetry = this.#request.policy.onError === 'retry'
+    if (!mayRetry && mayHaveActed({ effectBegun, error })) return this.#doubt(result, error)
+    return this.#release(result, 'declared', error)
   }
 
   async #afterFailure(result: Uint8Array, error: unknown, blind = false): Promise<RunOutcome> {
@@ -249,7 +263,8 @@ export class Execution {
   }
 
   #failure(error: unknown, blind: boolean): Failure {
-    const { effectBegun, rolledBack, attempt } = this.#context
+    const { effectBegun, rollback, attempt } = this.#context
+    const rolledBack = rollback !== undefined && rollback.error === error
     return { error, blind, effectBegun, rolledBack, attempt }
   }
 

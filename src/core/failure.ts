@@ -10,7 +10,7 @@ export interface Failure {
   readonly blind: boolean
   /** An outside effect was begun under this attempt (`downstreamKey()`), its result unrecorded. */
   readonly effectBegun: boolean
-  /** The store's transaction of this attempt was rolled back. */
+  /** The error is the one with which the store's transaction of this attempt was rolled back. */
   readonly rolledBack: boolean
   readonly attempt: number
 }
@@ -45,9 +45,17 @@ export function judgeFailure(failure: Failure, onError: OnError): FailureVerdict
 }
 
 function judgeByDefault(failure: Failure): FailureVerdict {
-  const { effectBegun, blind, error } = failure
-  if (effectBegun || blind || looksLikeLostCall(error)) return 'unknown'
-  return isProven(failure) ? 'proven' : 'declared'
+  if (mayHaveActed(failure)) return 'unknown'
+  if (isProven(failure)) return 'proven'
+  return failure.blind ? 'unknown' : 'declared'
+}
+
+/** Whether an outside effect may have happened, as far as the engine itself can tell. */
+export function mayHaveActed({
+  effectBegun,
+  error,
+}: Pick<Failure, 'effectBegun' | 'error'>): boolean {
+  return effectBegun || looksLikeLostCall(error)
 }
 
 /** A rollback proves nothing about an outside effect that was begun beside it. */

@@ -42,11 +42,11 @@ export interface PolicyOptions {
   /**
    * What becomes of a key whose holder fell silent. `unknown`: nobody runs it again until a
    * verdict. `rerun`: the next caller runs it; right only where an attempt without a commit had
-   * no effect, or where a second effect does no harm. `resume`: from its recovery point.
+   * no effect, or where a second effect does no harm. (`resume` is for phases, which are planned.)
    *
    * @default 'unknown'
    */
-  onLapse?: OnLapse
+  onLapse?: Exclude<OnLapse, 'resume'>
 
   /**
    * What becomes of a key whose work failed. `auto`: it may be retried, unless an outside effect
@@ -84,7 +84,9 @@ export interface PolicyOptions {
 
 export type WhileInProgress = 'conflict' | 'accepted' | { readonly waitMs: number }
 
-export type Policy = Readonly<Required<PolicyOptions>>
+export type Policy = Readonly<Required<Omit<PolicyOptions, 'onLapse'>>> & {
+  readonly onLapse: OnLapse
+}
 
 export const POLICY_OPTION_NAMES = [
   'leaseMs',
@@ -116,7 +118,7 @@ export const DEFAULT_POLICY: Policy = Object.freeze({
 /** A lease shorter than this cannot be renewed in time on a busy machine. */
 const LEASE_MS_MIN = 100
 /** Ten years: beyond it a retention is a mistake in units. */
-const RETENTION_MS_MAX = 3650 * DAY_MS
+export const RETENTION_MS_MAX = 3650 * DAY_MS
 /** Proxies and load balancers close a silent request about here. */
 const WAIT_MS_MAX = 120_000
 
@@ -135,9 +137,9 @@ export function resolvePolicy(
     retentionMs: whole('retentionMs', 1, RETENTION_MS_MAX),
     maxRunMs: whole('maxRunMs', 1, 7 * DAY_MS),
     maxAttempts: whole('maxAttempts', 1, 1_000_000),
-    onLapse: oneOf(`${where}.onLapse`, options.onLapse, {
+    onLapse: oneOf<OnLapse>(`${where}.onLapse`, options.onLapse, {
       fallback: base.onLapse,
-      words: ['unknown', 'rerun', 'resume'],
+      words: ['unknown', 'rerun'],
     }),
     onError: resolveOnError(where, options.onError, base.onError),
     afterExpiry: oneOf(`${where}.afterExpiry`, options.afterExpiry, {

@@ -1,8 +1,9 @@
 import type { Clock } from './clock.ts'
-import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError } from './errors.ts'
+import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError, hasCode } from './errors.ts'
 import type { HeldLease } from './held-lease.ts'
 import { deterministicIdOf, downstreamKeyOf, type Scope } from './identity.ts'
 import { describe, wholeNumber } from './options.ts'
+import { RETENTION_MS_MAX } from './policy.ts'
 import type { Completion, SettleOutcome, Store } from './store.ts'
 
 /** What work can know and do while it holds its key. */
@@ -70,8 +71,12 @@ export class LiveContext implements RunContext {
   readonly attempt: number
   /** An outside effect was begun. */
   effectBegun = false
-  /** A transaction of this attempt is known not to have committed. */
-  rolledBack = false
+  /**
+   * With this error a transaction of this attempt ended, and it is known not to have committed.
+   * It proves something only about work that fails with this very error: whatever came after it
+   * may have acted by other means.
+   */
+  rollback: { readonly error: unknown } | undefined
   /** What the work declared about itself. */
   declared: 'not_executed' | 'unknown' | undefined
   /** The result that a transaction of this attempt has committed. */
@@ -122,7 +127,7 @@ export class LiveContext implements RunContext {
   }
 
   extendRetention(retentionMs: number): void {
-    const limits = { fallback: 0, min: 1, max: Number.MAX_SAFE_INTEGER }
+    const limits = { fallback: 0, min: 1, max: RETENTION_MS_MAX }
     const ms = wholeNumber('extendRetention', retentionMs, limits)
     this.retentionMs = Math.max(this.retentionMs, ms)
   }
@@ -134,7 +139,8 @@ export class LiveContext implements RunContext {
       () => before,
       () => before,
     )
-    return ended
+    // Not `ended` itself: a caller that forgets to wait should hear of a failure from Node.
+    return ended.then((result) => result)
   }
 
   async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
@@ -154,16 +160,16 @@ export class LiveContext implements RunContext {
     held.assertHeld()
 
     const attempt = new TransactionAttempt(work, () => this.retentionMs)
-    let outcome: SettleOutcome
+    let outcome: SettleOutcome | undefined
     this.#transactionOpen = true
     try {
       outcome = await store.transaction(held.lease, (tx) => attempt.run(tx as Tx))
     } catch (error) {
-      if (attempt.failedInside) {
-        this.rolledBack = true
-        throw error
-      }
-      outcome = await this.#findOut(error)
+      // The store itself cannot tell what became of it: nor can we, by asking the record.
+      if (hasCode(error, 'OUTCOME_UNKNOWN')) this.declared = 'unknown'
+      else if (attempt.failedInside) this.rollback = { error }
+      else outcome = await this.#findOut(error)
+      if (outcome === undefined) throw error
     } finally {
       this.#transactionOpen = false
     }
@@ -181,8 +187,8 @@ export class LiveContext implements RunContext {
       })
     }
     if (probed.kind === 'settled') {
-      // The doubt took hold, so the commit did not; from now on the record would refuse it.
-      this.rolledBack = true
+      // The doubt took hold, so the commit did not.
+      this.rollback = { error }
       throw error
     }
     return probed
@@ -197,8 +203,9 @@ export class LiveContext implements RunContext {
       throw new OutcomeUnknownError('an earlier transaction of this attempt has committed')
     }
     if (!byUs || result === undefined) {
-      this.rolledBack = true
-      throw new LeaseLostError(this.recordId)
+      const error = new LeaseLostError(this.recordId)
+      this.rollback = { error }
+      throw error
     }
     const expiresAt =
       outcome.kind === 'settled'

@@ -40,7 +40,7 @@ export interface GuardOptions<Request> extends PolicyOptions {
    * Who asks, within the tenant. It joins the fingerprint, so that one user of a tenant cannot
    * fetch the reply of another by guessing a key.
    */
-  principal?: (request: Request) => string | undefined
+  principal?: (request: Request) => string | undefined | Promise<string | undefined>
 
   /** The stable name of what the route does. @default method and route template */
   operation?: string | ((request: Request) => string)
@@ -64,7 +64,7 @@ export interface GuardOptions<Request> extends PolicyOptions {
   /** @default 'idempotency-key' */
   keyHeader?: string
   /** Takes the key from elsewhere than a header, for example a field of the body. */
-  keyFrom?: (request: Request) => string | undefined
+  keyFrom?: (request: Request) => string | undefined | Promise<string | undefined>
   /** `strict` takes only the quoted string of the IETF draft. @default 'lenient' */
   keySyntax?: 'lenient' | 'strict'
   /** @default 1 */
@@ -201,7 +201,7 @@ export function resolveGuardOptions<Request>(
     tenant: options.tenant,
     principal: options.principal,
     operation: resolveOperation(options.operation),
-    scopeBy: resolveScopeBy(options.scopeBy, profile),
+    scopeBy: resolveScopeBy(options, profile),
     keyRequired: resolveBoolean('keyRequired', options.keyRequired, true),
     keyHeader: resolveHeaderName(options.keyHeader),
     keyFrom: options.keyFrom,
@@ -244,8 +244,9 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
   if ((options.seal === undefined) !== (options.open === undefined)) {
     throw new InvalidOptionsError('seal and open belong together: give both or neither')
   }
-  if (options.keyFrom !== undefined && options.keyHeader !== undefined) {
-    throw new InvalidOptionsError('keyFrom and keyHeader contradict each other: give one of them')
+  for (const name of ['keyHeader', 'keySyntax'] as const) {
+    if (options.keyFrom === undefined || options[name] === undefined) continue
+    throw new InvalidOptionsError(`keyFrom and ${name} contradict each other: give one of them`)
   }
 }
 
@@ -260,9 +261,12 @@ function resolveEngine<Request>({ engine, store }: GuardOptions<Request>): Engin
         : 'idempotency takes a store or an engine, not both: the engine has its store already',
     )
   }
-  if (engine !== undefined) return engine
+  if (engine !== undefined) {
+    if (typeof engine.run === 'function' && typeof engine.policy === 'function') return engine
+    throw new InvalidOptionsError(`engine must come from createEngine, got ${describe(engine)}`)
+  }
   const known = engines.get(store!)
-  if (known !== undefined) return known
+  if (known?.isClosed === false) return known
   const made = createEngine({ store: store! })
   engines.set(store!, made)
   return made
@@ -345,12 +349,23 @@ function resolveOperation<Request>(
   )
 }
 
-function resolveScopeBy(value: unknown, profile: Profile): 'tenant+operation' | 'tenant' {
+function resolveScopeBy<Request>(
+  options: GuardOptions<Request>,
+  profile: Profile,
+): 'tenant+operation' | 'tenant' {
   const fallback = profile === 'stripe' ? 'tenant' : 'tenant+operation'
-  const scopeBy = oneOf('scopeBy', value, { fallback, words: ['tenant+operation', 'tenant'] })
+  const scopeBy = oneOf('scopeBy', options.scopeBy, {
+    fallback,
+    words: ['tenant+operation', 'tenant'],
+  })
   if (profile === 'stripe' && scopeBy !== 'tenant') {
     throw new InvalidOptionsError(
       "scopeBy 'tenant+operation' contradicts profile 'stripe', whose keys are the tenant's",
+    )
+  }
+  if (scopeBy === 'tenant' && options.operation !== undefined) {
+    throw new InvalidOptionsError(
+      "operation has no meaning where keys are the tenant's (scopeBy 'tenant', profile 'stripe')",
     )
   }
   return scopeBy
@@ -402,5 +417,16 @@ export function checkTenant(tenant: unknown): string {
   throw new InvalidOptionsError(
     `tenant(request) gave ${describe(tenant)}; it must name the caller's tenant in 1 to ` +
       `${TENANT_LENGTH_MAX} characters. Nothing was run or recorded`,
+  )
+}
+
+/** Fails closed too: without its principal, one user's reply could be shown to another. */
+export function checkPrincipal(principal: unknown): string | undefined {
+  if (principal === undefined || (typeof principal === 'string' && principal.isWellFormed())) {
+    return principal
+  }
+  throw new InvalidOptionsError(
+    `principal(request) gave ${describe(principal)}; it must be a string, or undefined where ` +
+      'there is none. Nothing was run or recorded',
   )
 }

@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import type { Engine, RunRequest } from '../core/engine.ts'
-import { OutcomeUnknownError, hasCode } from '../core/errors.ts'
+import { OutcomeUnknownError, StoreFailedError, hasCode } from '../core/errors.ts'
 import type { RunOutcome, WorkEnd } from '../core/execution.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
 import { checkKey, parseKeyHeader, type KeyParse } from '../protocol/key-syntax.ts'
@@ -19,6 +19,7 @@ import {
 import type { Answer, HeldHandler, HttpExchange, Produced } from './exchange.ts'
 import type { FingerprintBody, FingerprintInput } from './fingerprint.ts'
 import {
+  checkPrincipal,
   checkTenant,
   resolveGuardOptions,
   type GuardOptions,
@@ -48,6 +49,9 @@ export function createGuard<Request>(options: GuardOptions<Request>): Guard<Requ
 /** The gatekeeper's answers: they say nothing about the work, which was not let in. */
 const RELEASED_STATUS: ReadonlySet<number> = new Set([401, 403, 408, 425, 429])
 
+/** What handlers say of their own about a call whose answer was lost, or made no sense. */
+const LOST_STATUS: ReadonlySet<number> = new Set([502, 504])
+
 /** A wait that a client can keep when nothing better is known. */
 const RETRY_SOON_MS = 1_000
 
@@ -69,7 +73,7 @@ class HttpGuard<Request> implements Guard<Request> {
   async handle(request: Request, exchange: HttpExchange, handler: HeldHandler): Promise<Answer> {
     if (!this.protects(exchange.method)) return { kind: 'pass' }
     try {
-      const parsed = this.#readKey(request, exchange)
+      const parsed = await this.#readKey(request, exchange)
       if (parsed.kind === 'malformed') return this.#problem('key_malformed', parsed)
       if (parsed.kind === 'key') return await this.#guard(request, exchange, parsed.key, handler)
       return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
@@ -78,9 +82,9 @@ class HttpGuard<Request> implements Guard<Request> {
     }
   }
 
-  #readKey(request: Request, exchange: HttpExchange): KeyParse {
+  async #readKey(request: Request, exchange: HttpExchange): Promise<KeyParse> {
     const { keyFrom, keyHeader, keyRules } = this.#options
-    if (keyFrom !== undefined) return checkKey(keyFrom(request), keyRules)
+    if (keyFrom !== undefined) return checkKey(await keyFrom(request), keyRules)
     return parseKeyHeader(exchange.header(keyHeader), keyRules)
   }
 
@@ -95,7 +99,8 @@ class HttpGuard<Request> implements Guard<Request> {
     if (body.kind === 'too_large') return this.#problem('request_too_large')
     if (body.kind === 'aborted') return { kind: 'error', error: abortedError() }
 
-    const input = this.#fingerprintInput(request, exchange, body)
+    const principal = checkPrincipal(await this.#options.principal?.(request))
+    const input = this.#fingerprintInput(exchange, body, principal)
     const { fingerprinter, policy } = this.#options
     const fingerprint = fingerprinter.current(input)
     if (fingerprint === undefined) return this.#problem('request_unreadable')
@@ -112,9 +117,9 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 
   #fingerprintInput(
-    request: Request,
     exchange: HttpExchange,
     body: FingerprintBody,
+    principal: string | undefined,
   ): FingerprintInput {
     const contentType = exchange.header('content-type')
     return {
@@ -123,7 +128,7 @@ class HttpGuard<Request> implements Guard<Request> {
       query: exchange.query,
       mediaType: (typeof contentType === 'string' ? contentType : contentType?.[0]) ?? '',
       body,
-      principal: this.#options.principal?.(request),
+      principal,
       fields: this.#options.fingerprintFields,
     }
   }
@@ -139,7 +144,7 @@ class HttpGuard<Request> implements Guard<Request> {
         )
         return this.#work(guarded, handler)
       })
-      return await this.#answer(outcome)
+      return await this.#answer(outcome, handler.produced())
     } catch (error) {
       return this.#failed(error, entry.entered, request.scope)
     }
@@ -149,12 +154,18 @@ class HttpGuard<Request> implements Guard<Request> {
   async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
     handler.enter(context, this.#options.replyBytesMax)
     const produced = await wholeReply(context, handler)
-    const meaning = meaningOf(produced, context.error)
-    if (meaning === 'release') return { kind: 'release', result: NO_BODY }
+    const meaning = meaningOf(produced, context)
+    const { error } = context
+    if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
     const result = await this.#encodeAfterwards(produced)
     if (meaning === 'complete') return result
-    const { error } = context
-    return { kind: 'fail', result, error, blind: error === undefined && !handler.seesErrors() }
+    context.confirmNotExecuted()
+    if (error !== undefined) return { kind: 'fail', result, error }
+    if (context.rolledBackReply !== undefined) {
+      return { kind: 'fail', result, error: context.rolledBackReply }
+    }
+    const blind = LOST_STATUS.has(statusOf(produced)) || !handler.seesErrors()
+    return { kind: 'fail', result, error, blind }
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
@@ -185,24 +196,26 @@ class HttpGuard<Request> implements Guard<Request> {
     context: GuardedContext,
   ): Uint8Array | Promise<Uint8Array> {
     if (produced === undefined) throw new Error('nothing was produced')
-    if (meaningOf(produced, context.error) !== 'complete') throw new RolledBackReply()
+    if (meaningOf(produced, context) !== 'complete') throw new RolledBackReply()
     return this.#encode(produced)
   }
 
-  async #answer(outcome: RunOutcome): Promise<Answer> {
+  async #answer(outcome: RunOutcome, produced: Produced | undefined): Promise<Answer> {
     switch (outcome.kind) {
       case 'ran':
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
         return { kind: 'deliver', headers: expiryOf(outcome) }
       case 'doubted':
+        // A client that has seen a success must never cause a second run, and this one might.
+        if (produced === undefined || statusOf(produced) < 400) return this.#unknown(0)
         return { kind: 'deliver', headers: [] }
       case 'replayed':
         return this.#replay(outcome.result, outcome.expiresAt)
       case 'in_progress':
         return this.#busy(outcome)
       case 'pending':
-        return this.#accepted(outcome.recordId, RETRY_SOON_MS)
+        return this.#accepted(outcome.recordId, RETRY_SOON_MS, undefined)
       case 'unknown':
         return this.#unknown(outcome.retryAfterMs)
       case 'lease_lost':
@@ -233,16 +246,16 @@ class HttpGuard<Request> implements Guard<Request> {
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
     const { recordId, retryAfterMs, expiresAt } = outcome
     if (this.#options.policy.whileInProgress === 'accepted') {
-      return this.#accepted(recordId, retryAfterMs)
+      return this.#accepted(recordId, retryAfterMs, expiresAt)
     }
     const retryAfterSeconds = retryAfterInProgress(retryAfterMs)
     return this.#problem('key_in_progress', { retryAfterSeconds, expiresAt })
   }
 
-  #accepted(recordId: string, leftMs: number): Answer {
+  #accepted(recordId: string, leftMs: number, expiresAt: Date | undefined): Answer {
     const location = this.#options.statusUrl?.(recordId)
     const retryAfterSeconds = retryAfterInProgress(leftMs)
-    return this.#problem('accepted', { location, retryAfterSeconds })
+    return this.#problem('accepted', { location, retryAfterSeconds, expiresAt })
   }
 
   #unknown(leftMs: number): Answer {
@@ -271,7 +284,10 @@ class HttpGuard<Request> implements Guard<Request> {
       return this.#problem('store_unavailable', { retryAfterSeconds })
     }
     if (!hasCode(error, 'STORE_FAILED')) return { kind: 'error', error }
-    if (storeFailure === 'closed') return this.#problem('store_unavailable', { retryAfterSeconds })
+    const keyInUse = error instanceof StoreFailedError && error.keyInUse
+    if (storeFailure === 'closed' || keyInUse) {
+      return this.#problem('store_unavailable', { retryAfterSeconds })
+    }
     engine.emit({ kind: 'unprotected_run', ...scope })
     return { kind: 'pass' }
   }
@@ -314,10 +330,21 @@ async function wholeReply(context: GuardedContext, handler: HeldHandler): Promis
   }
 }
 
-/** What a reply says about the work. The class of a reported error comes before its status. */
-function meaningOf(produced: Produced, error: unknown): 'complete' | 'release' | 'fail' {
-  const status = produced.kind === 'reply' ? produced.reply.status : produced.status
-  if (hasCode(error, 'NOT_EXECUTED') || hasCode(error, 'OUTCOME_UNKNOWN')) return 'fail'
-  if (status >= 500) return 'fail'
+/**
+ * What a reply says about the work. A success is recorded whatever else was said: its client must
+ * never cause a second run. Otherwise the class of a reported error comes before the status.
+ */
+function meaningOf(
+  produced: Produced,
+  { error, isNotExecuted }: { readonly error: unknown; readonly isNotExecuted: boolean },
+): 'complete' | 'release' | 'fail' {
+  const status = statusOf(produced)
+  if (hasCode(error, 'OUTCOME_UNKNOWN')) return 'fail'
+  if (status < 400) return 'complete'
+  if (hasCode(error, 'NOT_EXECUTED') || isNotExecuted || status >= 500) return 'fail'
   return RELEASED_STATUS.has(status) ? 'release' : 'complete'
+}
+
+function statusOf(produced: Produced): number {
+  return produced.kind === 'reply' ? produced.reply.status : produced.status
 }

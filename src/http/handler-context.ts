@@ -20,7 +20,13 @@ export interface HandlerContext extends Omit<RunContext, 'transaction'> {
 }
 
 /** A reply that must not be recorded, so its transaction must not commit. */
-export class RolledBackReply extends Error {}
+export class RolledBackReply extends Error {
+  readonly code = 'rolled_back_by_reply'
+
+  constructor() {
+    super('the reply is not to be recorded, so the transaction was rolled back')
+  }
+}
 
 /** How the guard turns what is produced so far into bytes; throws where it must not be recorded. */
 export type EncodeProduced = () => Uint8Array | Promise<Uint8Array>
@@ -28,6 +34,10 @@ export type EncodeProduced = () => Uint8Array | Promise<Uint8Array>
 export class GuardedContext implements HandlerContext {
   /** The last error the handler, or its framework, has reported. */
   error: unknown
+  /** The handler says that it has done nothing. */
+  isNotExecuted = false
+  /** The reply that stands has rolled its transaction back. */
+  rolledBackReply: RolledBackReply | undefined
   /** Resolves when the last transaction has ended, well or badly: its caller has the error. */
   transactionEnded: Promise<void> | undefined
   readonly #run: RunContext
@@ -73,7 +83,12 @@ export class GuardedContext implements HandlerContext {
   }
 
   notExecuted(): void {
-    this.#run.notExecuted()
+    this.isNotExecuted = true
+  }
+
+  /** Believed only of a reply that is no success: see `meaningOf` in the guard. */
+  confirmNotExecuted(): void {
+    if (this.isNotExecuted) this.#run.notExecuted()
   }
 
   outcomeUnknown(): void {
@@ -95,19 +110,27 @@ export class GuardedContext implements HandlerContext {
       () => undefined,
       () => undefined,
     )
-    return ended
+    // Not `ended` itself: a handler that forgets to wait should hear of a failure from Node.
+    return ended.then(() => undefined)
   }
 
   async #transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
+    let isEntered = false
+    this.rolledBackReply = undefined
     try {
       await this.#run.transaction<Tx>((tx) => {
+        isEntered = true
         const done = work(tx)
         return done instanceof Promise ? done.then(() => this.#take()) : this.#take()
       })
     } catch (error) {
       // The reply stands: it is a refusal of the handler's own, and nothing was written.
-      if (error instanceof RolledBackReply) return
-      this.#handler.reset()
+      if (error instanceof RolledBackReply) {
+        this.rolledBackReply = error
+        return
+      }
+      // A call that was refused has nothing to take back: the reply may be of another one.
+      if (isEntered) this.#handler.reset()
       throw error
     }
   }

@@ -143,18 +143,18 @@ describe.each(EXPRESSES)('%s: an error', (_name, express) => {
     expect(await record()).toMatchObject({ state: 'unknown', errorCode: 'TypeError' })
   })
 
-  it('can be declared harmless, or doubtful, whatever the reply says', async () => {
+  it('can be declared harmless, or doubtful, whatever its status', async () => {
     const harmless = await setup(express, (req, res) => {
       req.idempotency!.notExecuted()
-      res.status(200).json({ queued: false })
+      res.status(404).json({ found: false })
     })
-    await harmless.send({ key: 'k' })
+    expect((await harmless.send({ key: 'k' })).status).toBe(404)
     expect(await harmless.record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
     const doubtful = await setup(express, (req, res) => {
       req.idempotency!.outcomeUnknown()
-      res.status(200).json({ maybe: true })
+      res.status(422).json({ maybe: true })
     })
-    await doubtful.send({ key: 'k' })
+    expect((await doubtful.send({ key: 'k' })).status).toBe(422)
     expect(await doubtful.record()).toMatchObject({ state: 'unknown' })
   })
 

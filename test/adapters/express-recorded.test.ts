@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest'
 import { idempotencyErrors } from '../../src/adapters/express.ts'
 import { createEngine } from '../../src/core/engine.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
-import type { Store } from '../../src/core/store.ts'
+import type { RecordView, Store } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import {
@@ -58,7 +58,10 @@ async function setup(
   app.post('/', guard, counted)
   app.use(idempotencyErrors())
   const server = await serve(app)
-  const view = async () => (await guard.engine.list({ state: 'completed' }))[0]
+  const view = async () => {
+    const [{ recordId }] = (await guard.engine.list({ state: 'completed' })) as [RecordView]
+    return guard.engine.read({ recordId })
+  }
   return { ...server, engine: guard.engine, runs: () => runs, view }
 }
 

@@ -11,6 +11,7 @@ import { scratchFolder } from '../stores/scratch-folder.ts'
 import {
   EXPRESSES,
   caught,
+  gate,
   guardOf,
   header,
   json,
@@ -64,6 +65,41 @@ async function setup(
       .map((row) => row['amount'])
   return { send, record, amounts, errors, db, runs: () => runs }
 }
+
+describe.each(EXPRESSES)('%s: a second transaction', (_name, express) => {
+  const commit = (req: Request, res: Response, amount: number) =>
+    req.idempotency!.transaction<SqliteTransaction>((tx) => {
+      insert(tx, amount)
+      res.status(201).json({ amount })
+    })
+
+  it('is refused, and the reply of the first stands', async () => {
+    const { send, record, amounts } = await setup(express, async (req, res) => {
+      await commit(req, res, 1)
+      await expect(commit(req, res, 2)).rejects.toThrow('has committed its result already')
+    })
+    const first = await send({ key: 'k' })
+    expect([first.status, json(first)]).toEqual([201, { amount: 1 }])
+    expect((await record())?.state).toBe('completed')
+    expect(amounts()).toEqual([1])
+    expect(text(await send({ key: 'k' }))).toBe(text(first))
+  })
+
+  it('that comes after the reply is refused, and the reply stands', async () => {
+    const late = gate<unknown>()
+    const { send, amounts } = await setup(express, (req, res) => {
+      res.status(201).json({ plain: true })
+      res.on('finish', () => {
+        commit(req, res, 2).then(late.open, late.open)
+      })
+    })
+    const first = await send({ key: 'k' })
+    expect([first.status, json(first)]).toEqual([201, { plain: true }])
+    expect(await late.passed).toMatchObject({ message: expect.stringContaining('has ended') })
+    expect(amounts()).toEqual([])
+    expect(text(await send({ key: 'k' }))).toBe(text(first))
+  })
+})
 
 describe.each(EXPRESSES)('%s: a transaction', (_name, express) => {
   it.each(['synchronous', 'asynchronous'])(

@@ -71,6 +71,37 @@ describe('a transaction', () => {
     expect(await state()).toBe('unknown')
   })
 
+  // The transaction fails, is caught, and the work goes on by other means.
+  it('proves nothing about what the work does after it', async () => {
+    const { run, clock, record } = setup({ maxRunMs: 1_000 })
+    const overrun = gate()
+    const running = run(async (context) => {
+      await context
+        .transaction(() => {
+          throw new Error('row is locked')
+        })
+        .catch(() => undefined)
+      await overrun.opened
+      throw new Error('broke after acting outside')
+    })
+    await clock.advanceAsync(1_000)
+    expect(await running).toMatchObject({ kind: 'unknown' })
+    overrun.open()
+    await clock.advanceAsync(0)
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('whose store cannot tell what became of it leaves the outcome unknown', async () => {
+    const { run, store, record } = setup()
+    store.next('transaction', new OutcomeUnknownError('the work ended the transaction itself'))
+    const swallow = async (context: RunContext) => {
+      await insert('a')(context).catch(() => undefined)
+      return bytes('fine')
+    }
+    expect(await run(swallow)).toMatchObject({ kind: 'doubted' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
   it('that returns no bytes is rolled back', async () => {
     const { run, store, record } = setup()
     for (const result of [undefined, 'text', Promise.resolve('text')]) {

@@ -81,7 +81,7 @@ describe('a wrong value', () => {
       'createEngine.leaseMs must be a whole number from 100 to 86400000, got 7',
     )
     expect(() => create({ onLapse: 'retry' })).toThrow(
-      `createEngine.onLapse must be 'unknown' or 'rerun' or 'resume', got "retry"`,
+      `createEngine.onLapse must be 'unknown' or 'rerun', got "retry"`,
     )
     expect(() => create({ whileInProgress: [] })).toThrow('got an array')
   })

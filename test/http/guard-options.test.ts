@@ -100,6 +100,21 @@ const CLASHES: readonly Clash[] = [
     { keyHeader: 'x-key', keyFrom: () => 'k' },
     ['keyFrom', 'keyHeader'],
   ],
+  [
+    'a syntax for a key that comes from a function',
+    { keySyntax: 'strict', keyFrom: () => 'k' },
+    ['keyFrom', 'keySyntax'],
+  ],
+  [
+    'an operation that keys do not have',
+    { operation: 'pay', scopeBy: 'tenant' },
+    ['operation', "scopeBy 'tenant'"],
+  ],
+  [
+    'an operation in the profile that has none',
+    { operation: 'pay', profile: 'stripe' },
+    ['operation', "profile 'stripe'"],
+  ],
   ['seal without open', { seal: bytes }, ['seal', 'open']],
   ['open without seal', { open: bytes }, ['seal', 'open']],
   ['a shortest key above the longest', { keyLengthMin: 9, keyLengthMax: 8 }, ['9', '8']],
@@ -198,4 +213,18 @@ it.each([
   const encoding = encodeHttpReply(input as HttpReplyInput)
   await expect(encoding).rejects.toThrow(InvalidOptionsError)
   await expect(encoding).rejects.toThrow(named)
+})
+
+it('does not hand out an engine that was closed', async () => {
+  const own = memoryStore()
+  const first = createGuard({ store: own, tenant: singleTenant })
+  expect(createGuard({ store: own, tenant: singleTenant }).engine).toBe(first.engine)
+  await first.engine.close()
+  const second = createGuard({ store: own, tenant: singleTenant })
+  expect(second.engine.isClosed).toBe(false)
+})
+
+it('names an engine that is none', () => {
+  const make = () => createGuard({ engine: {} as never, tenant: singleTenant })
+  expect(messageOf(make)).toBe('engine must come from createEngine, got an object')
 })
