@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { newToken } from '../../src/core/identity.ts'
 import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import {
@@ -144,18 +144,60 @@ it('takes the transaction back once it has ended, however it ended', async () =>
   expect(amounts()).toEqual([])
 })
 
-it.each(['COMMIT', 'ROLLBACK', 'COMMIT; BEGIN IMMEDIATE'])(
-  'refuses work that ends the transaction itself by %s',
-  async (statement) => {
-    const { store } = setup()
-    const lease = await hold(store)
-    const failing = store.transaction(lease, (tx) => {
-      tx.exec(statement)
-      return completion()
+describe.each(['COMMIT', 'ROLLBACK', 'COMMIT; BEGIN IMMEDIATE', 'INSERT OR ROLLBACK …'])(
+  'work that ends the transaction itself by %s',
+  (statement) => {
+    const end = (tx: SqliteTransaction) => {
+      if (!statement.startsWith('INSERT')) return tx.exec(statement)
+      tx.exec('CREATE TABLE single (id INTEGER PRIMARY KEY); INSERT INTO single VALUES (1)')
+      expect(() => tx.exec('INSERT OR ROLLBACK INTO single VALUES (1)')).toThrow(/UNIQUE/)
+    }
+    const unknown = {
+      code: 'OUTCOME_UNKNOWN',
+      message: expect.stringMatching(/the callback ended the store's transaction itself/),
+    }
+
+    it('has an unknown outcome when it returns', async () => {
+      const { store } = setup()
+      const lease = await hold(store)
+      const failing = store.transaction(lease, (tx) => {
+        end(tx)
+        return completion()
+      })
+      await expect(failing).rejects.toMatchObject(unknown)
+      expect((await viewOf(store, lease)).state).toBe('in_progress')
+      ofKind(await claim(store, { key: 'next' }), 'claimed')
     })
-    await expect(failing).rejects.toThrow(/its work ended the transaction itself/)
-    expect((await viewOf(store, lease)).state).toBe('in_progress')
-    ofKind(await claim(store, { key: 'next' }), 'claimed')
+
+    it('has an unknown outcome when it throws', async () => {
+      const { store } = setup()
+      const lease = await hold(store)
+      const cause = new Error('mail server down')
+      const failing = store.transaction(lease, async (tx) => {
+        end(tx)
+        await Promise.resolve()
+        throw cause
+      })
+      await expect(failing).rejects.toMatchObject({ ...unknown, cause })
+      expect((await viewOf(store, lease)).state).toBe('in_progress')
+      ofKind(await claim(store, { key: 'next' }), 'claimed')
+    })
+
+    it('has an unknown outcome when it does not end in time', async () => {
+      const { store, clock } = setup({ transactionMs: 1000 })
+      const entered = Promise.withResolvers<void>()
+      const failing = store.transaction(await hold(store), (tx) => {
+        end(tx)
+        entered.resolve()
+        return new Promise(() => {})
+      })
+      await entered.promise
+      clock.advance(1000)
+      await expect(failing).rejects.toMatchObject({
+        ...unknown,
+        cause: { code: 'STORE_FAILED', message: expect.stringContaining('longer than 1000 ms') },
+      })
+    })
   },
 )
 

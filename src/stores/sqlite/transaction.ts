@@ -1,6 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite'
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
+import { OutcomeUnknownError } from '../../core/errors.ts'
 import type { Completion, Lease, SettleOutcome } from '../../core/store.ts'
 import { storeFailed } from './failures.ts'
 import type { RecordTable } from './record-table.ts'
@@ -34,8 +35,9 @@ export interface TransactionContext {
 }
 
 /**
- * Set around the work. If it is gone afterwards, the work has committed or rolled back by itself,
- * even where it has begun another transaction since.
+ * Set around the work. If it is gone afterwards, the transaction has ended under the work, by its
+ * own COMMIT or ROLLBACK or by an error that makes SQLite roll back (a full disk), even where
+ * another one has begun since.
  */
 const SEAL = 'oncekey_seal'
 
@@ -71,9 +73,7 @@ async function settleWith(
   // may the work run.
   if (asked.write === undefined) return asked.outcome
 
-  guarded(() => writer.db.exec(`SAVEPOINT ${SEAL}`))
   const completion = await runWork(writer.db, work, { clock, transactionMs })
-  breakSeal(writer.db)
 
   // The record as it was read above: nobody else can have written since.
   const settlement = { kind: 'complete', lease, ...completion } as const
@@ -87,19 +87,26 @@ async function settleWith(
   return outcome
 }
 
-/** The work's own errors pass through as they are. */
+/** The work's own errors pass through as they are, unless its transaction has ended under it. */
 async function runWork(
   db: DatabaseSync,
   work: TransactionWork,
   limits: { readonly clock: Clock; readonly transactionMs: number },
 ): Promise<Completion> {
   const { tx, revoke } = revocable(db)
+  guarded(() => db.exec(`SAVEPOINT ${SEAL}`))
+  let completion: Completion
   try {
-    const completion = work(tx)
-    return isThenable(completion) ? await bounded(completion, limits) : completion
+    const returned = work(tx)
+    completion = isThenable(returned) ? await bounded(returned, limits) : returned
+  } catch (error) {
+    breakSeal(db, { cause: error })
+    throw error
   } finally {
     revoke()
   }
+  breakSeal(db)
+  return completion
 }
 
 /** Work that never ends must not keep the whole file locked for ever. */
@@ -123,16 +130,16 @@ function isThenable(value: unknown): value is PromiseLike<Completion> {
   return typeof value === 'object' && value !== null && 'then' in value
 }
 
-function breakSeal(db: DatabaseSync): void {
+/** Whatever else the work says: of what it wrote outside the seal, nobody knows what is kept. */
+function breakSeal(db: DatabaseSync, options?: ErrorOptions): void {
   try {
     db.exec(`RELEASE ${SEAL}`)
-  } catch (error) {
-    const cause = new Error(
-      'its work ended the transaction itself (COMMIT or ROLLBACK in its SQL, or a conflict ' +
-        'clause that rolls back), so what it wrote is not tied to the key',
-      { cause: error },
+  } catch {
+    throw new OutcomeUnknownError(
+      "the callback ended the store's transaction itself (COMMIT or ROLLBACK in its SQL, or an " +
+        'error that rolls back), so what it wrote may be kept without the key',
+      options,
     )
-    throw storeFailed('commit a transaction', cause)
   }
 }
 
