@@ -1,5 +1,6 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { expect, it, vi } from 'vitest'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
 import { sqliteStore } from '../../src/stores/sqlite/index.ts'
 import * as sql from '../../src/stores/sqlite/sql.ts'
 import {
@@ -141,6 +142,32 @@ it('rejects a settlement that cannot be stored, and keeps its neighbours held', 
   await expect(store.settle(batch)).rejects.toMatchObject({ failure: 'rejected' })
   expect((await viewOf(store, first)).state).toBe('in_progress')
   ofKind(await settle(store, completeOf(first)), 'settled')
+})
+
+// A row with a number that JavaScript cannot hold, as only another program can write it.
+it('fails alone where a row cannot be read, and lets its neighbours pass', async () => {
+  const { store, app } = setup()
+  const [bad, good] = [await hold(store, { key: 'bad' }), await hold(store, { key: 'good' })]
+  app
+    .prepare('UPDATE oncekey_record SET expires_at_ms = ? WHERE identity = ?')
+    .run(2n ** 53n, Buffer.from(bad.identity, 'hex'))
+  const rejected = { code: 'STORE_FAILED', failure: 'rejected' }
+  const batch = [claimRequest({ key: 'new' }), claimRequest({ key: 'bad' })]
+  await expect(store.claim(batch)).rejects.toMatchObject(rejected)
+  await expect(store.settle([completeOf(good), completeOf(bad)])).rejects.toMatchObject(rejected)
+  const renewals = [good, bad].map((lease) => ({ ...lease, leaseMs: LEASE_MS }))
+  await expect(store.renew(renewals)).rejects.toMatchObject(rejected)
+  expect((await viewOf(store, good)).state).toBe('in_progress')
+
+  const engine = createEngine({ store })
+  onTestFinished(async () => void (await engine.close()))
+  const run = (key: string) =>
+    engine.run(
+      { scope: { tenant: 'tenant-1', operation: 'POST /payments' }, key, fingerprint: 'f' },
+      () => new Uint8Array(),
+    )
+  const runs = await Promise.allSettled(['new', 'bad', 'newer'].map(run))
+  expect(runs.map((one) => one.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
 })
 
 it('lets go of the rows that refer to a record when it is reaped or replaced', async () => {

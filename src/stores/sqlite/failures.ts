@@ -9,11 +9,18 @@ const CONSTRAINT = 19
 const MISMATCH = 20
 const NOT_A_DATABASE = 26
 
-/** What one row can be at fault for; anything else is the database's trouble. */
+/** What one row can be at fault for. Anything else, but for values, is the database's trouble. */
 const ROW_FAULTS: readonly unknown[] = [TOO_BIG, CONSTRAINT, MISMATCH]
 
-/** What node:sqlite throws for a value that no column can hold, before SQLite sees it. */
-const BIND_FAULTS: readonly unknown[] = ['ERR_INVALID_ARG_TYPE', 'ERR_INVALID_ARG_VALUE']
+/**
+ * What node:sqlite throws for a value that no column can hold, before SQLite sees it, and for one
+ * that no JavaScript number can hold, where it reads a row.
+ */
+const VALUE_FAULTS: readonly unknown[] = [
+  'ERR_INVALID_ARG_TYPE',
+  'ERR_INVALID_ARG_VALUE',
+  'ERR_OUT_OF_RANGE',
+]
 
 /**
  * How long another writer may keep us waiting. Longer than any healthy write transaction, and
@@ -83,7 +90,7 @@ function isBusy(error: unknown): boolean {
 
 function isRowFault(error: unknown): boolean {
   if (ROW_FAULTS.includes(primaryCodeOf(error))) return true
-  return error instanceof Error && 'code' in error && BIND_FAULTS.includes(error.code)
+  return error instanceof Error && 'code' in error && VALUE_FAULTS.includes(error.code)
 }
 
 function primaryCodeOf(error: unknown): number | undefined {
