@@ -43,7 +43,10 @@ export interface Store {
 
   read(ref: RecordRef): Promise<RecordView | undefined>
 
-  /** Records in one state, oldest first: `completed` by expiry, others by last run. */
+  /**
+   * Records in one state, oldest first: `completed` by expiry, others by last run. Without their
+   * results, which may be large: `read` has them.
+   */
   list(query: ListQuery): Promise<RecordView[]>
 
   /**
@@ -51,7 +54,9 @@ export interface Store {
    *
    * Opens a transaction, hands it to `work`, records the result that `work` returns as the last
    * statement, and commits. If `work` throws, everything is rolled back and the error passes
-   * through. If the lease is lost, everything is rolled back and the outcome is `fenced`.
+   * through. If the lease is lost, everything is rolled back and the outcome is `fenced`. If `work`
+   * has ended the transaction itself, what it wrote may be kept or not, and whether it returns or
+   * throws, the call throws `OutcomeUnknownError`.
    */
   transaction?(
     lease: Lease,

@@ -119,7 +119,7 @@ class MemoryStore implements Store {
 
   async read(ref: RecordRef): Promise<RecordView | undefined> {
     const record = this.#find(ref)
-    return record && toCopy(record)
+    return record && { ...toView(record), result: record.result?.slice() }
   }
 
   async list({ state, limit }: ListQuery): Promise<RecordView[]> {
@@ -129,7 +129,7 @@ class MemoryStore implements Store {
         state === 'completed' ? a.expiresAtMs - b.expiresAtMs : a.lastRunAtMs - b.lastRunAtMs,
       )
       .slice(0, limit)
-      .map(toCopy)
+      .map((record) => ({ ...toView(record), result: undefined }))
   }
 
   #find(ref: RecordRef): StoredRecord | undefined {
@@ -144,10 +144,6 @@ class MemoryStore implements Store {
     if (write !== undefined) this.#records.set(write.identity, write)
     return outcome
   }
-}
-
-function toCopy(record: StoredRecord): RecordView {
-  return { ...toView(record), result: record.result?.slice() }
 }
 
 /** The caller may reuse its buffer; a stored result may not change under it. */

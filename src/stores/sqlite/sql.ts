@@ -75,24 +75,27 @@ export const LAPSED = `
   WHERE state = 'in_progress' AND lease_until_ms <= ?
   ORDER BY lease_until_ms LIMIT ?`
 
-/** Without the results, which may be large and are about to be removed. */
+/** Without the results, which are about to be removed; their size is what removing them costs. */
 export const EXPIRED = `
-  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
+  SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
-/** The second condition says nothing new; it is what makes the partial index usable. */
+/**
+ * Without the results, which may be large. The second condition says nothing new; it is what makes
+ * the partial index usable.
+ */
 export const LIST = `
-  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_list"
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_list"
   WHERE state = ? AND state NOT IN ('in_progress', 'completed') ORDER BY last_run_at_ms LIMIT ?`
 
 /** By expiry, from the index that reaping needs: a completion then writes one index less. */
 export const LIST_COMPLETED = `
-  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_expiry"
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state = 'completed' AND state IN ('completed', 'failed_retryable')
   ORDER BY expires_at_ms LIMIT ?`
 
 /** Sorts what is held at the moment, so that taking and ending a lease need one index less. */
 export const LIST_IN_PROGRESS = `
-  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`

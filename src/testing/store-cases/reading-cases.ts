@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { newRecordId } from '../../core/identity.ts'
 import {
+  assertBytes,
+  bytes,
   claim,
   claimRequest,
   completeOf,
@@ -86,6 +88,17 @@ export const readingCases: readonly StoreCase[] = [
         (await store.list({ state: 'in_progress', limit })).map((view) => view.key)
       assert.deepEqual(await keys(10), ['a', 'b', 'c', 'd'])
       assert.deepEqual(await keys(2), ['a', 'b'])
+    },
+  },
+  {
+    name: 'lists records without their results, which read has',
+    async run({ store }) {
+      const lease = await finish(store)
+      const [listed, ...others] = await store.list({ state: 'completed', limit: 10 })
+      const { result, ...view } = await viewOf(store, lease)
+      assertBytes(result, bytes('done'))
+      assert.deepEqual(listed, { ...view, result: undefined })
+      assert.deepEqual(others, [])
     },
   },
   {
