@@ -127,11 +127,18 @@ export class RecordTable {
     return toRecords(this.#lapsed.all(nowMs, limit))
   }
 
-  /** Without their results. */
-  expired(nowMs: number, limit: number): StoredRecord[] {
-    return toRecords(this.#expired.all(nowMs, limit))
+  /** Without their results; as many as have `bytes` of them together, and one in any case. */
+  expired(
+    nowMs: number,
+    limits: { readonly rows: number; readonly bytes: number },
+  ): StoredRecord[] {
+    const rows = this.#expired.all(nowMs, limits.rows) as unknown as ExpiredRow[]
+    let bytes = 0
+    const end = rows.findIndex((row, n) => (bytes += row.result_bytes) > limits.bytes && n > 0)
+    return toRecords(end === -1 ? rows : rows.slice(0, end))
   }
 
+  /** Without their results. */
   list(state: RecordState, limit: number): StoredRecord[] {
     if (state === 'in_progress') return toRecords(this.#listInProgress.all(limit))
     if (state === 'completed') return toRecords(this.#listCompleted.all(limit))
@@ -163,6 +170,10 @@ interface RecordRow {
   readonly completed_at_ms: number | null
   readonly expires_at_ms: number
   readonly result: Uint8Array | null
+}
+
+interface ExpiredRow extends RecordRow {
+  readonly result_bytes: number
 }
 
 function toRecords(rows: readonly unknown[]): StoredRecord[] {

@@ -1,4 +1,4 @@
-import type { Clock } from '../../core/clock.ts'
+import { systemClock, type Clock } from '../../core/clock.ts'
 import {
   decideClaim,
   decideReap,
@@ -36,7 +36,17 @@ import {
 } from './options.ts'
 import { RecordTable } from './record-table.ts'
 import { transact, type TransactionWork } from './transaction.ts'
+import type { Operation } from './turns.ts'
 import { Writer } from './writer.ts'
+
+/** Upkeep in one write transaction: a few milliseconds of it, even where the results are large. */
+const PIECE_ROWS = 100
+const PIECE_BYTES = 4 * 1024 * 1024
+
+interface UpkeepWork<Done> {
+  readonly isDue: (nowMs: number) => boolean
+  readonly piece: (nowMs: number, rows: number) => Done[]
+}
 
 /** A store in one SQLite file. It can commit a key together with the caller's rows. */
 export interface SqliteStore extends Store {
@@ -133,41 +143,33 @@ class FileStore implements SqliteStore {
     )
   }
 
-  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    // Most sweeps find nothing, and need not take the write lock to learn it.
-    const found = await this.#read('sweep', (nowMs) => this.#committed.lapsed(nowMs, 1).length)
-    if (found === 0) return []
-
-    return this.#write('sweep', (nowMs) =>
-      this.#records.lapsed(nowMs, limit).flatMap((record) => {
-        const write = decideSweep(record, nowMs)
-        if (write === undefined) return []
-        this.#records.update(write)
-        return [toSwept(write)]
-      }),
-    )
+  sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    return this.#inPieces('sweep', limit, {
+      isDue: (nowMs) => this.#committed.lapsed(nowMs, 1).length > 0,
+      piece: (nowMs, rows) =>
+        this.#records.lapsed(nowMs, rows).flatMap((record) => {
+          const write = decideSweep(record, nowMs)
+          if (write === undefined) return []
+          this.#records.update(write)
+          return [toSwept(write)]
+        }),
+    })
   }
 
   async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
-    const found = await this.#read('reap', (nowMs) => this.#committed.expired(nowMs, 1).length)
-    if (found === 0) return { removed: 0, expired: 0 }
-
-    return this.#write('reap', (nowMs) => {
-      let removed = 0
-      let expired = 0
-      for (const record of this.#records.expired(nowMs, limit)) {
-        const decision = decideReap(record, nowMs)
-        if (decision === undefined) continue
-        if (decision === 'remove') {
-          this.#records.remove(record.identity)
-          removed++
-        } else {
-          this.#records.update(decision)
-          expired++
-        }
-      }
-      return { removed, expired }
+    const reaped = await this.#inPieces('reap', limit, {
+      isDue: (nowMs) => this.#committed.expired(nowMs, { rows: 1, bytes: 0 }).length > 0,
+      piece: (nowMs, rows) =>
+        this.#records.expired(nowMs, { rows, bytes: PIECE_BYTES }).flatMap((record) => {
+          const decision = decideReap(record, nowMs)
+          if (decision === undefined) return []
+          if (decision === 'remove') this.#records.remove(record.identity)
+          else this.#records.update(decision)
+          return [decision]
+        }),
     })
+    const removed = reaped.filter((decision) => decision === 'remove').length
+    return { removed, expired: reaped.length - removed }
   }
 
   read(ref: RecordRef): Promise<RecordView | undefined> {
@@ -243,6 +245,32 @@ class FileStore implements SqliteStore {
     return outcome
   }
 
+  /**
+   * Upkeep, at most `limit` rows of it. SQLite works on the event loop's own thread, so everybody
+   * gets a turn between two pieces.
+   */
+  async #inPieces<Done>(
+    operation: 'sweep' | 'reap',
+    limit: number,
+    { isDue, piece }: UpkeepWork<Done>,
+  ): Promise<Done[]> {
+    const done: Done[] = []
+    try {
+      // Most calls find nothing, and need not take the write lock to learn it.
+      while (done.length < limit && (await this.#read(operation, isDue))) {
+        const rows = Math.min(PIECE_ROWS, limit - done.length)
+        const some = await this.#write(operation, (nowMs) => piece(nowMs, rows))
+        if (some.length === 0) break
+        done.push(...some)
+        await new Promise<void>((resolve) => systemClock.soon(resolve))
+      }
+    } catch (error) {
+      // What is committed must be told; the next call meets the trouble again.
+      if (done.length === 0) throw error
+    }
+    return done
+  }
+
   async #read<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
     this.#refuseIfClosed(operation)
     try {
@@ -254,7 +282,7 @@ class FileStore implements SqliteStore {
   }
 
   /** The time is read once the lock is held: a decision must not be older than its wait. */
-  async #write<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
+  async #write<Result>(operation: Operation, body: (nowMs: number) => Result): Promise<Result> {
     this.#refuseIfClosed(operation)
     return this.#writer.write(operation, () => body(this.#clock.nowMs()))
   }

@@ -1,6 +1,7 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { isNoTransaction, storeFailed, whileBusy } from './failures.ts'
 import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
+import { Turns, type Operation } from './turns.ts'
 
 /** Calls that may wait. The engine batches, so more than this is a flood, not a load. */
 const WAITING_MAX = 10_000
@@ -14,8 +15,7 @@ export class Writer {
   readonly #begin: StatementSync
   readonly #commit: StatementSync
   readonly #rollback: StatementSync
-  #last: Promise<unknown> = Promise.resolve()
-  #waiting = 0
+  readonly #turns = new Turns()
   #isOpen = false
 
   constructor(db: DatabaseSync) {
@@ -30,22 +30,16 @@ export class Writer {
   }
 
   /** Waits for its turn, then has the connection to itself until `turn` settles. */
-  takeTurn<Result>(operation: string, turn: () => Promise<Result>): Promise<Result> {
-    if (this.#waiting >= WAITING_MAX) {
+  takeTurn<Result>(operation: Operation, turn: () => Promise<Result>): Promise<Result> {
+    if (this.#turns.waiting >= WAITING_MAX) {
       const cause = new Error(`${WAITING_MAX} calls are waiting for the database file already`)
       return Promise.reject(storeFailed(operation, cause, 'overloaded'))
     }
-    this.#waiting++
-    const result = this.#last.then(turn).finally(() => {
-      this.#waiting--
-    })
-    // The caller has the error; whoever is next has nothing to do with it.
-    this.#last = result.catch(() => undefined)
-    return result
+    return this.#turns.take(operation, turn)
   }
 
   /** Runs `body` in a write transaction of its own. */
-  write<Result>(operation: string, body: () => Result): Promise<Result> {
+  write<Result>(operation: Operation, body: () => Result): Promise<Result> {
     return this.takeTurn(operation, async () => {
       try {
         await this.begin()
@@ -93,7 +87,7 @@ export class Writer {
   }
 
   /** Resolves when everything that was queued has ended. */
-  async drain(): Promise<void> {
-    await this.#last
+  drain(): Promise<void> {
+    return this.#turns.drain()
   }
 }
