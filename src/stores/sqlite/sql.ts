@@ -77,7 +77,8 @@ export const LAPSED = `
 
 /** Without the results, which are about to be removed; their size is what removing them costs. */
 export const EXPIRED = `
-  SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes FROM "{table}" INDEXED BY "{table}_expiry"
+  SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes
+  FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
