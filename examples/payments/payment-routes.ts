@@ -1,4 +1,5 @@
 import type { RequestHandler } from 'express'
+import { idempotencyOf } from 'oncekey/express'
 import type { SqliteTransaction } from 'oncekey/sqlite'
 import { checkPayment } from './payment-input.ts'
 import type { Payments } from './payments.ts'
@@ -7,9 +8,7 @@ import { tenantOf } from './tokens.ts'
 
 export function createPayment(payments: Payments): RequestHandler {
   return async (req, res) => {
-    const { idempotency } = req
-    if (idempotency === undefined) throw new Error('createPayment must be behind idempotency()')
-
+    const idempotency = idempotencyOf(req)
     const checked = checkPayment(req.body)
     if (checked.kind === 'invalid') {
       return sendProblem(res, {
