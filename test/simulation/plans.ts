@@ -1,33 +1,33 @@
 /** How plans are drawn. */
 import fc, { type Arbitrary } from 'fast-check'
-import type { Attempt, Behaviour, ClientPlan } from './client.ts'
+import type { Attempt, ClientPlan } from './client.ts'
 import type { Plan, Step } from './simulate.ts'
+import { BEHAVIOURS, KEYS, type Behaviour } from './work.ts'
 import type { Fate } from './world.ts'
 
 const behaviours: Arbitrary<Behaviour> = fc.oneof(
   { weight: 5, arbitrary: fc.constant<Behaviour>('ok') },
-  {
-    weight: 5,
-    arbitrary: fc.constantFrom<Behaviour>(
-      'fails_clean',
-      'not_executed',
-      'effect_then_fails',
-      'lost_call',
-      'slow',
-      'overruns',
-    ),
-  },
+  { weight: 6, arbitrary: fc.constantFrom(...BEHAVIOURS) },
+)
+
+/** Yes, now and then. */
+const seldom: Arbitrary<boolean> = fc.oneof(
+  { weight: 6, arbitrary: fc.constant(false) },
+  fc.constant(true),
 )
 
 const attempts: Arbitrary<Attempt> = fc.record({
   node: fc.nat(1),
   behaviour: behaviours,
-  altered: fc.oneof({ weight: 5, arbitrary: fc.constant(false) }, fc.constant(true)),
+  altered: seldom,
+  waits: fc.oneof({ weight: 2, arbitrary: fc.constant(false) }, fc.constant(true)),
 })
 
+const key = fc.nat(KEYS - 1)
+
 const clients: Arbitrary<ClientPlan> = fc.record({
-  key: fc.nat(1),
-  attempts: fc.array(attempts, { minLength: 1, maxLength: 3 }),
+  key,
+  attempts: fc.array(attempts, { minLength: 1, maxLength: 4, size: 'max' }),
 })
 
 const fates: Arbitrary<Fate> = fc.oneof(
@@ -39,22 +39,27 @@ const fates: Arbitrary<Fate> = fc.oneof(
 )
 
 const node = fc.nat(1)
+const stepOf = <Kind extends Step['kind'], Rest extends object>(
+  kind: Kind,
+  rest: { [Name in keyof Rest]: Arbitrary<Rest[Name]> },
+) => fc.record({ kind: fc.constant(kind), ...rest }) as Arbitrary<{ kind: Kind } & Rest>
+
 const steps: Arbitrary<Step> = fc.oneof(
-  { weight: 8, arbitrary: fc.record({ kind: fc.constant('run' as const), turns: fc.nat(8) }) },
+  { weight: 8, arbitrary: stepOf('run', { turns: fc.nat(12) }) },
   {
     weight: 4,
-    arbitrary: fc.record({
-      kind: fc.constant('advance' as const),
-      ms: fc.constantFrom(50, 210, 340, 700, 1_100, 2_500),
-    }),
+    arbitrary: stepOf('advance', { ms: fc.constantFrom(50, 210, 340, 700, 1_100, 2_500) }),
   },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('crash' as const), node }) },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('stall' as const), node }) },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('resume' as const), node }) },
+  { weight: 1, arbitrary: stepOf('jump', { ms: fc.constantFrom(1_500, 600, -600, -3_000) }) },
+  { weight: 1, arbitrary: stepOf('crash', { node }) },
+  { weight: 1, arbitrary: stepOf('stall', { node }) },
+  { weight: 1, arbitrary: stepOf('resume', { node }) },
+  { weight: 1, arbitrary: stepOf('close', { node }) },
+  { weight: 1, arbitrary: stepOf('resolve', {}) },
 )
 
 export const plans: Arbitrary<Plan> = fc.record({
-  clients: fc.array(clients, { minLength: 1, maxLength: 4 }),
-  steps: fc.array(steps, { maxLength: 14 }),
-  fates: fc.array(fates, { minLength: 1, maxLength: 12 }),
+  clients: fc.array(clients, { minLength: 1, maxLength: 4, size: 'max' }),
+  steps: fc.array(steps, { maxLength: 30, size: 'max' }),
+  fates: fc.array(fates, { minLength: 1, maxLength: 16, size: 'max' }),
 })

@@ -53,8 +53,8 @@ const BUGS: readonly PlantedBug[] = [
   {
     name: 'a failure after an outside effect frees the key',
     file: 'src/core/failure.ts',
-    find: 'if (effectBegun || blind || looksLikeLostCall(error))',
-    replace: 'if (blind || looksLikeLostCall(error))',
+    find: 'return effectBegun || looksLikeLostCall(error)',
+    replace: 'return looksLikeLostCall(error)',
     caughtBy: SIMULATION,
   },
   {
@@ -62,6 +62,56 @@ const BUGS: readonly PlantedBug[] = [
     file: 'src/core/execution.ts',
     find: 'throw new OutcomeNotRecordedError(recordId, outcome.cause)',
     replace: "return { kind: 'ran', recordId, result, expiresAt: new Date(0) }",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a sweep frees a key although nobody knows what happened',
+    file: 'src/core/decide.ts',
+    find: "nowMs: number): StoredRecord {\n  if (record.onLapse === 'unknown') {",
+    replace: "nowMs: number): StoredRecord {\n  if (record.onLapse === 'resume') {",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a refusal after an outside effect frees the key',
+    file: 'src/core/execution.ts',
+    find: 'if (!mayRetry && mayHaveActed({ effectBegun, error }))',
+    replace: 'if (!mayRetry && mayHaveActed({ effectBegun: false, error }))',
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a rollback proves something about what the work did after it',
+    file: 'src/core/execution.ts',
+    find: 'rollback !== undefined && rollback.error === error',
+    replace: 'rollback !== undefined',
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a commit without an answer counts as done',
+    file: 'src/core/run-context.ts',
+    find: 'else outcome = await this.#findOut(error)',
+    replace: "else outcome = { kind: 'settled', expiresAt: new Date(0) } as SettleOutcome",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a holder that was fenced out reports its own result',
+    file: 'src/core/execution.ts',
+    find: "case 'fenced':\n        return this.#whatTheRecordSays()",
+    replace:
+      "case 'fenced':\n        return { kind: 'ran', recordId, result, expiresAt: new Date(0) }",
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'a duplicate that waits claims again after close()',
+    file: 'src/core/engine.ts',
+    find: 'if (this.#closing) break\n        pauseMs',
+    replace: 'pauseMs',
+    caughtBy: SIMULATION,
+  },
+  {
+    name: 'close() does not wait for the work',
+    file: 'src/core/engine.ts',
+    find: 'const working = this.#running + this.#outliving',
+    replace: 'const working = 0',
     caughtBy: SIMULATION,
   },
   {
@@ -110,7 +160,7 @@ function runTests(root: string, tests: string): Promise<{ failed: boolean; outpu
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs')
   const child = spawn(process.execPath, [vitest, 'run', '--root', root, tests], {
     cwd: root,
-    env: { ...process.env, ONCEKEY_SIM_RUNS: '3000', NO_COLOR: '1' },
+    env: { ...process.env, ONCEKEY_SIM_RUNS: '10000', NO_COLOR: '1' },
   })
   let output = ''
   const hear = (chunk: Buffer) => {

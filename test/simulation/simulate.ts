@@ -1,15 +1,24 @@
 /** One simulated run: a plan, carried out, healed, and judged. */
 import type { Scheduler } from 'fast-check'
 import { identityOf } from '../../src/core/identity.ts'
-import { mayRerun, runClient, send, type Answered, type ClientPlan } from './client.ts'
-import { TIMES, World, type Fate } from './world.ts'
+import type { RecordView } from '../../src/core/store.ts'
+import { SCOPE, runClient, send, type Answered, type ClientPlan } from './client.ts'
+import { SimNode } from './node.ts'
+import { KEYS, kindOf } from './work.ts'
+import { TIMES, World, flush, textOf, type Fate } from './world.ts'
 
 export type Step =
   | { readonly kind: 'run'; readonly turns: number }
   | { readonly kind: 'advance'; readonly ms: number }
+  /** The wall clock alone, forwards or backwards. */
+  | { readonly kind: 'jump'; readonly ms: number }
   | { readonly kind: 'crash'; readonly node: number }
   | { readonly kind: 'stall'; readonly node: number }
   | { readonly kind: 'resume'; readonly node: number }
+  /** `engine.close()`, and the end of the process after it. */
+  | { readonly kind: 'close'; readonly node: number }
+  /** An operator looks at what is unknown and gives honest verdicts, where there is one to give. */
+  | { readonly kind: 'resolve' }
 
 export interface Plan {
   readonly clients: readonly ClientPlan[]
@@ -20,11 +29,14 @@ export interface Plan {
 const NODES = 2
 /** A healthy world comes to rest well before this many rounds; more is a hang. */
 const ROUNDS_MAX = 400
-/** Longer than the longest wait of the engine's own: a sweep whose answer never came. */
-const QUIET_MS = 70_000
+/** The longest wait of the engine's own: for a sweep whose answer never comes. */
+const SWEEP_TIMEOUT_MS = 60_000
+/** After that wait: a sweep, and whatever it sets free. */
+const QUIET_MS = SWEEP_TIMEOUT_MS + 4 * TIMES.leaseMs
 
 export async function simulate(scheduler: Scheduler, plan: Plan): Promise<void> {
-  const world = new World(scheduler, plan.fates, NODES)
+  const world = new World(scheduler, plan.fates)
+  for (let id = 0; id < NODES; id++) world.nodes.push(new SimNode(world, id))
   const answers: Answered[] = []
   const clients = plan.clients.map((client) =>
     runClient(world, client, (answer) => answers.push(answer)),
@@ -35,10 +47,14 @@ export async function simulate(scheduler: Scheduler, plan: Plan): Promise<void> 
     await carryOut(world, scheduler, step)
     check(world)
   }
-  world.healed = true
   for (const node of world.nodes) node.resume()
-  await comeToRest(world, scheduler, all)
-  await judge(world, answers, scheduler)
+  // The clients finish while the store still falters; then it heals, and what is left comes out.
+  await comeToRest(world, scheduler, { all, quietMs: 0 })
+  world.healed = true
+  await comeToRest(world, scheduler, { all, quietMs: QUIET_MS + world.backwardMs })
+  check(world)
+  await judge(world, answers)
+  await judgeEnds(world, answers, scheduler)
   check(world)
 }
 
@@ -50,28 +66,32 @@ async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise
     case 'advance':
       world.clock.advance(step.ms)
       return flush()
+    case 'jump':
+      return world.jump(step.ms)
     case 'crash':
-      // One node survives: somebody has to tell the tale.
-      if (world.nodes.filter(({ alive }) => alive).length > 1) world.nodes[step.node]!.crash()
+      if (mayLose(world, step.node)) world.nodes[step.node]!.crash()
+      return
+    case 'close':
+      if (mayLose(world, step.node)) world.nodes[step.node]!.close()
       return
     case 'stall':
       return world.nodes[step.node]!.stall()
     case 'resume':
       world.nodes[step.node]!.resume()
       return flush()
+    case 'resolve':
+      return resolveHonestly(world)
   }
+}
+
+/** One node goes on serving: somebody has to tell the tale. */
+function mayLose(world: World, id: number): boolean {
+  return world.nodes.some((node) => node.id !== id && node.serves)
 }
 
 async function runOne(scheduler: Scheduler): Promise<void> {
   if (scheduler.count() > 0) await scheduler.waitNext(1)
   await flush()
-}
-
-/** Lets every promise chain run until it waits for the scheduler or the clock. */
-function flush(): Promise<void> {
-  return new Promise((resolve) => {
-    setImmediate(resolve)
-  })
 }
 
 function trackEnd(promise: Promise<unknown>): { ended: boolean } {
@@ -85,19 +105,25 @@ function trackEnd(promise: Promise<unknown>): { ended: boolean } {
 async function comeToRest(
   world: World,
   scheduler: Scheduler,
-  all: { readonly ended: boolean },
+  { all, quietMs }: { readonly all: { readonly ended: boolean }; readonly quietMs: number },
 ): Promise<void> {
   let quietForMs = 0
   for (let round = 0; round < ROUNDS_MAX; round++) {
     await flush()
     while (scheduler.count() > 0) await runOne(scheduler)
-    if (world.violation !== undefined || quietForMs > QUIET_MS) return
+    if (world.violation !== undefined || (all.ended && quietForMs >= quietMs)) return
     // While clients wait, time goes in small steps; after that nobody minds a long one.
-    const stepMs = all.ended ? TIMES.leaseMs * 2 : TIMES.sweepEveryMs / 2
+    const stepMs = all.ended ? longStepMs(quietForMs) : TIMES.sweepEveryMs / 2
     world.clock.advance(stepMs)
     if (all.ended) quietForMs += stepMs
   }
   world.violate('the world did not come to rest: something hangs')
+}
+
+/** What has left its caller behind ends in its own time; after that there is a long silence. */
+function longStepMs(quietForMs: number): number {
+  const isSilent = quietForMs >= TIMES.maxRunMs * 2 && quietForMs < SWEEP_TIMEOUT_MS
+  return isSilent ? SWEEP_TIMEOUT_MS - quietForMs : TIMES.leaseMs
 }
 
 function check(world: World): void {
@@ -105,18 +131,17 @@ function check(world: World): void {
 }
 
 /** What must hold when everything has come to rest. */
-async function judge(
-  world: World,
-  answers: readonly Answered[],
-  scheduler: Scheduler,
-): Promise<void> {
+async function judge(world: World, answers: readonly Answered[]): Promise<void> {
   const stuck = await world.store.list({ state: 'in_progress', limit: 100 })
   if (stuck.length > 0) world.violate(`${stuck.length} records are stuck in progress`)
+  const hanging = world.runs.filter(({ node, ended }) => node.alive && !ended)
+  if (hanging.length > 0) world.violate(`${hanging.length} requests were never answered`)
+  if (world.nodes.some(({ alive, closing }) => alive && closing)) {
+    world.violate('close() has not ended')
+  }
   judgeRetryable(world, await world.store.list({ state: 'failed_retryable', limit: 100 }))
   judgeAnswers(world, answers)
   check(world)
-  const keys = new Set(answers.map(({ key }) => key))
-  for (const key of keys) await judgeEnd(world, key, answers, scheduler)
 }
 
 function judgeRetryable(
@@ -124,7 +149,8 @@ function judgeRetryable(
   records: readonly { readonly recordId: string; readonly key: string }[],
 ): void {
   for (const { recordId, key } of records) {
-    if (!mayRerun(Number(key.slice(1))) && world.effectsOf(recordId).length > 0) {
+    const isPlain = kindOf(Number(key.slice(1))) === 'plain'
+    if (isPlain && world.effectsOf(recordId).length > 0) {
       world.violate(`record ${recordId} may be retried although it had an effect`)
     }
   }
@@ -136,7 +162,8 @@ function judgeAnswers(world: World, answers: readonly Answered[]): void {
   for (const { key, outcome } of answers) {
     if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') continue
     const result = new TextDecoder().decode(outcome.result)
-    if (!world.effects.some((effect) => effect.result === result)) {
+    const done = kindOf(key) === 'transaction' ? world.rows : world.effects
+    if (!done.some((effect) => effect.result === result)) {
       world.violate(`key ${key} was answered with a result that nothing produced`)
     }
     const known = finals.get(key) ?? result
@@ -145,37 +172,63 @@ function judgeAnswers(world: World, answers: readonly Answered[]): void {
   }
 }
 
+/** A row is there exactly when its record is completed, and with the reply that tells of it. */
+function judgeRow(world: World, record: RecordView): void {
+  const rows = world.rowsOf(record.recordId).map(({ result }) => result)
+  const expected = record.state === 'completed' ? [textOf(record)] : []
+  if (rows.length !== expected.length || rows[0] !== expected[0]) {
+    world.violate(`a ${record.state} record has ${rows.length} rows, or those of another reply`)
+  }
+}
+
 /** An honest operator resolves what is unknown; after that one more retry must get an answer. */
-async function judgeEnd(
+async function judgeEnds(
   world: World,
-  key: number,
   answers: readonly Answered[],
   scheduler: Scheduler,
 ): Promise<void> {
-  const identity = identityOf({ tenant: 't', operation: 'pay' }, `k${key}`)
-  const record = await world.store.read({ identity })
-  if (record === undefined) return
-  if (record.state === 'unknown') await resolveHonestly(world, record.recordId)
-
-  const altered = record.fingerprint === 'altered'
-  const node = world.nodes.findIndex(({ alive }) => alive)
-  const last = send(world, key, { node, behaviour: 'ok', altered })
-  const state = trackEnd(last)
-  await comeToRest(world, scheduler, state)
-  check(world)
-  const outcome = await last
-  if (outcome === undefined || (outcome.kind !== 'ran' && outcome.kind !== 'replayed')) {
-    world.violate(`after everything has healed, key ${key} still answers ${outcome?.kind}`)
-    return
+  await resolveHonestly(world, true)
+  const node = world.nodes.find(({ serves }) => serves)!
+  const last: Promise<Answered | undefined>[] = []
+  for (let key = 0; key < KEYS; key++) {
+    const record = await recordOf(world, key)
+    if (record === undefined) continue
+    if (kindOf(key) === 'transaction') judgeRow(world, record)
+    const altered = record.fingerprint === 'altered'
+    const sent = send(node, key, { behaviour: 'ok', altered, waits: false })
+    last.push(sent.then((outcome) => outcome && { key, outcome }))
   }
-  judgeAnswers(world, [...answers.filter((answer) => answer.key === key), { key, outcome }])
+  const all = trackEnd(Promise.all(last))
+  await comeToRest(world, scheduler, { all, quietMs: 0 })
+  check(world)
+  for (const answer of await Promise.all(last)) {
+    const kind = answer?.outcome.kind
+    if (kind !== 'ran' && kind !== 'replayed') {
+      world.violate(`after everything has healed, key ${answer?.key} still answers ${kind}`)
+    }
+    if (answer !== undefined) judgeAnswers(world, [...answers, answer])
+  }
 }
 
-async function resolveHonestly(world: World, recordId: string): Promise<void> {
-  const effect = world.effectsOf(recordId).at(-1)
-  const verdict =
-    effect === undefined
-      ? ({ kind: 'failed_retryable' } as const)
-      : ({ kind: 'completed', result: new TextEncoder().encode(effect.result) } as const)
-  await world.store.resolve([{ ref: { recordId }, verdict, retentionMs: 86_400_000 }])
+function recordOf(world: World, key: number): Promise<RecordView | undefined> {
+  return world.store.read({ identity: identityOf(SCOPE, `k${key}`) })
+}
+
+/** Verdicts on what is unknown, by somebody who has looked, and knows that nobody acts on it. */
+async function resolveHonestly(world: World, atRest = false): Promise<void> {
+  for (const { identity, recordId, key } of await listUnknown(world)) {
+    // At rest, what still runs waits for a transaction that will never be answered.
+    if (!atRest && !world.isOver(identity)) continue
+    const isRow = kindOf(Number(key.slice(1))) === 'transaction'
+    const effect = (isRow ? world.rowsOf(recordId) : world.effectsOf(recordId)).at(-1)
+    const verdict =
+      effect === undefined
+        ? ({ kind: 'failed_retryable' } as const)
+        : ({ kind: 'completed', result: new TextEncoder().encode(effect.result) } as const)
+    await world.store.resolve([{ ref: { recordId }, verdict, retentionMs: 86_400_000 }])
+  }
+}
+
+function listUnknown(world: World): Promise<RecordView[]> {
+  return world.store.list({ state: 'unknown', limit: 100 })
 }

@@ -2,20 +2,24 @@
  * A small world in which the real engine, coalescer and memory store run under a scheduler that
  * decides what happens next, and a clock that only moves when told. Everything random comes from
  * the plan, so a failing seed replays exactly.
+ *
+ * The world sees what no process can: every effect, every commit, and who holds what. It watches
+ * each write of the store and stops the run at the first broken promise.
  */
 import type { Scheduler } from 'fast-check'
-import type { Clock } from '../../src/core/clock.ts'
-import { createEngine, type Engine } from '../../src/core/engine.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Completion,
   Lease,
+  RecordView,
   SettleOutcome,
   Settlement,
   Store,
 } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
+import type { SimNode } from './node.ts'
 
 /** What becomes of one store call. `lost`, `never` and `late` calls are never answered. */
 export type Fate = 'ok' | 'fail_before' | 'fail_after' | 'lost' | 'never' | 'late'
@@ -27,36 +31,60 @@ export const TIMES = {
   settleTimeoutMs: 300,
   sweepEveryMs: 500,
   lateMs: 400,
+  waitMs: 900,
+  graceMs: 2_000,
 } as const
 
 /** A broken promise of the product, found by the world itself while it runs. */
 export class Violation extends Error {}
 
+/** Something that happened for good, and the reply that tells of it. */
 export interface Effect {
   readonly recordId: string
   readonly attempt: number
   readonly result: string
 }
 
+/** One call of `engine.run`, as the world sees it. */
+export interface Run {
+  readonly id: number
+  readonly node: SimNode
+  /** How often the wall clock had jumped forwards when it was sent. */
+  readonly jumpsBefore: number
+  work: 'not_entered' | 'running' | 'ended'
+  ended: boolean
+}
+
+interface Holder {
+  readonly lease: Lease
+  readonly recordId: string
+  readonly run: Run
+}
+
 export class World {
   readonly clock = new FakeClock()
   readonly store: Store = memoryStore({ clock: this.clock })
   readonly nodes: SimNode[] = []
+  readonly runs: Run[] = []
+  /** Outside effects: what must not happen twice, and cannot be taken back. */
   readonly effects: Effect[] = []
+  /** Rows that were committed together with their key. */
+  readonly rows: Effect[] = []
   /** Set by whatever notices first; the run stops there. */
   violation: Violation | undefined
   healed = false
+  forwardJumps = 0
+  backwardMs = 0
   readonly #scheduler: Scheduler
   readonly #fates: readonly Fate[]
-  /** The token and attempt each record was last claimed with. */
-  readonly #holders = new Map<string, Lease>()
+  /** Who claimed each record last. */
+  readonly #holders = new Map<string, Holder>()
   #calls = 0
   #last: Promise<unknown> = Promise.resolve()
 
-  constructor(scheduler: Scheduler, fates: readonly Fate[], nodeCount: number) {
+  constructor(scheduler: Scheduler, fates: readonly Fate[]) {
     this.#scheduler = scheduler
     this.#fates = fates
-    for (let id = 0; id < nodeCount; id++) this.nodes.push(new SimNode(this, id))
   }
 
   /** One scheduling point: it goes on when the scheduler says so. */
@@ -73,9 +101,33 @@ export class World {
     this.violation ??= new Violation(message)
   }
 
+  jump(ms: number): void {
+    if (ms > 0) this.forwardJumps++
+    else this.backwardMs -= ms
+    this.clock.jumpWallTime(ms)
+  }
+
+  newRun(node: SimNode): Run {
+    const id = this.runs.length
+    const run: Run = {
+      id,
+      node,
+      jumpsBefore: this.forwardJumps,
+      work: 'not_entered',
+      ended: false,
+    }
+    this.runs.push(run)
+    return run
+  }
+
+  /** A result that no other run can have. */
+  newResult(recordId: string, attempt: number): string {
+    return `${recordId}/${attempt}/${this.effects.length + this.rows.length}`
+  }
+
   /** An outside effect: the thing that must not happen twice. */
   effect(recordId: string, attempt: number): string {
-    const result = `${recordId}/${attempt}/${this.effects.length}`
+    const result = this.newResult(recordId, attempt)
     this.effects.push({ recordId, attempt, result })
     return result
   }
@@ -84,12 +136,40 @@ export class World {
     return this.effects.filter((effect) => effect.recordId === recordId)
   }
 
+  rowsOf(recordId: string): Effect[] {
+    return this.rows.filter((row) => row.recordId === recordId)
+  }
+
+  /**
+   * Whether nothing that holds this record can act under it any more: its process has died, or
+   * its work has ended, or was never entered and never will be.
+   */
+  isOver(identity: string): boolean {
+    const holder = this.#holders.get(identity)
+    if (holder === undefined) return true
+    const { node, work, ended } = holder.run
+    return !node.alive || (ended && work !== 'running')
+  }
+
   claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    return this.alone(() => this.#claim(requests))
+    return this.alone(async () => {
+      const outcomes = await this.store.claim(requests)
+      for (const [index, outcome] of outcomes.entries()) {
+        if (outcome.kind !== 'claimed') continue
+        const { lease, recordId } = outcome
+        const run = this.runs[runIdOf(requests[index]!)]!
+        this.#holders.set(lease.identity, { lease, recordId, run })
+      }
+      return outcomes
+    })
   }
 
   settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    return this.alone(() => this.#settle(settlements))
+    return this.alone(async () => {
+      const outcomes: SettleOutcome[] = []
+      for (const settlement of settlements) outcomes.push(await this.#settle(settlement))
+      return outcomes
+    })
   }
 
   /** One at a time, so that what is watched before and after a write belongs to that write. */
@@ -99,32 +179,67 @@ export class World {
     return answer
   }
 
-  async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const outcomes = await this.store.claim(requests)
-    for (const outcome of outcomes) {
-      if (outcome.kind === 'claimed') this.#holders.set(outcome.lease.identity, outcome.lease)
+  /** Settles, and watches that only the holder changes anything, and claims no false proof. */
+  async #settle(settlement: Settlement): Promise<SettleOutcome> {
+    const { lease } = settlement
+    const { identity } = lease
+    const before = await this.store.read({ identity })
+    const [outcome] = await this.store.settle([settlement])
+    const after = await this.store.read({ identity })
+    if (JSON.stringify(before) === JSON.stringify(after)) return outcome!
+
+    if (!this.#holds(lease)) {
+      this.violate(`a fenced holder changed its record by ${settlement.kind}`)
     }
-    return outcomes
+    if (settlement.kind === 'release' && settlement.proof === 'proven') {
+      this.#checkProof(this.#holders.get(identity)!)
+    }
+    return outcome!
   }
 
-  /** Settles, and watches that a holder which was fenced out changes nothing. */
-  async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    const outcomes: SettleOutcome[] = []
-    for (const settlement of settlements) {
-      const { lease } = settlement
-      const holder = this.#holders.get(lease.identity)
-      const anyAttempt = settlement.kind === 'release' && lease.attempt === 0
-      const fenced =
-        holder?.token !== lease.token || (!anyAttempt && holder.attempt !== lease.attempt)
-      const before = await this.store.read({ identity: lease.identity })
-      const [outcome] = await this.store.settle([settlement])
-      const after = await this.store.read({ identity: lease.identity })
-      if (fenced && JSON.stringify(before) !== JSON.stringify(after)) {
-        this.violate(`a fenced holder changed its record by ${settlement.kind}`)
+  #holds({ identity, token, attempt }: Lease): boolean {
+    const held = this.#holders.get(identity)?.lease
+    // Attempt 0: a claim whose answer never came is released by its token alone.
+    return held?.token === token && (attempt === 0 || held.attempt === attempt)
+  }
+
+  #checkProof({ recordId, lease }: Holder): void {
+    const acted = this.effectsOf(recordId).some(({ attempt }) => attempt === lease.attempt)
+    if (acted) this.violate(`attempt ${lease.attempt} is proven not to have acted, but it has`)
+  }
+
+  /**
+   * What a database does before it lets work into a transaction: an answer where it must not be
+   * let in, because its lease is lost or an earlier transaction of it has committed.
+   */
+  begin(lease: Lease): Promise<SettleOutcome | undefined> {
+    return this.alone(async () => {
+      const { identity } = lease
+      const record = await this.store.read({ identity })
+      if (record?.state === 'completed') {
+        // Changes nothing: a completed record is either its own, or refuses.
+        const trial = { kind: 'complete', lease, result: new Uint8Array(), retentionMs: 1 } as const
+        return (await this.store.settle([trial]))[0]
       }
-      outcomes.push(outcome!)
-    }
-    return outcomes
+      if (this.#holds(lease)) return undefined
+      return { kind: 'fenced', own: false, state: record?.state ?? 'absent' }
+    })
+  }
+
+  /** Commits rows together with their key: both, or neither. */
+  commit(lease: Lease, completion: Completion, row: Effect): Promise<SettleOutcome> {
+    return this.alone(async () => {
+      const before = await this.store.read({ identity: lease.identity })
+      const outcome = await this.#settle({ kind: 'complete', lease, ...completion })
+      if (outcome.kind === 'fenced') return outcome
+      // An earlier transaction of the same lease came first; this one is rolled back.
+      if (before?.state === 'completed') return { kind: 'fenced', own: true, state: 'completed' }
+      this.rows.push(row)
+      if (this.rowsOf(row.recordId).length > 1) {
+        this.violate(`two transactions have committed under record ${row.recordId}`)
+      }
+      return outcome
+    })
   }
 
   /** The attempt that holds the record now, as the store sees it. */
@@ -133,105 +248,22 @@ export class World {
   }
 }
 
-/** One process: its engine, and whether it is alive, stalled or dead. */
-export class SimNode {
-  readonly engine: Engine
-  readonly world: World
-  readonly id: number
-  #state: 'running' | 'stalled' | 'dead' = 'running'
-  #backlog: (() => void)[] = []
+/**
+ * The engine tells the store nothing of who asks. The retention of each run is its own, so that
+ * the world can tell their claims apart.
+ */
+const RETENTION_MS = 86_400_000
 
-  constructor(world: World, id: number) {
-    this.world = world
-    this.id = id
-    this.engine = createEngine({
-      store: faultyStore(this),
-      clock: nodeClock(this),
-      leaseMs: TIMES.leaseMs,
-      maxRunMs: TIMES.maxRunMs,
-      storeTimeoutMs: TIMES.storeTimeoutMs,
-      settleTimeoutMs: TIMES.settleTimeoutMs,
-      sweepEveryMs: TIMES.sweepEveryMs,
-      reapEveryMs: 0,
-      maxAttempts: 3,
-    })
-  }
+export const retentionOf = (run: Run): number => RETENTION_MS + run.id
 
-  get alive(): boolean {
-    return this.#state !== 'dead'
-  }
+export const runIdOf = (request: ClaimRequest): number => request.retentionMs - RETENTION_MS
 
-  /** `kill -9`: nothing of it ever runs again; what it has sent may still arrive. */
-  crash(): void {
-    this.#state = 'dead'
-    this.#backlog = []
-  }
+export const textOf = (record: RecordView | undefined): string | undefined =>
+  record?.result === undefined ? undefined : new TextDecoder().decode(record.result)
 
-  /** `SIGSTOP`: time goes on without it. */
-  stall(): void {
-    if (this.#state === 'running') this.#state = 'stalled'
-  }
-
-  resume(): void {
-    if (this.#state !== 'stalled') return
-    this.#state = 'running'
-    for (const run of this.#backlog.splice(0)) this.whenRunning(run)
-  }
-
-  whenRunning(run: () => void): void {
-    if (this.#state === 'running') run()
-    else if (this.#state === 'stalled') this.#backlog.push(run)
-  }
-
-  /** A scheduling point in this process. For a dead process there is none. */
-  async turn(label: string): Promise<void> {
-    await this.world.turn(`node ${this.id} ${label}`)
-    await new Promise<void>((resolve) => this.whenRunning(resolve))
-  }
-}
-
-const NEVER = new Promise<never>(() => undefined)
-
-function nodeClock(node: SimNode): Clock {
-  const { clock } = node.world
-  return {
-    nowMs: () => clock.nowMs(),
-    monotonicMs: () => clock.monotonicMs(),
-    after: (ms, run) => clock.after(ms, () => node.whenRunning(run)),
-    soon: (run) => queueMicrotask(() => node.whenRunning(run)),
-  }
-}
-
-/** The shared store as one process reaches it: over a network that the plan breaks. */
-function faultyStore(node: SimNode): Store {
-  const { world } = node
-  const call = async <Answer>(name: string, write: () => Promise<Answer>): Promise<Answer> => {
-    if (!node.alive) return NEVER
-    const fate = world.nextFate()
-    if (fate === 'never') return NEVER
-    if (fate === 'late') {
-      world.clock.after(TIMES.lateMs, () => void write())
-      return NEVER
-    }
-    await world.turn(`node ${node.id} sends ${name}`)
-    if (fate === 'fail_before') throw new Error(`${name} failed before it was written`)
-    const answer = await write()
-    if (fate === 'lost') return NEVER
-    await node.turn(`hears of ${name}`)
-    if (fate === 'fail_after') throw new Error(`${name} failed after it was written`)
-    return answer
-  }
-  const { store } = world
-  return {
-    name: `node-${node.id}`,
-    batching: { rowsMax: 3, flushesMax: 2 },
-    claim: (requests) => call('claim', () => world.claim(requests)),
-    settle: (settlements) => call('settle', () => world.settle(settlements)),
-    renew: (renewals) => call('renew', () => world.alone(() => store.renew(renewals))),
-    resolve: (verdicts) => call('resolve', () => world.alone(() => store.resolve(verdicts))),
-    sweep: (request) => call('sweep', () => world.alone(() => store.sweep(request))),
-    reap: (request) => call('reap', () => world.alone(() => store.reap(request))),
-    read: (ref) => call('read', () => store.read(ref)),
-    list: (query) => call('list', () => store.list(query)),
-  }
+/** Lets every promise chain run until it waits for the scheduler or the clock. */
+export function flush(): Promise<void> {
+  return new Promise((resolve) => {
+    setImmediate(resolve)
+  })
 }

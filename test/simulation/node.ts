@@ -1,0 +1,205 @@
+/** One simulated process: its engine, and the way to the store, which the plan breaks. */
+import type { Clock } from '../../src/core/clock.ts'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import type { ClaimRequest, Completion, Lease, SettleOutcome, Store } from '../../src/core/store.ts'
+import { TIMES, flush, runIdOf, type Effect, type World } from './world.ts'
+
+export class SimNode {
+  readonly engine: Engine
+  readonly world: World
+  readonly id: number
+  #state: 'running' | 'stalled' | 'dead' = 'running'
+  #backlog: (() => void)[] = []
+  /** It was told to close, perhaps while it stood still. */
+  #leaving = false
+  #closing = false
+  /** Runs that have sent a claim already. */
+  readonly #claimed = new Set<number>()
+
+  constructor(world: World, id: number) {
+    this.world = world
+    this.id = id
+    this.engine = createEngine({
+      store: faultyStore(this),
+      clock: nodeClock(this),
+      leaseMs: TIMES.leaseMs,
+      maxRunMs: TIMES.maxRunMs,
+      storeTimeoutMs: TIMES.storeTimeoutMs,
+      settleTimeoutMs: TIMES.settleTimeoutMs,
+      sweepEveryMs: TIMES.sweepEveryMs,
+      reapEveryMs: 0,
+      maxAttempts: 3,
+    })
+  }
+
+  get alive(): boolean {
+    return this.#state !== 'dead'
+  }
+
+  /** Takes work, now and later. */
+  get serves(): boolean {
+    return this.alive && !this.#leaving
+  }
+
+  get closing(): boolean {
+    return this.#closing
+  }
+
+  /** `kill -9`: nothing of it ever runs again; what it has sent may still arrive. */
+  crash(): void {
+    this.#state = 'dead'
+    this.#backlog = []
+  }
+
+  /** `SIGSTOP`: time goes on without it. */
+  stall(): void {
+    if (this.#state === 'running') this.#state = 'stalled'
+  }
+
+  resume(): void {
+    if (this.#state !== 'stalled') return
+    this.#state = 'running'
+    for (const run of this.#backlog.splice(0)) this.whenRunning(run)
+  }
+
+  /** A deploy: the engine is closed, and the process ends when that is done. */
+  close(): void {
+    if (this.#leaving) return
+    this.#leaving = true
+    this.whenRunning(() => {
+      this.#closing = true
+      void this.#close()
+    })
+  }
+
+  async #close(): Promise<void> {
+    const { clock, runs } = this.world
+    const deadlineMs = clock.monotonicMs() + TIMES.graceMs
+    const { abandoned } = await this.engine.close({ graceMs: TIMES.graceMs })
+    if (abandoned > 0 && clock.monotonicMs() < deadlineMs) {
+      this.world.violate(`node ${this.id} closed before its grace was over, and gave work up`)
+    }
+    await flush()
+    const open = runs.filter(({ node, ended, work }) => {
+      return node === this && (!ended || work === 'running')
+    })
+    if (abandoned === 0 && open.length > 0) {
+      this.world.violate(`node ${this.id} closed in good order, but work still runs there`)
+    }
+    this.crash()
+  }
+
+  whenRunning(run: () => void): void {
+    if (this.#state === 'running') run()
+    else if (this.#state === 'stalled') this.#backlog.push(run)
+  }
+
+  /** A scheduling point in this process. For a dead process there is none. */
+  async turn(label: string): Promise<void> {
+    await this.world.turn(`node ${this.id} ${label}`)
+    await new Promise<void>((resolve) => this.whenRunning(resolve))
+  }
+
+  /** What was accepted before `close()` may still claim, but nobody may claim again after it. */
+  watchClaims(requests: readonly ClaimRequest[]): void {
+    for (const id of requests.map(runIdOf)) {
+      if (this.#closing && this.#claimed.has(id)) {
+        this.world.violate(`node ${this.id} closes, and a duplicate that waited claims again`)
+      }
+      this.#claimed.add(id)
+    }
+  }
+}
+
+const NEVER = new Promise<never>(() => undefined)
+
+function nodeClock(node: SimNode): Clock {
+  const { clock } = node.world
+  return {
+    nowMs: () => clock.nowMs(),
+    monotonicMs: () => clock.monotonicMs(),
+    after: (ms, run) => clock.after(ms, () => node.whenRunning(run)),
+    soon: (run) => queueMicrotask(() => node.whenRunning(run)),
+  }
+}
+
+/** The shared store as one process reaches it: over a network that the plan breaks. */
+function faultyStore(node: SimNode): Store {
+  const { world } = node
+  const call = async <Answer>(name: string, write: () => Promise<Answer>): Promise<Answer> => {
+    if (!node.alive) return NEVER
+    const fate = world.nextFate()
+    if (fate === 'never') return NEVER
+    if (fate === 'late') {
+      world.clock.after(TIMES.lateMs, () => void write())
+      return NEVER
+    }
+    await world.turn(`node ${node.id} sends ${name}`)
+    if (fate === 'fail_before') throw new Error(`${name} failed before it was written`)
+    const answer = await write()
+    if (fate === 'lost') return NEVER
+    await node.turn(`hears of ${name}`)
+    if (fate === 'fail_after') throw new Error(`${name} failed after it was written`)
+    return answer
+  }
+  const { store } = world
+  return {
+    name: `node-${node.id}`,
+    batching: { rowsMax: 3, flushesMax: 2 },
+    claim: (requests) => {
+      node.watchClaims(requests)
+      return call('claim', () => world.claim(requests))
+    },
+    settle: (settlements) => call('settle', () => world.settle(settlements)),
+    renew: (renewals) => call('renew', () => world.alone(() => store.renew(renewals))),
+    resolve: (verdicts) => call('resolve', () => world.alone(() => store.resolve(verdicts))),
+    sweep: (request) => call('sweep', () => world.alone(() => store.sweep(request))),
+    reap: (request) => call('reap', () => world.alone(() => store.reap(request))),
+    read: (ref) => call('read', () => store.read(ref)),
+    list: (query) => call('list', () => store.list(query)),
+    transaction: (lease, work) => transact(node, lease, work),
+  }
+}
+
+/** What work writes through its transaction: one row, seen by nobody before the commit. */
+export class SimTransaction {
+  row: Effect | undefined
+
+  insert(row: Effect): void {
+    this.row = row
+  }
+}
+
+/**
+ * A database's transaction: the work runs while others go on, and the commit is one step. What
+ * becomes of that step is the plan's; the worst is a commit that fails here and takes hold later.
+ */
+async function transact(
+  node: SimNode,
+  lease: Lease,
+  work: (tx: unknown) => Completion | Promise<Completion>,
+): Promise<SettleOutcome> {
+  const { world } = node
+  if (!node.alive) return NEVER
+  const fate = world.nextFate()
+  if (fate === 'never') return NEVER
+  await node.turn('begins a transaction')
+  if (fate === 'fail_before') throw new Error('the transaction did not begin')
+  const refused = await world.begin(lease)
+  if (refused !== undefined) return refused
+
+  const tx = new SimTransaction()
+  const completion = await work(tx)
+  const commit = () => world.commit(lease, completion, tx.row!)
+  await world.turn(`node ${node.id} sends a commit`)
+  if (fate === 'late') {
+    world.clock.after(TIMES.lateMs, () => void commit())
+    await node.turn('hears nothing of its commit')
+    throw new Error('the connection broke before the commit was answered')
+  }
+  const outcome = await commit()
+  if (fate === 'lost') return NEVER
+  await node.turn('hears of its commit')
+  if (fate === 'fail_after') throw new Error('the connection broke after the commit')
+  return outcome
+}
