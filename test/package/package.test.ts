@@ -11,6 +11,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
+import { stripTypeScriptTypes } from 'node:module'
 import { tmpdir } from 'node:os'
 import { delimiter, join, sep } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -52,6 +53,7 @@ const scratch = mkdtempSync(join(tmpdir(), 'oncekey-package-'))
 const built = join(scratch, 'built')
 const consumer = join(scratch, 'consumer')
 const installed = join(consumer, 'node_modules', 'oncekey')
+const smoke = join(scratch, 'smoke')
 
 beforeAll(() => {
   mkdirSync(built)
@@ -65,6 +67,7 @@ beforeAll(() => {
   writeFileSync(join(consumer, 'package.json'), '{ "private": true }')
   const quiet = ['--prefer-offline', '--no-audit', '--no-fund']
   run('npm', ['install', ...quiet, join(scratch, tarball)], consumer)
+  prepareSmoke()
 }, 240_000)
 
 afterAll(() => {
@@ -114,6 +117,14 @@ describe(`the installed package${others}`, () => {
       const program = `console.log(JSON.stringify(Object.keys(require('${name}'))))`
       const out = run(node, ['--input-type=commonjs', '-e', program], consumer)
       expectNames(name, JSON.parse(out) as string[])
+    })
+  })
+
+  describe.each([newest, ...older])('on Node $version', ({ node }) => {
+    it.each(['express', 'express4'])('guards an API on %s', (version) => {
+      const worked = ['json', 'nothing', 'write-end', 'stream', 'big', 'disconnect']
+      const out = run(node, ['--no-warnings', 'main.mjs'], join(smoke, version))
+      expect(out.trimEnd().split('\n')).toEqual(worked)
     })
   })
 
@@ -182,6 +193,19 @@ function typedProgram(): string {
     ]),
   ])
   return lines.join('\n')
+}
+
+/** Programs that use the installed package and the Express of this repository, one for each. */
+function prepareSmoke(): void {
+  const source = readFileSync(join(import.meta.dirname, 'adapter-smoke.ts'), 'utf8')
+  for (const version of ['express', 'express4']) {
+    const folder = join(smoke, version)
+    mkdirSync(join(folder, 'node_modules'), { recursive: true })
+    writeFileSync(join(folder, 'main.mjs'), stripTypeScriptTypes(source))
+    symlinkSync(installed, join(folder, 'node_modules', 'oncekey'), 'junction')
+    const express = join(root, 'node_modules', version)
+    symlinkSync(express, join(folder, 'node_modules', 'express'), 'junction')
+  }
 }
 
 /** The types of Node and of Express, which a TypeScript user of the adapter has. */
