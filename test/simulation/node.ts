@@ -1,8 +1,18 @@
 /** One simulated process: its engine, and the way to the store, which the plan breaks. */
 import type { Clock } from '../../src/core/clock.ts'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
-import type { ClaimRequest, Completion, Lease, SettleOutcome, Store } from '../../src/core/store.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  Completion,
+  Lease,
+  SettleOutcome,
+  Store,
+} from '../../src/core/store.ts'
 import { TIMES, flush, runIdOf, type Effect, type World } from './world.ts'
+
+/** Small, so that batches fill up and claims have to wait for their turn. */
+const BATCHING = { rowsMax: 3, flushesMax: 2 } as const
 
 export class SimNode {
   readonly engine: Engine
@@ -15,6 +25,9 @@ export class SimNode {
   #closing = false
   /** Runs that have sent a claim already. */
   readonly #claimed = new Set<number>()
+  #claimsUnderWay = 0
+  /** When it was closed, claims may have waited for their turn, to be sent after it. */
+  #mayHaveQueued = false
 
   constructor(world: World, id: number) {
     this.world = world
@@ -68,6 +81,7 @@ export class SimNode {
     this.#leaving = true
     this.whenRunning(() => {
       this.#closing = true
+      this.#mayHaveQueued = this.#claimsUnderWay >= BATCHING.flushesMax
       void this.#close()
     })
   }
@@ -100,13 +114,19 @@ export class SimNode {
     await new Promise<void>((resolve) => this.whenRunning(resolve))
   }
 
-  /** What was accepted before `close()` may still claim, but nobody may claim again after it. */
-  watchClaims(requests: readonly ClaimRequest[]): void {
+  /** What was asked for before `close()` may still be sent, but nobody may claim again after it. */
+  async claim(requests: readonly ClaimRequest[], send: () => Promise<ClaimOutcome[]>) {
     for (const id of requests.map(runIdOf)) {
-      if (this.#closing && this.#claimed.has(id)) {
+      if (this.#closing && !this.#mayHaveQueued && this.#claimed.has(id)) {
         this.world.violate(`node ${this.id} closes, and a duplicate that waited claims again`)
       }
       this.#claimed.add(id)
+    }
+    this.#claimsUnderWay++
+    try {
+      return await send()
+    } finally {
+      this.#claimsUnderWay--
     }
   }
 }
@@ -145,11 +165,8 @@ function faultyStore(node: SimNode): Store {
   const { store } = world
   return {
     name: `node-${node.id}`,
-    batching: { rowsMax: 3, flushesMax: 2 },
-    claim: (requests) => {
-      node.watchClaims(requests)
-      return call('claim', () => world.claim(requests))
-    },
+    batching: BATCHING,
+    claim: (requests) => node.claim(requests, () => call('claim', () => world.claim(requests))),
     settle: (settlements) => call('settle', () => world.settle(settlements)),
     renew: (renewals) => call('renew', () => world.alone(() => store.renew(renewals))),
     resolve: (verdicts) => call('resolve', () => world.alone(() => store.resolve(verdicts))),
