@@ -2,7 +2,6 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import { sqliteStore } from '../../src/stores/sqlite/index.ts'
-import * as sql from '../../src/stores/sqlite/sql.ts'
 import {
   claim,
   claimRequest,
@@ -235,22 +234,6 @@ it('refuses a file that a newer version has used', () => {
   app.exec('INSERT INTO oncekey_record_migration VALUES (99, 0)')
   expect(() => open()).toThrow(/is at migration 99, this version of oncekey knows \d+/)
 })
-
-it.each([
-  ['sweep', sql.LAPSED, [0, 1], 'oncekey_record_lease (lease_until_ms<?)'],
-  ['reap', sql.EXPIRED, [0, 1], 'oncekey_record_expiry (expires_at_ms<?)'],
-  ['list', sql.LIST, ['unknown', 1], 'oncekey_record_list (state=?)'],
-  ['claim', sql.FIND, [new Uint8Array(16)], 'oncekey_record_identity (identity=?)'],
-  ['read', sql.FIND_BY_RECORD_ID, ['id'], 'oncekey_record_record_id (record_id=?)'],
-] as const)(
-  'finds what %s needs by an index, in a table never analysed',
-  (_, text, values, index) => {
-    const { app } = setup()
-    const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
-    const steps = plan.all(...values).map((row) => row['detail'])
-    expect(steps).toEqual([`SEARCH oncekey_record USING INDEX ${index}`])
-  },
-)
 
 it.each([
   [{ path: ':memory:' }, /":memory:" is a database that only one connection can see.*memoryStore/],
