@@ -23,7 +23,7 @@ export const MODES = ['plain', 'rerun', 'transaction'] as const
 export type Mode = (typeof MODES)[number]
 
 /** Long enough for a duplicate to meet it alive on a busy machine; a crash is over this soon. */
-export const LEASE_MS = 1_000
+export const LEASE_MS = 1_500
 
 export const report = (line: unknown): void => {
   writeSync(1, `${JSON.stringify(line)}\n`)
