@@ -273,7 +273,8 @@ function respelt(literal: string): fc.Arbitrary<string> {
   const [mantissa = '', exponent = ''] = literal.split('e')
   const [whole = '', part = ''] = mantissa.split('.')
   return fc.nat(25).map((zeros) => {
-    const shifted = `${BigInt(`${whole.replace('-', '')}${part}`)}${'0'.repeat(zeros)}`
+    // Multiplied, not written behind it: JSON has no literal that starts with two zeros.
+    const shifted = BigInt(`${whole.replace('-', '')}${part}`) * 10n ** BigInt(zeros)
     const sign = literal.startsWith('-') ? '-' : ''
     return `${sign}${shifted}e${Number(exponent) - part.length - zeros}`
   })
