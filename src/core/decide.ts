@@ -182,11 +182,14 @@ export function decideRenew(
 
 export function decideResolve(
   record: StoredRecord | undefined,
-  { verdict, retentionMs }: Verdict,
+  { verdict, attempt, retentionMs }: Verdict,
   nowMs: number,
 ): Decision<ResolveOutcome> {
   if (record === undefined) return { outcome: { kind: 'not_found' } }
   if (record.state !== 'unknown') return { outcome: { kind: 'not_unknown', state: record.state } }
+  if (attempt !== undefined && attempt !== record.attempt) {
+    return { outcome: { kind: 'other_attempt', attempt: record.attempt } }
+  }
 
   const write: StoredRecord =
     verdict.kind === 'completed'

@@ -69,6 +69,8 @@ export type ResolveVerdict =
 export type ResolveResult =
   | { readonly kind: 'resolved'; readonly record: RecordView }
   | { readonly kind: 'not_unknown'; readonly state: RecordState }
+  /** It is unknown, but by another attempt than the one that was looked into. */
+  | { readonly kind: 'other_attempt'; readonly attempt: number }
   | { readonly kind: 'not_found' }
 
 export interface CloseReport {
@@ -92,8 +94,14 @@ export interface Engine {
   /** A policy to run under: the engine's own, with these changes. Throws on wrong values. */
   policy(options: PolicyOptions): Policy
 
-  /** Gives an `unknown` record its verdict. */
-  resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult>
+  /**
+   * Gives an `unknown` record its verdict. Say which `attempt` was looked into, so that a verdict
+   * that comes late, or twice, never decides about a later one.
+   */
+  resolve(
+    target: ResolveTarget & { readonly attempt?: number },
+    verdict: ResolveVerdict,
+  ): Promise<ResolveResult>
 
   read(target: ResolveTarget): Promise<RecordView | undefined>
 

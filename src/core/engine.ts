@@ -134,12 +134,16 @@ class OnceEngine implements Engine {
     return resolvePolicy(options, this.#policy)
   }
 
-  async resolve(target: ResolveTarget, verdict: ResolveVerdict): Promise<ResolveResult> {
+  async resolve(
+    target: ResolveTarget & { readonly attempt?: number },
+    verdict: ResolveVerdict,
+  ): Promise<ResolveResult> {
     checkVerdict(verdict)
     const { retentionMs } = this.#policy
+    const { attempt } = target
     const ref = toRef(target)
     const outcome = await this.#port.ask('resolve', async () => {
-      const [answer] = await this.store.resolve([{ ref, verdict, retentionMs }])
+      const [answer] = await this.store.resolve([{ ref, attempt, verdict, retentionMs }])
       if (answer === undefined) throw new Error('it gave no answer')
       return answer
     })

@@ -47,7 +47,10 @@ export type EngineEvent =
   /** An `unknown` record got its verdict. */
   | (EventSubject & { readonly kind: 'reconcile_resolved'; readonly to: RecordState })
   /** A verdict could not be given. */
-  | { readonly kind: 'reconcile_failed'; readonly reason: 'not_found' | 'not_unknown' }
+  | {
+      readonly kind: 'reconcile_failed'
+      readonly reason: 'not_found' | 'not_unknown' | 'other_attempt'
+    }
   /** A holder learnt that its lease is gone while its work ran. */
   | (EventSubject & { readonly kind: 'lease_lost'; readonly attempt: number })
   /** Work ended after its record had moved on: what it did is not what the record says. */

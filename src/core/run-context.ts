@@ -90,6 +90,8 @@ export class LiveContext implements RunContext {
   transactionEnded: Promise<void> | undefined
   retentionMs: number
   #transactionOpen = false
+  /** The commit of a transaction was not answered. */
+  #unanswered = false
   readonly #options: LiveContextOptions
 
   constructor(options: LiveContextOptions) {
@@ -154,6 +156,11 @@ export class LiveContext implements RunContext {
     if (this.committed !== undefined) {
       throw new InvalidOptionsError('this attempt has committed its result already')
     }
+    if (this.#unanswered) {
+      // It may still land, and then this one would report a result that is not on record.
+      this.declared = 'unknown'
+      throw new OutcomeUnknownError('the commit of an earlier transaction was never answered')
+    }
     if (this.#transactionOpen) {
       throw new InvalidOptionsError('a transaction of this attempt is still open')
     }
@@ -178,6 +185,7 @@ export class LiveContext implements RunContext {
 
   /** The store failed around the commit: only the record itself can tell whether it took hold. */
   async #findOut(error: unknown): Promise<SettleOutcome> {
+    this.#unanswered = true
     const probed = await this.#options.probe()
     if (probed === undefined) {
       // Work that catches this and ends well has not found out either.

@@ -179,6 +179,8 @@ export type RecordRef =
 
 export interface Verdict {
   readonly ref: RecordRef
+  /** The attempt that was looked into. A verdict on it must not touch a later one. */
+  readonly attempt?: number | undefined
   readonly verdict:
     | { readonly kind: 'completed'; readonly result: Uint8Array }
     | { readonly kind: 'failed_retryable' }
@@ -188,6 +190,8 @@ export interface Verdict {
 export type ResolveOutcome =
   | { readonly kind: 'resolved'; readonly record: RecordView }
   | { readonly kind: 'not_unknown'; readonly state: RecordState }
+  /** The record is unknown, but by another attempt than the one the verdict is about. */
+  | { readonly kind: 'other_attempt'; readonly attempt: number }
   | { readonly kind: 'not_found' }
 
 export interface SweptRecord {

@@ -281,7 +281,7 @@ describe('a commit without an answer', () => {
       await insert('a')(context).catch(() => undefined)
       store.always('settle', 'ok')
       await clock.advanceAsync(5_000)
-      await expect(insert('b')(context)).rejects.toThrow('has committed')
+      await expect(insert('b')(context)).rejects.toThrow('was never answered')
       return bytes('sorry, that failed')
     })
     await clock.advanceAsync(5_000)

@@ -38,6 +38,17 @@ function verdict(ref: Verdict['ref'], result?: Uint8Array): Verdict {
 
 export const verdictCases: readonly StoreCase[] = [
   {
+    name: 'applies a verdict on one attempt to that attempt only',
+    async run({ store }) {
+      const { recordId, lease } = await doubted(store)
+      const other = only(await store.resolve([{ ...verdict({ recordId }), attempt: 2 }]))
+      assert.deepEqual(other, { kind: 'other_attempt', attempt: 1 })
+      assert.equal((await viewOf(store, lease))?.state, 'unknown')
+      const right = only(await store.resolve([{ ...verdict({ recordId }), attempt: 1 }]))
+      ofKind(right, 'resolved')
+    },
+  },
+  {
     name: 'completes an unknown key by verdict, and replays the result it gives',
     async run({ store, clock }) {
       const { recordId, lease } = await doubted(store)
