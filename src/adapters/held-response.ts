@@ -82,8 +82,7 @@ export class HeldResponse {
   }
 
   produced(): Produced | undefined {
-    // Express takes a status as text too.
-    const status = Number(this.#res.statusCode)
+    const status = asNumber(this.#res.statusCode)
     const headers = (): HeaderPair[] => pairs(this.#scratch ?? this.#res)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
@@ -339,7 +338,7 @@ export class HeldResponse {
     const hasReason = typeof rest[0] === 'string'
     checkHead(status, hasReason ? rest[0] : res.statusMessage)
     const headers = hasReason ? rest[1] : (rest[1] ?? rest[0])
-    res.statusCode = Number(status)
+    res.statusCode = asNumber(status)
     if (hasReason) res.statusMessage = rest[0] as string
     this.#setHeaders(headersOf(headers), Array.isArray(headers))
     this.#headWritten = true
@@ -408,6 +407,11 @@ export class HeldResponse {
     const method = this.#real[name] as (...args: unknown[]) => unknown
     return method.apply(this.#res, [...args])
   }
+}
+
+/** Express takes a status as text too. */
+function asNumber(status: unknown): number {
+  return Number(status)
 }
 
 interface Head {
