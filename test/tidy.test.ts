@@ -32,6 +32,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   http: ['node:crypto'],
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express'],
+  'stores/postgres': ['node:crypto'],
   'stores/sqlite': ['node:fs', 'node:module', 'node:path', 'node:sqlite'],
   testing: ['node:assert', 'node:assert/strict', 'node:crypto'],
 }
@@ -155,11 +156,12 @@ describe('package.json', () => {
   // A new dependency is a decision: it gets a line here, and its reason in the commit.
   const ALLOWED: Readonly<Record<string, readonly string[]>> = {
     dependencies: ['structured-headers'],
-    peerDependencies: ['express'],
+    peerDependencies: ['express', 'pg', 'postgres'],
     devDependencies: [
       '@arethetypeswrong/cli',
       '@types/express',
       '@types/node',
+      '@types/pg',
       'canonicalize',
       'express',
       'express4',
@@ -168,6 +170,8 @@ describe('package.json', () => {
       'oxfmt',
       'oxlint',
       'oxlint-tsgolint',
+      'pg',
+      'postgres',
       'publint',
       'typescript',
       'vitest',

@@ -42,6 +42,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     'isOncekeyError',
   ],
   'oncekey/express': ['idempotency', 'idempotencyErrors'],
+  'oncekey/postgres': ['postgresStore', 'migrationSql'],
   'oncekey/sqlite': ['sqliteStore'],
   'oncekey/testing': ['FakeClock', 'storeCases'],
 }

@@ -1,0 +1,41 @@
+/**
+ * Arrays as PostgreSQL reads them. Made here, because drivers differ in which arrays they know how
+ * to write, and a text passes through all of them untouched.
+ */
+
+export function numberArray(values: readonly (number | null)[]): string {
+  return `{${values.map((value) => value ?? 'NULL').join(',')}}`
+}
+
+/** Refuses half a surrogate pair: drivers write U+FFFD for it, and two keys would become one. */
+export function textArray(values: readonly (string | null | undefined)[]): string {
+  return `{${values.map(textElement).join(',')}}`
+}
+
+/** From hexadecimal text; what is not hexadecimal is refused by the database. */
+export function hexArray(values: readonly (string | null)[]): string {
+  return `{${values.map((value) => (value === null ? 'NULL' : hexElement(value))).join(',')}}`
+}
+
+export function bytesArray(values: readonly (Uint8Array | null)[]): string {
+  return hexArray(values.map((value) => (value === null ? null : toHex(value))))
+}
+
+/** One value that no column can hold. Thrown before anything is sent. */
+export class ValueFault extends Error {}
+
+function textElement(value: string | null | undefined): string {
+  if (value === null || value === undefined) return 'NULL'
+  if (!value.isWellFormed()) throw new ValueFault('a text contains half a surrogate pair')
+  return `"${/["\\]/.test(value) ? value.replaceAll(/["\\]/g, String.raw`\$&`) : value}"`
+}
+
+function hexElement(hex: string): string {
+  if (/["\\]/.test(hex)) throw new ValueFault('an identity is not hexadecimal')
+  return String.raw`"\\x${hex}"`
+}
+
+function toHex(value: unknown): string {
+  if (!(value instanceof Uint8Array)) throw new ValueFault('a result is not a Uint8Array')
+  return Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('hex')
+}

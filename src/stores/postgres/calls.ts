@@ -1,0 +1,119 @@
+import { sleep, systemClock, type Clock } from '../../core/clock.ts'
+import type { ClaimRequest, Renewal, Settlement, Verdict } from '../../core/store.ts'
+import { bytesArray, hexArray, numberArray, textArray } from './array-literal.ts'
+import type { Driver, Row, Value } from './client.ts'
+import { isConflict, isWrongIsolation, storeFailed } from './failures.ts'
+import { forTable, type TableName } from './sql.ts'
+
+/** A deadlock or a serialisation failure is over when it is reported. */
+const TRIES_MAX = 5
+const BACKOFF_MS_MAX = 20
+
+/** Sends calls, each as a transaction of its own. Repeats those that may be repeated. */
+export class Calls {
+  readonly #driver: Driver
+  readonly #name: TableName
+  readonly #clock: Clock | undefined
+  readonly #texts = new Map<string, string>()
+  /** The default isolation of the connections is another one. Known once a call was refused. */
+  #needsTransaction = false
+
+  constructor(driver: Driver, { name, clock }: { name: TableName; clock: Clock | undefined }) {
+    this.#driver = driver
+    this.#name = name
+    this.#clock = clock
+  }
+
+  /** Null in production: the function then asks the clock that all nodes share. */
+  get nowMs(): number | null {
+    return this.#clock?.nowMs() ?? null
+  }
+
+  textOf(sql: string): string {
+    let text = this.#texts.get(sql)
+    if (text === undefined) this.#texts.set(sql, (text = forTable(this.#name, sql)))
+    return text
+  }
+
+  /** `values` is a function, so that what cannot be sent fails as a call that was refused. */
+  async send(operation: string, sql: string, values: () => Value[]): Promise<readonly Row[]> {
+    for (let tries = 1; ; tries++) {
+      const isPlain = !this.#needsTransaction
+      try {
+        return await this.#sendOnce(this.textOf(sql), values())
+      } catch (error) {
+        if (isWrongIsolation(error) && isPlain) this.#needsTransaction = true
+        else if (!isConflict(error) || tries === TRIES_MAX) throw storeFailed(operation, error)
+      }
+      await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)
+    }
+  }
+
+  #sendOnce(text: string, values: Value[]): Promise<readonly Row[]> {
+    if (!this.#needsTransaction) return this.#driver.query(text, values)
+    return this.#driver.transact((session) => session.query(text, values))
+  }
+}
+
+export function claimValues(nowMs: number | null, requests: readonly ClaimRequest[]): Value[] {
+  return [
+    nowMs,
+    hexArray(requests.map((one) => one.identity)),
+    textArray(requests.map((one) => one.recordId)),
+    textArray(requests.map((one) => one.tenant)),
+    textArray(requests.map((one) => one.operation)),
+    textArray(requests.map((one) => one.key)),
+    textArray(requests.map((one) => one.fingerprint)),
+    textArray(requests.map((one) => one.token)),
+    numberArray(requests.map((one) => one.leaseMs)),
+    numberArray(requests.map((one) => one.retentionMs)),
+    textArray(requests.map((one) => one.onLapse)),
+    numberArray(requests.map((one) => one.maxAttempts)),
+    textArray(requests.map((one) => one.afterExpiry)),
+  ]
+}
+
+export function settleValues(nowMs: number | null, settlements: readonly Settlement[]): Value[] {
+  return [
+    nowMs,
+    hexArray(settlements.map(({ lease }) => lease.identity)),
+    textArray(settlements.map(({ lease }) => lease.token)),
+    numberArray(settlements.map(({ lease }) => lease.attempt)),
+    textArray(settlements.map((one) => one.kind)),
+    bytesArray(settlements.map((one) => (one.kind === 'complete' ? one.result : null))),
+    textArray(settlements.map((one) => (one.kind === 'release' ? one.proof : null))),
+    textArray(settlements.map((one) => (one.kind === 'complete' ? null : one.errorCode))),
+    numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
+    numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
+  ]
+}
+
+export function renewValues(nowMs: number | null, renewals: readonly Renewal[]): Value[] {
+  return [
+    nowMs,
+    hexArray(renewals.map((one) => one.identity)),
+    textArray(renewals.map((one) => one.token)),
+    numberArray(renewals.map((one) => one.attempt)),
+    numberArray(renewals.map((one) => one.leaseMs)),
+  ]
+}
+
+export function resolveValues(nowMs: number | null, verdicts: readonly Verdict[]): Value[] {
+  return [
+    nowMs,
+    numberArray(verdicts.map((_, number) => number)),
+    hexArray(verdicts.map(({ ref }) => ref.identity ?? null)),
+    textArray(verdicts.map(({ ref }) => (isUuid(ref.recordId) ? ref.recordId : null))),
+    numberArray(verdicts.map(({ attempt }) => attempt ?? null)),
+    textArray(verdicts.map(({ verdict }) => verdict.kind)),
+    bytesArray(
+      verdicts.map(({ verdict }) => (verdict.kind === 'completed' ? verdict.result : null)),
+    ),
+    numberArray(verdicts.map((one) => one.retentionMs)),
+  ]
+}
+
+/** Another text can be the id of no record, and would be an error in the database. */
+export function isUuid(text: string | undefined): text is string {
+  return text !== undefined && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(text)
+}

@@ -1,0 +1,76 @@
+/**
+ * The parts of the drivers that are used here. Described, not imported: the package depends on no
+ * driver, and whatever behaves like one of them will do.
+ */
+
+/** A row as an array: names of columns may be changed by a driver's own settings. */
+export type Row = readonly unknown[]
+
+/** Every value is sent as text that PostgreSQL parses, so that no driver has to know its type. */
+export type Value = string | number | null
+
+/** A connection with an open transaction. */
+export interface Session {
+  query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
+  /** Several statements without values. */
+  script(sql: string): Promise<void>
+  /** What the caller's work gets: the driver's own object for this connection. */
+  readonly tx: object
+  /** Drops the connection, whatever it is doing. What the transaction wrote is gone. */
+  destroy(): void
+}
+
+/** What the store needs of a driver. */
+export interface Driver {
+  /** Connections that the pool opens at the most. */
+  readonly connectionsMax: number
+  /** On any connection, as a transaction of its own. */
+  query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
+  /**
+   * Runs `body` in a READ COMMITTED transaction on a connection of its own. Commits if it
+   * resolves; rolls back and rethrows if it rejects. Failures to begin and to commit are
+   * `StoreFailedError`s.
+   */
+  transact<Result>(body: (session: Session) => Promise<Result>): Promise<Result>
+}
+
+/** A query as `pg` takes it. */
+export interface PgQuery {
+  text: string
+  values: Value[]
+  name?: string
+  rowMode: 'array'
+}
+
+/** The part of a client from `pg`'s pool that is used. */
+export interface PgClient {
+  query(query: PgQuery): Promise<{ rows: unknown[][] }>
+  query(text: string): Promise<unknown>
+  release(destroy?: boolean): void
+  on(event: 'error', listener: (error: Error) => void): unknown
+  removeListener(event: 'error', listener: (error: Error) => void): unknown
+}
+
+/** The part of `pg`'s Pool that is used. */
+export interface PgPool {
+  query(query: PgQuery): Promise<{ rows: unknown[][] }>
+  connect(): Promise<PgClient>
+  readonly options: { readonly max?: number | undefined }
+}
+
+/** The part of a `postgres.js` connection or transaction that is used. */
+export interface PostgresJsClient {
+  unsafe(
+    text: string,
+    values?: Value[],
+    options?: { prepare?: boolean },
+  ): PromiseLike<unknown> & { values(): PromiseLike<unknown[][]> }
+}
+
+/** The part of the `sql` of `postgres.js` that is used. */
+export interface PostgresJsPool extends PostgresJsClient {
+  begin(options: string, body: (tx: PostgresJsClient) => Promise<unknown>): Promise<unknown>
+  readonly options: { readonly max: number }
+}
+
+export type PostgresPool = PgPool | PostgresJsPool

@@ -1,0 +1,62 @@
+import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
+import { ValueFault } from './array-literal.ts'
+import { WRONG_ISOLATION } from './functions.ts'
+
+/** Data exception, integrity constraint violation, program limit exceeded: a row is at fault. */
+const ROW_FAULT_CLASSES: readonly string[] = ['22', '23', '54']
+
+const SERIALIZATION_FAILURE = '40001'
+const DEADLOCK = '40P01'
+const NO_SUCH_SAVEPOINT = '3B001'
+const NO_TRANSACTION = '25P01'
+
+/** A function, a table or a schema is missing. */
+const NOT_MIGRATED: readonly (string | undefined)[] = ['42883', '42P01', '3F000']
+
+/**
+ * The one wrapper of errors. The detail of a constraint violation may hold a key; it stays in the
+ * driver's error, the `cause`, and out of our message.
+ */
+export function storeFailed(operation: string, cause: unknown): StoreFailedError {
+  if (cause instanceof StoreFailedError) return cause
+  const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
+  return new StoreFailedError({ store: 'postgres', operation, failure, cause: hinted(cause) })
+}
+
+/** The same call with the same tokens will do. */
+export function isConflict(error: unknown): boolean {
+  const code = sqlStateOf(error)
+  return code === SERIALIZATION_FAILURE || code === DEADLOCK
+}
+
+export function isWrongIsolation(error: unknown): boolean {
+  return sqlStateOf(error) === WRONG_ISOLATION
+}
+
+/** The savepoint is gone: the transaction it was set in has ended. */
+export function isSealBroken(error: unknown): boolean {
+  const code = sqlStateOf(error)
+  return code === NO_SUCH_SAVEPOINT || code === NO_TRANSACTION
+}
+
+/** The network's, the driver's or the server's way of saying that the connection has ended. */
+export function isConnectionLost(error: unknown): boolean {
+  return /^(E[A-Z]+|CONNECTION_.+|57P0[1-5]|08.{3})$/.test(sqlStateOf(error) ?? '')
+}
+
+function isRowFault(error: unknown): boolean {
+  if (error instanceof ValueFault) return true
+  const code = sqlStateOf(error)
+  return code !== undefined && ROW_FAULT_CLASSES.includes(code.slice(0, 2))
+}
+
+function hinted(cause: unknown): unknown {
+  if (!(cause instanceof Error) || !NOT_MIGRATED.includes(sqlStateOf(cause))) return cause
+  return new Error(`${cause.message} (call store.migrate() once before using the store)`, { cause })
+}
+
+/** Both drivers put the SQLSTATE here; errors of the network have words of Node instead. */
+function sqlStateOf(error: unknown): string | undefined {
+  if (!(error instanceof Error && 'code' in error)) return undefined
+  return typeof error.code === 'string' ? error.code : undefined
+}

@@ -1,0 +1,129 @@
+import { InvalidOptionsError } from '../../core/errors.ts'
+import type { Driver, Session } from './client.ts'
+import { FUNCTIONS } from './functions.ts'
+import { resolveTableName, type TableOptions } from './options.ts'
+import { forTable, type TableName } from './sql.ts'
+
+/**
+ * Applied in this order, each once. Never edit one that was released: append another.
+ *
+ * Every index costs a write with each claim and each completion, so there are three beside the
+ * two that keep identities and record ids unique, and each of them is partial. Rows are small
+ * until they are completed; the room left in each page (fillfactor) is for the completed version,
+ * so that it need not go to another page.
+ */
+const MIGRATIONS: readonly string[] = [
+  `
+CREATE TABLE "{schema}"."{table}" (
+  identity bytea NOT NULL CHECK (octet_length(identity) = 16),
+  record_id uuid NOT NULL,
+  attempt int NOT NULL,
+  lapses int NOT NULL,
+  lease_until timestamptz NOT NULL,
+  created_at timestamptz NOT NULL,
+  last_run_at timestamptz NOT NULL,
+  completed_at timestamptz,
+  expires_at timestamptz NOT NULL,
+  reconcile_at timestamptz,
+  state text NOT NULL CHECK (state IN
+    ('pending', 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')),
+  on_lapse text NOT NULL CHECK (on_lapse IN ('unknown', 'rerun', 'resume')),
+  after_expiry text NOT NULL CHECK (after_expiry IN ('new', 'refuse')),
+  proof text CHECK (proof IN ('proven', 'declared')),
+  token text NOT NULL,
+  fingerprint text NOT NULL,
+  tenant text NOT NULL,
+  operation text NOT NULL,
+  key text NOT NULL,
+  error_code text,
+  recovery_point text,
+  result bytea,
+  CONSTRAINT "{table}_pkey" PRIMARY KEY (identity),
+  CONSTRAINT "{table}_record_id" UNIQUE (record_id)
+) WITH (fillfactor = 60);
+CREATE INDEX "{table}_lease" ON "{schema}"."{table}" (lease_until)
+  WHERE state = 'in_progress';
+CREATE INDEX "{table}_expiry" ON "{schema}"."{table}" (expires_at)
+  WHERE state IN ('completed', 'failed_retryable');
+CREATE INDEX "{table}_listed" ON "{schema}"."{table}" (state, last_run_at)
+  WHERE state NOT IN ('in_progress', 'completed');
+${FUNCTIONS.join('\n')}
+`,
+]
+
+const MIGRATION_TABLE = `
+CREATE TABLE IF NOT EXISTS "{schema}"."{table}_migration" (
+  number int PRIMARY KEY,
+  applied_at timestamptz NOT NULL DEFAULT now()
+);`
+
+const RECORD_MIGRATION = `INSERT INTO "{schema}"."{table}_migration" (number) VALUES ({number});`
+
+/** Two-part key of the advisory lock: ours, and the table's. */
+const LOCK = `SELECT pg_advisory_xact_lock(1869505355, hashtext($1::text))::text`
+
+const HAS_SCHEMA = `SELECT count(*)::int FROM pg_catalog.pg_namespace WHERE nspname = $1::text`
+
+const HAS_TABLE = `
+  SELECT count(*)::int FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $1::text AND c.relname = $2::text`
+
+const APPLIED = `SELECT coalesce(max(number), 0)::int FROM "{schema}"."{table}_migration"`
+
+export interface MigrationSqlOptions extends TableOptions {
+  /** The number of the last migration that has been applied. @default 0 */
+  after?: number
+}
+
+/**
+ * The migrations as one script, for people whose migrations are run by another tool. The schema
+ * must exist. It is what `store.migrate()` runs, so that either may carry on where the other was.
+ */
+export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}): string {
+  const name = resolveTableName('migrationSql', names)
+  if (!Number.isInteger(after) || after < 0 || after > MIGRATIONS.length) {
+    throw new InvalidOptionsError(
+      `migrationSql: after must be a whole number from 0 to ${MIGRATIONS.length}`,
+    )
+  }
+  const parts = MIGRATIONS.slice(after).map((_, index) => migration(after + index + 1))
+  return forTable(name, ['BEGIN;', MIGRATION_TABLE, ...parts, 'COMMIT;'].join('\n'))
+}
+
+/**
+ * Brings the tables up to date. Safe from many processes at once: the first gets the advisory
+ * lock, the others find the work done. Where there is nothing to do, reading is all it does, so
+ * that a role without the right to create anything may call it.
+ */
+export async function migrate(driver: Driver, name: TableName): Promise<void> {
+  if ((await appliedCount(driver, name)) === MIGRATIONS.length) return
+  await driver.transact(async (session) => {
+    await session.query(LOCK, [`${name.schema}.${name.table}`])
+    // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
+    const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
+    if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
+    for (let n = (await appliedCount(session, name)) + 1; n <= MIGRATIONS.length; n++) {
+      await session.script(forTable(name, MIGRATION_TABLE + migration(n)))
+    }
+  })
+}
+
+function migration(number: number): string {
+  return `${MIGRATIONS[number - 1]!}${RECORD_MIGRATION.replace('{number}', String(number))}`
+}
+
+async function appliedCount(session: Pick<Session, 'query'>, name: TableName): Promise<number> {
+  const { schema, table } = name
+  const [tables] = await session.query(HAS_TABLE, [schema, `${table}_migration`])
+  if (tables?.[0] === 0) return 0
+  const [row] = await session.query(forTable(name, APPLIED), [])
+  const count = row?.[0] as number
+  if (count > MIGRATIONS.length) {
+    throw new InvalidOptionsError(
+      `table "${schema}"."${table}" is at migration ${count}, this version of oncekey knows ` +
+        `${MIGRATIONS.length}: a newer version has used it`,
+    )
+  }
+  return count
+}

@@ -1,0 +1,90 @@
+import type { Driver, PgClient, PgPool, PgQuery, Session, Value } from './client.ts'
+import { storeFailed } from './failures.ts'
+import { preparedName } from './prepared-name.ts'
+
+const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
+
+/** What `pg` takes when nobody says otherwise. */
+const CONNECTIONS_MAX = 10
+
+export function pgDriver(pool: PgPool, prepare: boolean): Driver {
+  const toQuery = (text: string, values: readonly Value[]): PgQuery => ({
+    text,
+    values: [...values],
+    rowMode: 'array',
+    ...(prepare ? { name: preparedName(text) } : {}),
+  })
+  return {
+    connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
+    query: async (text, values) => (await pool.query(toQuery(text, values))).rows,
+    async transact(body) {
+      const lent = await lend(pool)
+      const session: Session = {
+        query: async (text, values) => (await lent.client.query(toQuery(text, values))).rows,
+        script: async (sql) => void (await lent.client.query(sql)),
+        tx: lent.client,
+        destroy: () => lent.giveBack(true),
+      }
+      try {
+        return await within(lent, () => body(session))
+      } finally {
+        lent.giveBack(false)
+      }
+    },
+  }
+}
+
+interface LentClient {
+  readonly client: PgClient
+  readonly isGone: () => boolean
+  /** Only the first call counts. */
+  readonly giveBack: (destroy: boolean) => void
+}
+
+async function lend(pool: PgPool): Promise<LentClient> {
+  let client: PgClient
+  try {
+    client = await pool.connect()
+  } catch (error) {
+    throw storeFailed('begin a transaction', error)
+  }
+  let isLost = false
+  let isGone = false
+  // Without a listener, a connection that is cut while nobody queries would end the process.
+  const onError = () => {
+    isLost = true
+  }
+  client.on('error', onError)
+  const giveBack = (destroy: boolean) => {
+    if (isGone) return
+    isGone = true
+    // A destroyed client may still complain on its way out.
+    if (!destroy && !isLost) client.removeListener('error', onError)
+    client.release(destroy || isLost)
+  }
+  return { client, isGone: () => isGone, giveBack }
+}
+
+async function within<Result>(lent: LentClient, body: () => Promise<Result>): Promise<Result> {
+  const { client } = lent
+  const run = async (sql: string, operation: string) => {
+    try {
+      await client.query(sql)
+    } catch (error) {
+      // In what state it is, nobody knows.
+      lent.giveBack(true)
+      throw storeFailed(operation, error)
+    }
+  }
+  await run(BEGIN, 'begin a transaction')
+  let result: Result
+  try {
+    result = await body()
+  } catch (error) {
+    // A rollback that fails has its effect all the same: the connection is dropped.
+    if (!lent.isGone()) await run('ROLLBACK', 'roll back').catch(() => undefined)
+    throw error
+  }
+  await run('COMMIT', 'commit a transaction')
+  return result
+}

@@ -1,0 +1,94 @@
+import { systemClock } from '../../core/clock.ts'
+import type { Driver, PostgresJsClient, PostgresJsPool, Row, Session, Value } from './client.ts'
+import { isConnectionLost, storeFailed } from './failures.ts'
+import { BACKEND_ID, TERMINATE } from './sql.ts'
+
+export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver {
+  const send = async (
+    client: PostgresJsClient,
+    text: string,
+    values: readonly Value[],
+  ): Promise<readonly Row[]> => client.unsafe(text, [...values], { prepare }).values()
+
+  return {
+    connectionsMax: pool.options.max,
+    query: (text, values) => send(pool, text, values),
+    transact: (body) => new Transaction(pool, send).run(body),
+  }
+}
+
+type Send = (
+  client: PostgresJsClient,
+  text: string,
+  values: readonly Value[],
+) => Promise<readonly Row[]>
+
+/** The driver ends the process where something is written to a connection that is gone. */
+class Transaction {
+  readonly #pool: PostgresJsPool
+  readonly #send: Send
+  #step = 'begin'
+  #isLost = false
+
+  constructor(pool: PostgresJsPool, send: Send) {
+    this.#pool = pool
+    this.#send = send
+  }
+
+  run<Result>(body: (session: Session) => Promise<Result>): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      let end: { readonly result: Result } | { readonly error: Error } | undefined
+      const within = async (tx: PostgresJsClient) => {
+        const session = await this.#open(tx)
+        this.#step = 'continue'
+        try {
+          end = { result: await body(session) }
+          this.#step = 'commit'
+        } catch (error) {
+          const failed = { error: error as Error }
+          end = failed
+          await this.#untilClosed(error)
+          if (!this.#isLost) throw error
+          // Thrown, it would make the driver roll back on a connection that is gone.
+          reject(failed.error)
+          await new Promise<never>(() => undefined)
+        }
+      }
+      this.#pool.begin('isolation level read committed', within).then(
+        () => resolve((end as { readonly result: Result }).result),
+        (error: unknown) => {
+          this.#isLost = true
+          // Where the body failed, its own error is the one that counts.
+          if (end !== undefined && 'error' in end) reject(end.error)
+          else reject(storeFailed(`${this.#step} a transaction`, error))
+        },
+      )
+    })
+  }
+
+  async #open(tx: PostgresJsClient): Promise<Session> {
+    const [row] = await tx.unsafe(BACKEND_ID).values()
+    const id = row?.[0] as number
+    return {
+      tx,
+      query: (text, values) => this.#send(tx, text, values),
+      script: async (sql) => {
+        await this.#untilClosed(undefined)
+        if (this.#isLost) throw new Error('the connection is closed')
+        await tx.unsafe(sql)
+      },
+      // This driver cannot drop one connection, so the database is asked to. Where that fails,
+      // the connection has been cut already, or the whole database is out of reach.
+      destroy: () => {
+        this.#isLost = true
+        this.#send(this.#pool, TERMINATE, [id]).catch(() => undefined)
+      },
+    }
+  }
+
+  /** A connection that was cut is closed a moment after its last query has failed. */
+  async #untilClosed(error: unknown): Promise<void> {
+    if (isConnectionLost(error)) this.#isLost = true
+    await new Promise<void>((resolve) => systemClock.soon(resolve))
+  }
+}

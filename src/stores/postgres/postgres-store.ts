@@ -1,0 +1,268 @@
+import { sleep, systemClock, type Clock } from '../../core/clock.ts'
+import { toView } from '../../core/decide.ts'
+import { InvalidOptionsError } from '../../core/errors.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  Lease,
+  ListQuery,
+  ReapReport,
+  RecordRef,
+  RecordView,
+  Renewal,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  Store,
+  SweptRecord,
+  Verdict,
+} from '../../core/store.ts'
+import { Calls, claimValues, isUuid, renewValues, resolveValues, settleValues } from './calls.ts'
+import type { Driver, Row, Value } from './client.ts'
+import { driverOf } from './driver.ts'
+import { storeFailed } from './failures.ts'
+import { migrate } from './migrations.ts'
+import {
+  resolvePostgresStoreOptions,
+  type PostgresStoreOptions,
+  type ResolvedPostgresStoreOptions,
+} from './options.ts'
+import { inRounds } from './rounds.ts'
+import { AGAIN, inProgress, toClaimOutcome, toRecord, toSettleOutcome, toSwept } from './rows.ts'
+import { Slots } from './slots.ts'
+import {
+  CLAIM,
+  FIND,
+  FIND_BY_RECORD_ID,
+  LIST,
+  REAP,
+  RENEW,
+  RESOLVE,
+  SETTLE,
+  SWEEP,
+  type TableName,
+} from './sql.ts'
+import { transact, type TransactionWork } from './transaction.ts'
+
+/**
+ * How often a row is looked at that somebody has locked: whoever it is, is about to commit. After
+ * that the answer is what is known, for a lock may also be held for long.
+ */
+const LOCKED_TRIES = 10
+const LOCKED_MS = 10
+
+/** Connections that are never given to transactions, so that renewals find one. */
+const RESERVED = 2
+
+/** A store in a PostgreSQL database. It can commit a key together with the caller's rows. */
+export interface PostgresStore extends Store {
+  /** Makes the table, its indexes and its functions, or brings them up to date. */
+  migrate(): Promise<void>
+
+  /**
+   * The work gets the driver's own client for the open transaction: a client of `pg`, or a `sql` of
+   * `postgres.js`. It can be used until the work ends; it begins and commits by itself. Waits
+   * while as many transactions are open as the pool has connections to spare.
+   */
+  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+}
+
+/**
+ * Keeps records in PostgreSQL: durable, and shared by all machines that reach it. Call `migrate()`
+ * once before use, or run `migrationSql()` yourself. The pool stays yours to close.
+ */
+export function postgresStore(options: PostgresStoreOptions): PostgresStore {
+  const resolved = resolvePostgresStoreOptions(options)
+  return new TableStore(resolved, driverOf(resolved.pool, resolved.prepare))
+}
+
+class TableStore implements PostgresStore {
+  readonly name = 'postgres'
+  readonly batching = { rowsMax: 128, flushesMax: 2 } as const
+  readonly #driver: Driver
+  readonly #tableName: TableName
+  readonly #calls: Calls
+  readonly #clock: Clock
+  readonly #transactionMs: number
+  readonly #slots: Slots | undefined
+
+  constructor(options: ResolvedPostgresStoreOptions, driver: Driver) {
+    this.#driver = driver
+    this.#tableName = options.name
+    this.#calls = new Calls(driver, options)
+    this.#clock = options.clock ?? systemClock
+    this.#transactionMs = options.transactionMs
+    const spare = driver.connectionsMax - (driver.connectionsMax < 4 ? 1 : RESERVED)
+    this.#slots = spare > 0 ? new Slots(spare) : undefined
+  }
+
+  async migrate(): Promise<void> {
+    try {
+      await migrate(this.#driver, this.#tableName)
+    } catch (error) {
+      throw error instanceof InvalidOptionsError ? error : storeFailed('migrate', error)
+    }
+  }
+
+  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    return inRounds(requests, identityOf, (round) => this.#claim(round))
+  }
+
+  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+    return inRounds(
+      settlements,
+      ({ lease }) => lease.identity,
+      (round) => this.#settle(round),
+    )
+  }
+
+  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+    return inRounds(renewals, identityOf, (round) => this.#renew(round))
+  }
+
+  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    return inRounds(
+      verdicts,
+      ({ ref }) => ref.identity ?? ref.recordId,
+      (round) => this.#resolve(round),
+    )
+  }
+
+  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    return (await this.#send('sweep', SWEEP, (nowMs) => [nowMs, limit])).map(toSwept)
+  }
+
+  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
+    const [row] = await this.#send('reap', REAP, (nowMs) => [nowMs, limit])
+    const [removed, expired] = row as readonly [number, number]
+    return { removed, expired }
+  }
+
+  async read(ref: RecordRef): Promise<RecordView | undefined> {
+    if (ref.identity === undefined && !isUuid(ref.recordId)) return undefined
+    const [row] =
+      ref.identity === undefined
+        ? await this.#send('read', FIND_BY_RECORD_ID, () => [ref.recordId])
+        : await this.#send('read', FIND, () => [ref.identity])
+    return row && toView(toRecord(row))
+  }
+
+  async list({ state, limit }: ListQuery): Promise<RecordView[]> {
+    const rows = await this.#send('list', LIST, () => [state, limit])
+    return rows.map((row) => toView(toRecord(row)))
+  }
+
+  async transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
+    if (this.#slots === undefined) {
+      throw new InvalidOptionsError(
+        'postgresStore: a transaction needs a pool of at least 2 connections: with one, no ' +
+          'lease could be renewed and no other key claimed while it is open',
+      )
+    }
+    const context = {
+      driver: this.#driver,
+      calls: this.#calls,
+      clock: this.#clock,
+      transactionMs: this.#transactionMs,
+    }
+    return this.#slots.use(() => transact(context, lease, work as TransactionWork<never>))
+  }
+
+  async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    const outcomes = new Map<string, ClaimOutcome>()
+    let left = requests
+    for (let tries = 1; ; tries++) {
+      const asked = left
+      const rows = await this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, asked))
+      const byIdentity = firstOfEach(rows)
+      left = asked.filter((request) => {
+        const row = byIdentity.get(request.identity)
+        const isLast = tries === LOCKED_TRIES
+        // No row: it was reaped between two statements.
+        const outcome = row === undefined ? AGAIN : toClaimOutcome(row, request)
+        if (outcome !== AGAIN) outcomes.set(request.identity, outcome)
+        else if (isLast && row !== undefined) outcomes.set(request.identity, inProgress(row))
+        return !outcomes.has(request.identity)
+      })
+      if (left.length === 0) return requests.map(({ identity }) => outcomes.get(identity)!)
+      if (tries === LOCKED_TRIES) throw storeFailed('claim', new Error('a key comes and goes'))
+      await sleep(systemClock, LOCKED_MS)
+    }
+  }
+
+  async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+    const rows = await this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
+    const byIdentity = firstOfEach(rows)
+    return Promise.all(
+      settlements.map(async (settlement) => {
+        const outcome = toSettleOutcome(byIdentity.get(settlement.lease.identity), settlement)
+        if (outcome !== AGAIN) return outcome
+        const [again] = await this.#settle([settlement])
+        return again!
+      }),
+    )
+  }
+
+  /**
+   * A locked row whose lease is alive is being settled, most likely by its own holder: the lease
+   * is as good as it was. One whose lease has lapsed is likely being taken over.
+   */
+  async #renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+    const answers = new Map<string, unknown>()
+    let left = renewals
+    for (let tries = 1; left.length > 0 && tries <= LOCKED_TRIES; tries++) {
+      if (tries > 1) await sleep(systemClock, LOCKED_MS)
+      const asked = left
+      const rows = await this.#send('renew', RENEW, (nowMs) => renewValues(nowMs, asked))
+      const byIdentity = firstOfEach(rows)
+      for (const { identity } of asked) answers.set(identity, byIdentity.get(identity)?.[1])
+      left = asked.filter(({ identity }) => {
+        const how = answers.get(identity)
+        return how === 'locked' || how === 'locked_lapsed'
+      })
+    }
+    return renewals.map(({ identity }) => {
+      const how = answers.get(identity)
+      return how === 'renewed' || how === 'locked'
+    })
+  }
+
+  async #resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    const rows = await this.#send('resolve', RESOLVE, (nowMs) => resolveValues(nowMs, verdicts))
+    const byNumber = new Map<unknown, Row>()
+    for (const row of rows) if (!byNumber.has(row[0])) byNumber.set(row[0], row)
+    return verdicts.map((_, number) => {
+      const row = byNumber.get(number)
+      if (row === undefined) return { kind: 'not_found' }
+      const [, done, ...columns] = row
+      const record = toRecord(columns)
+      if (done === true) return { kind: 'resolved', record: toView(record) }
+      const { state, attempt } = record
+      return state === 'unknown'
+        ? { kind: 'other_attempt', attempt }
+        : { kind: 'not_unknown', state }
+    })
+  }
+
+  #send(
+    operation: string,
+    sql: string,
+    values: (nowMs: number | null) => Value[],
+  ): Promise<readonly Row[]> {
+    return this.#calls.send(operation, sql, () => values(this.#calls.nowMs))
+  }
+}
+
+function identityOf({ identity }: { readonly identity: string }): string {
+  return identity
+}
+
+/** What was written comes before what was read. */
+function firstOfEach(rows: readonly Row[]): Map<string, Row> {
+  const byIdentity = new Map<string, Row>()
+  for (const row of rows) {
+    const identity = row[0] as string
+    if (!byIdentity.has(identity)) byIdentity.set(identity, row)
+  }
+  return byIdentity
+}

@@ -1,0 +1,206 @@
+import type { RecordState, StoredRecord } from '../../core/record.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  SettleOutcome,
+  Settlement,
+  SweptRecord,
+} from '../../core/store.ts'
+import type { Row } from './client.ts'
+
+/** A row to look at again: somebody has it locked, or moved it on between two statements. */
+export const AGAIN = 'again'
+
+type ClaimRow = readonly [
+  identity: string,
+  how: 'new' | 'retry' | 'lapsed' | 'expired' | 'found' | 'found_expired',
+  recordId: string,
+  state: RecordState,
+  attempt: number,
+  own: boolean,
+  fingerprint: string,
+  recoveryPoint: string | null,
+  result: Uint8Array | null,
+  leaseLeftMs: number,
+  reconcileInMs: number,
+  expiresAtMs: number,
+]
+
+/** In the order of the checks in `core/decide.ts`. */
+export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | typeof AGAIN {
+  const [, how, recordId, state, , own, fingerprint] = row as ClaimRow
+  switch (how) {
+    case 'new':
+    case 'retry':
+    case 'expired':
+      return claimed(row, request, how)
+    case 'lapsed':
+      return state === 'unknown' ? unknownOutcome(row, true) : claimed(row, request, how)
+    case 'found_expired':
+      return request.afterExpiry === 'refuse' ? { kind: 'expired', recordId } : AGAIN
+    case 'found':
+      if (state === 'in_progress' && own) return claimedBefore(row, request)
+      if (fingerprint !== request.fingerprint) return { kind: 'mismatch', recordId, fingerprint }
+      return found(row)
+  }
+}
+
+/** What a claim gets while somebody else has the row locked: it is about to move. */
+export function inProgress(row: Row): ClaimOutcome {
+  const [, , recordId, , , , , , , leaseLeftMs, , expiresAtMs] = row as ClaimRow
+  return { kind: 'in_progress', recordId, leaseLeftMs, expiresAt: new Date(expiresAtMs) }
+}
+
+function found(row: Row): ClaimOutcome | typeof AGAIN {
+  const [, , recordId, state, , own, , , result, leaseLeftMs, , expiresAtMs] = row as ClaimRow
+  switch (state) {
+    case 'completed':
+      return {
+        kind: 'completed',
+        recordId,
+        result: result ?? NO_BYTES,
+        expiresAt: new Date(expiresAtMs),
+      }
+    case 'in_progress':
+      return leaseLeftMs > 0 ? inProgress(row) : AGAIN
+    case 'failed_retryable':
+      // The echo of a claim that was released unanswered takes nothing.
+      return own
+        ? { kind: 'in_progress', recordId, leaseLeftMs: 0, expiresAt: new Date(expiresAtMs) }
+        : AGAIN
+    case 'unknown':
+      return unknownOutcome(row, false)
+    case 'pending':
+      return { kind: 'pending', recordId }
+    case 'expired':
+      return { kind: 'expired', recordId }
+  }
+}
+
+function claimed(
+  row: Row,
+  { identity, token }: ClaimRequest,
+  from: 'new' | 'retry' | 'lapsed' | 'expired',
+): ClaimOutcome {
+  const [, , recordId, , attempt, , , recoveryPoint, , , , expiresAtMs] = row as ClaimRow
+  return {
+    kind: 'claimed',
+    lease: { identity, token, attempt },
+    recordId,
+    from,
+    recoveryPoint: recoveryPoint ?? undefined,
+    expiresAt: new Date(expiresAtMs),
+  }
+}
+
+/** The answer to this very claim was lost on its way: it had won. */
+function claimedBefore(row: Row, request: ClaimRequest): ClaimOutcome {
+  const [, , , , attempt] = row as ClaimRow
+  return claimed(row, request, attempt === 1 ? 'new' : 'retry')
+}
+
+function unknownOutcome(row: Row, lapsed: boolean): ClaimOutcome {
+  const [, , recordId, , attempt, , , , , , reconcileInMs] = row as ClaimRow
+  return { kind: 'unknown', recordId, attempt, reconcileInMs, lapsed }
+}
+
+type SettleRow = readonly [
+  identity: string,
+  done: boolean,
+  own: boolean,
+  state: RecordState,
+  expiresAtMs: number,
+]
+
+const SETTLED_STATE = {
+  complete: 'completed',
+  release: 'failed_retryable',
+  doubt: 'unknown',
+} as const satisfies Record<Settlement['kind'], RecordState>
+
+export function toSettleOutcome(
+  row: Row | undefined,
+  { kind }: Settlement,
+): SettleOutcome | typeof AGAIN {
+  if (row === undefined) return { kind: 'fenced', own: false, state: 'absent' }
+  const [, done, own, state, expiresAtMs] = row as SettleRow
+  if (done || (own && state === SETTLED_STATE[kind])) {
+    return { kind: 'settled', expiresAt: new Date(expiresAtMs) }
+  }
+  // Held, and yet not written: it came into being between the two statements of the call.
+  if (own && state === 'in_progress') return AGAIN
+  return { kind: 'fenced', own, state }
+}
+
+/** Whether this very call has written the row. */
+export function isWritten(row: Row | undefined): boolean {
+  return row !== undefined && (row as SettleRow)[1]
+}
+
+export function toSwept(row: Row): SweptRecord {
+  const [identity, recordId, tenant, operation, attempt, state] = row as readonly [
+    string,
+    string,
+    string,
+    string,
+    number,
+    'unknown' | 'failed_retryable',
+  ]
+  return { identity, recordId, tenant, operation, attempt, to: state }
+}
+
+type RecordRow = readonly [
+  identity: string,
+  recordId: string,
+  tenant: string,
+  operation: string,
+  key: string,
+  fingerprint: string,
+  state: RecordState,
+  attempt: number,
+  lapses: number,
+  token: string,
+  onLapse: StoredRecord['onLapse'],
+  afterExpiry: StoredRecord['afterExpiry'],
+  proof: 'proven' | 'declared' | null,
+  recoveryPoint: string | null,
+  errorCode: string | null,
+  leaseUntilMs: number,
+  reconcileAtMs: number | null,
+  createdAtMs: number,
+  lastRunAtMs: number,
+  completedAtMs: number | null,
+  expiresAtMs: number,
+  result?: Uint8Array | null,
+]
+
+/** The checks of the table are why its words may be taken at their word. */
+export function toRecord(columns: Row): StoredRecord {
+  const row = columns as RecordRow
+  return {
+    identity: row[0],
+    recordId: row[1],
+    tenant: row[2],
+    operation: row[3],
+    key: row[4],
+    fingerprint: row[5],
+    state: row[6],
+    attempt: row[7],
+    lapses: row[8],
+    token: row[9],
+    onLapse: row[10],
+    afterExpiry: row[11],
+    proof: row[12] ?? undefined,
+    recoveryPoint: row[13] ?? undefined,
+    errorCode: row[14] ?? undefined,
+    leaseUntilMs: row[15],
+    reconcileAtMs: row[16] ?? undefined,
+    createdAtMs: row[17],
+    lastRunAtMs: row[18],
+    completedAtMs: row[19] ?? undefined,
+    expiresAtMs: row[20],
+    result: row[21] ?? undefined,
+  }
+}
+
+const NO_BYTES = new Uint8Array(0)

@@ -1,0 +1,148 @@
+import { VIEW_COLUMNS } from './functions.ts'
+
+/** A table by its checked names. */
+export interface TableName {
+  readonly schema: string
+  readonly table: string
+}
+
+/** `{schema}` and `{table}` are checked names; in SQL they stand between double quotes. */
+export function forTable({ schema, table }: TableName, sql: string): string {
+  return sql.replaceAll('{schema}', schema).replaceAll('{table}', table)
+}
+
+/**
+ * One call of a function of `functions.ts`, its columns listed one by one: a connection that has
+ * prepared `select *` fails for ever once a migration adds a column.
+ */
+const call = (name: string, types: readonly string[], columns: readonly string[]): string => {
+  const values = types.map((type, index) => `$${index + 1}::${type}`).join(', ')
+  return `SELECT ${columns.map((column) => `out_${column}`).join(', ')}
+    FROM "{schema}"."{table}_${name}"(${values})`
+}
+
+export const CLAIM = call(
+  'claim',
+  [
+    'float8',
+    'bytea[]',
+    'uuid[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'float8[]',
+    'float8[]',
+    'text[]',
+    'int[]',
+    'text[]',
+  ],
+  [
+    'identity',
+    'how',
+    'record_id',
+    'state',
+    'attempt',
+    'own',
+    'fingerprint',
+    'recovery_point',
+    'result',
+    'lease_left_ms',
+    'reconcile_in_ms',
+    'expires_at_ms',
+  ],
+)
+
+export const SETTLE = call(
+  'settle',
+  [
+    'float8',
+    'bytea[]',
+    'text[]',
+    'int[]',
+    'text[]',
+    'bytea[]',
+    'text[]',
+    'text[]',
+    'float8[]',
+    'float8[]',
+  ],
+  ['identity', 'done', 'own', 'state', 'expires_at_ms'],
+)
+
+export const RENEW = call(
+  'renew',
+  ['float8', 'bytea[]', 'text[]', 'int[]', 'float8[]'],
+  ['identity', 'how'],
+)
+
+/** What `rows.ts` makes a record of. */
+const VIEW = [
+  'identity',
+  'record_id',
+  'tenant',
+  'operation',
+  'key',
+  'fingerprint',
+  'state',
+  'attempt',
+  'lapses',
+  'token',
+  'on_lapse',
+  'after_expiry',
+  'proof',
+  'recovery_point',
+  'error_code',
+  'lease_until_ms',
+  'reconcile_at_ms',
+  'created_at_ms',
+  'last_run_at_ms',
+  'completed_at_ms',
+  'expires_at_ms',
+]
+
+export const RESOLVE = call(
+  'resolve',
+  ['float8', 'int[]', 'bytea[]', 'uuid[]', 'int[]', 'text[]', 'bytea[]', 'float8[]'],
+  ['number', 'done', ...VIEW, 'result'],
+)
+
+export const SWEEP = call(
+  'sweep',
+  ['float8', 'int'],
+  ['identity', 'record_id', 'tenant', 'operation', 'attempt', 'state'],
+)
+
+export const REAP = call('reap', ['float8', 'int'], ['removed', 'expired'])
+
+export const LIST = call('list', ['text', 'int'], VIEW)
+
+/** Waits for nobody, and nobody waits for it. */
+export const FIND = `
+  SELECT ${VIEW_COLUMNS}, r.result
+  FROM "{schema}"."{table}" r WHERE r.identity = decode($1::text, 'hex')`
+
+export const FIND_BY_RECORD_ID = `
+  SELECT ${VIEW_COLUMNS}, r.result FROM "{schema}"."{table}" r WHERE r.record_id = $1::uuid`
+
+/** What the transaction of a caller asks first. It locks nothing: duplicates must get through. */
+export const FIND_LEASE = `
+  SELECT ${VIEW_COLUMNS} FROM "{schema}"."{table}" r WHERE r.identity = decode($1::text, 'hex')`
+
+/**
+ * Set around the work. If it is gone afterwards, the transaction has ended under the work, even
+ * where another one has begun since.
+ */
+export const SEAL = 'SAVEPOINT oncekey_seal'
+
+/** For work that returned. */
+export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
+
+/** For work that threw: it also works in a transaction that an error has aborted. */
+export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
+
+/** How a driver that cannot drop one connection gets rid of it. */
+export const BACKEND_ID = 'SELECT pg_backend_pid()'
+
+export const TERMINATE = 'SELECT pg_terminate_backend($1::int)'
