@@ -1,7 +1,13 @@
 import { defineConfig } from 'vitest/config'
 
-/** Real processes, installs and long random runs: left out of `npm run test:unit`. */
-const SLOW = ['test/examples/**', 'test/process/**', 'test/package/**', 'test/simulation/**']
+/** Real servers, processes, installs and long random runs: left out of `npm run test:unit`. */
+const SLOW = [
+  'test/examples/**/*.test.ts',
+  'test/process/**/*.test.ts',
+  'test/package/**/*.test.ts',
+  'test/simulation/**/*.test.ts',
+  'test/stores/postgres*.test.ts',
+]
 
 export default defineConfig({
   test: {
@@ -19,7 +25,7 @@ export default defineConfig({
       },
       {
         extends: true,
-        test: { name: 'slow', include: SLOW.map((folder) => `${folder}/*.test.ts`) },
+        test: { name: 'slow', include: SLOW },
       },
     ],
   },

@@ -1,0 +1,173 @@
+/**
+ * A real PostgreSQL for one test file: private, on a free port, in a scratch folder, with the
+ * settings that initdb gives. Tests may stop it as a power cut would, and start it again.
+ */
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { chownSync, existsSync, globSync, mkdtempSync, rmSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { Client } from 'pg'
+
+export interface PostgresServer {
+  /** Of a fresh database, made for this call and gone with the server. */
+  readonly database: () => Promise<string>
+  /** Without a shutdown checkpoint, every connection cut: what is left is the log on the disk. */
+  readonly stopAtOnce: () => Promise<void>
+  readonly start: () => Promise<void>
+  /** Ends it and removes its folder. */
+  readonly close: () => Promise<void>
+}
+
+const HOW_TO =
+  'set ONCEKEY_TEST_POSTGRES_URL to a server where databases may be created, or install ' +
+  'PostgreSQL (Debian: apt-get install postgresql; macOS: brew install postgresql)'
+
+/**
+ * The server of the environment if there is one, otherwise a private one. A test that stops its
+ * server asks for a private one in any case.
+ */
+export async function startPostgres(options: { private?: boolean } = {}): Promise<PostgresServer> {
+  const url = process.env['ONCEKEY_TEST_POSTGRES_URL']
+  if (url !== undefined && options.private !== true) return foreignServer(url)
+  return privateServer()
+}
+
+async function foreignServer(url: string): Promise<PostgresServer> {
+  const made: string[] = []
+  const refuse = () => Promise.reject(new Error('only a private server may be stopped'))
+  return {
+    stopAtOnce: refuse,
+    start: refuse,
+    database: () => createDatabase(url, made),
+    async close() {
+      for (const name of made) await run(url, `DROP DATABASE "${name}" WITH (FORCE)`)
+    },
+  }
+}
+
+async function privateServer(): Promise<PostgresServer> {
+  const bin = findBinaries()
+  const user = ownerOfServers()
+  const folder = mkdtempSync(join(tmpdir(), 'oncekey-postgres-'))
+  if (user !== undefined) chownSync(folder, user.uid, user.gid)
+  const data = join(folder, 'data')
+  const cwd = folder
+  execFileSync(
+    join(bin, 'initdb'),
+    ['-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--locale=C'],
+    { ...user, cwd, stdio: 'pipe' },
+  )
+  const port = await freePort()
+  const url = `postgres://postgres@127.0.0.1:${port}/postgres`
+  let server: ChildProcess | undefined
+
+  const start = async () => {
+    const args = ['-D', data, '-p', `${port}`, '-h', '127.0.0.1', '-k', folder]
+    server = spawn(join(bin, 'postgres'), args, { ...user, cwd, stdio: 'ignore' })
+    await untilAnswering(url, server)
+  }
+  const stopAtOnce = async () => {
+    if (server === undefined || server.exitCode !== null) return
+    const ended = once(server, 'exit')
+    server.kill('SIGQUIT')
+    await ended
+  }
+  const leave = () => void server?.kill('SIGQUIT')
+  process.once('exit', leave)
+  await start()
+  return {
+    start,
+    stopAtOnce,
+    database: () => createDatabase(url, []),
+    async close() {
+      await stopAtOnce()
+      process.removeListener('exit', leave)
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+async function createDatabase(url: string, made: string[]): Promise<string> {
+  const name = `oncekey_${crypto.randomUUID().slice(0, 8)}`
+  await run(url, `CREATE DATABASE "${name}"`)
+  made.push(name)
+  const own = new URL(url)
+  own.pathname = `/${name}`
+  return own.href
+}
+
+async function run(url: string, sql: string): Promise<void> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    await client.query(sql)
+  } finally {
+    await client.end()
+  }
+}
+
+/** The folder of initdb and postgres. On Debian, as root, installs them where they are missing. */
+function findBinaries(): string {
+  const found = searchBinaries()
+  if (found !== undefined) return found
+  if (process.getuid?.() === 0 && existsSync('/etc/debian_version')) {
+    console.info('installing postgresql with apt-get, for the tests of its store')
+    const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+    execFileSync('apt-get', ['update'], { stdio: 'pipe', env })
+    execFileSync('apt-get', ['install', '-y', 'postgresql'], { stdio: 'pipe', env })
+  }
+  const installed = searchBinaries()
+  if (installed === undefined) throw new Error(`there is no PostgreSQL to test with: ${HOW_TO}`)
+  return installed
+}
+
+function searchBinaries(): string | undefined {
+  const folders = [
+    ...globSync('/usr/lib/postgresql/*/bin').toSorted().toReversed(),
+    ...(process.env['PATH'] ?? '').split(delimiter),
+    '/usr/local/bin',
+    '/usr/local/pgsql/bin',
+    '/opt/homebrew/bin',
+  ]
+  return folders.find((folder) =>
+    ['initdb', 'postgres'].every((name) => existsSync(join(folder, name))),
+  )
+}
+
+/** PostgreSQL refuses to run as root; the package has made a user for it. */
+function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
+  if (process.getuid?.() !== 0) return undefined
+  const idOf = (flag: string) =>
+    Number(execFileSync('id', [flag, 'postgres'], { encoding: 'utf8', stdio: 'pipe' }))
+  try {
+    return { uid: idOf('-u'), gid: idOf('-g') }
+  } catch (error) {
+    throw new Error(`PostgreSQL does not run as root, and there is no user postgres: ${HOW_TO}`, {
+      cause: error,
+    })
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer()
+    probe.once('error', reject)
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as AddressInfo
+      probe.close(() => resolve(port))
+    })
+  })
+}
+
+async function untilAnswering(url: string, server: ChildProcess): Promise<void> {
+  for (let tries = 0; ; tries++) {
+    try {
+      return await run(url, 'SELECT 1')
+    } catch (error) {
+      if (server.exitCode !== null || tries === 600) throw error
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
+  }
+}

@@ -1,0 +1,236 @@
+import pg from 'pg'
+import { expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { migrationSql, postgresStore } from '../../src/stores/postgres/index.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import {
+  claim,
+  claimRequest,
+  claimRequests,
+  completeOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  RETENTION_MS,
+  settle,
+  tally,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { completion, usePostgres } from './postgres-setup.ts'
+
+const setup = usePostgres()
+
+it('lets many processes migrate at once, and does it once', async () => {
+  const { connect, column } = await setup()
+  const stores = Array.from({ length: 8 }, () => postgresStore({ pool: connect({ max: 2 }) }))
+  await Promise.all(stores.map((store) => store.migrate()))
+  expect(await column('SELECT number FROM oncekey_record_migration')).toEqual([1])
+  ofKind(await claim(stores[7]!), 'claimed')
+})
+
+it('says what to do where nobody has migrated', async () => {
+  const { connect } = await setup()
+  const store = postgresStore({ pool: connect() })
+  await expect(claim(store)).rejects.toThrow('call store.migrate() once')
+})
+
+it('refuses a table that a newer version has used', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query('INSERT INTO oncekey_record_migration VALUES (99)')
+  await expect(store.migrate()).rejects.toThrow(/is at migration 99, .* knows \d+/)
+})
+
+it('works for a role that may create nothing, after a migration by hand', async () => {
+  const { url, app, connect } = await setup()
+  const names = { schema: 'keys', table: 'record' }
+  await app.query('CREATE SCHEMA keys')
+  await app.query(migrationSql(names))
+  const role = `plain_${new URL(url).pathname.slice(1)}`
+  await app.query(`CREATE ROLE ${role} LOGIN;
+    REVOKE CREATE ON SCHEMA public FROM public;
+    GRANT USAGE ON SCHEMA keys TO ${role};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON keys.record TO ${role};
+    GRANT SELECT ON keys.record_migration TO ${role}`)
+  const pool = connect({ options: `-c role=${role}` })
+  await expect(pool.query('CREATE TABLE keys.other (id int)')).rejects.toThrow('permission denied')
+
+  const store = postgresStore({ pool, ...names })
+  await store.migrate()
+  await finish(store)
+  ofKind(await claim(store), 'completed')
+  expect(await store.sweep({ limit: 10 })).toEqual([])
+  await pool.end()
+  await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
+})
+
+it('refuses a single client, unknown options and names that are none', async () => {
+  const { connect } = await setup()
+  const pool = connect()
+  expect(() => postgresStore({ pool: new pg.Client() as never })).toThrow('A single Client')
+  expect(() => postgresStore({ pool: {} as never })).toThrow('pool must be')
+  expect(() => postgresStore({ pool, tabel: 'x' } as never)).toThrow('no option "tabel"')
+  expect(() => postgresStore({ pool, table: 'a"b' })).toThrow('table must be a name')
+  expect(() => postgresStore({ pool, schema: '1a' })).toThrow('schema must be a name')
+  expect(() => postgresStore({ pool, prepare: 1 as never })).toThrow('prepare')
+  expect(() => migrationSql({ after: 9 })).toThrow('after')
+})
+
+it('works where the default isolation is another one', async () => {
+  const { open, connect } = await setup()
+  for (const level of ['repeatable read', 'serializable']) {
+    const options = `-c default_transaction_isolation=${level.replace(' ', '\\ ')}`
+    const store = await open({ pool: connect({ options }) })
+    const batches = await Promise.all(
+      Array.from({ length: 8 }, () => store.claim(claimRequests(25, { tenant: level }))),
+    )
+    expect(tally(batches.flat())).toEqual({ claimed: 25, in_progress: 175 })
+    const lease = await hold(store, { tenant: level, key: 'own' })
+    ofKind(await store.transaction(lease, () => completion()), 'settled')
+  }
+})
+
+it('rejects what the database cannot hold, and nothing of its batch is written', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const [good] = claimRequests(1)
+  for (const bad of [
+    { key: 'nul\0' },
+    { key: 'half \ud800' },
+    { leaseMs: Number.NaN },
+    { maxAttempts: Number.NaN },
+    { identity: 'zz' },
+    { identity: 'abcd' },
+    { identity: '"\\' },
+    { onLapse: 'never' as never },
+    { recordId: 'no uuid' },
+  ]) {
+    const batch = [good!, claimRequest(bad)]
+    const error = await store.claim(batch).catch((thrown: unknown) => thrown)
+    expect({ bad, error }).toMatchObject({ bad, error: { failure: 'rejected' } })
+    expect(await store.read({ identity: good!.identity })).toBeUndefined()
+  }
+  const lease = await hold(store)
+  const batch = [completeOf(lease), completeOf(lease, {} as never)]
+  await expect(store.settle(batch.toReversed())).rejects.toMatchObject({ failure: 'rejected' })
+  expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+// A number that the table cannot hold, in a batch that the engine has gathered.
+it('lets the neighbours of a rejected claim pass', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const engine = createEngine({ store })
+  const run = (key: string, maxAttempts = 5) =>
+    engine.run(
+      {
+        scope: { tenant: 't', operation: 'o' },
+        key,
+        fingerprint: 'f',
+        policy: { ...engine.policy({}), maxAttempts },
+      },
+      () => new Uint8Array(),
+    )
+  const runs = await Promise.allSettled([run('new'), run('bad', 2 ** 40), run('newer')])
+  expect(runs.map((one) => one.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
+  await engine.close()
+})
+
+it('goes by the clock of the database, whatever the clock of the node says', async () => {
+  const { open, column } = await setup()
+  const store = await open()
+  const lease = await hold(store)
+  const [leftMs] = await column(
+    'SELECT extract(epoch FROM lease_until - now())::float8 * 1000 FROM oncekey_record',
+  )
+  expect(leftMs).toBeGreaterThan(LEASE_MS - 5000)
+  expect(leftMs).toBeLessThanOrEqual(LEASE_MS)
+  // A node whose own clock is an hour ahead does not bring it into any of this.
+  const engine = createEngine({ store, clock: new FakeClock(Date.now() + 3_600_000) })
+  const outcome = await engine.run(
+    {
+      scope: { tenant: 'tenant-1', operation: 'POST /payments' },
+      key: 'key-1',
+      fingerprint: 'fingerprint-1',
+    },
+    () => new Uint8Array(),
+  )
+  expect(outcome.kind).toBe('in_progress')
+  ofKind(await settle(store, completeOf(lease)), 'settled')
+})
+
+it('lets go of the rows that refer to a record when it is reaped or replaced', async () => {
+  const { open, app, column } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock })
+  await app.query(`CREATE TABLE invoice (record_id uuid
+    REFERENCES oncekey_record (record_id) ON DELETE SET NULL)`)
+  for (const key of ['reaped', 'replaced']) {
+    const lease = await hold(store, { key })
+    const { recordId } = await viewOf(store, lease)
+    const outcome = await store.transaction<pg.Client>(lease, async (tx) => {
+      await tx.query('INSERT INTO invoice VALUES ($1)', [recordId])
+      // The reference locks the record, and its lease can be renewed all the same.
+      expect(await store.renew([{ ...lease, leaseMs: LEASE_MS }])).toEqual([true])
+      return completion()
+    })
+    ofKind(outcome, 'settled')
+  }
+  const references = () => column('SELECT count(record_id)::int FROM invoice')
+  expect(await references()).toEqual([2])
+  clock.advance(RETENTION_MS)
+  expect(ofKind(await claim(store, { key: 'replaced' }), 'claimed').from).toBe('expired')
+  expect(await references()).toEqual([1])
+  await store.reap({ limit: 10 })
+  expect(await references()).toEqual([0])
+})
+
+it('cuts through by index on a table that was never analysed', { timeout: 60_000 }, async () => {
+  const { open, url, app, column } = await setup()
+  const store = await open()
+  await app.query('ALTER TABLE oncekey_record SET (autovacuum_enabled = false)')
+  await app.query(`INSERT INTO oncekey_record (identity, record_id, tenant, operation, key,
+      fingerprint, state, attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at,
+      last_run_at, expires_at)
+    SELECT decode(md5(n::text), 'hex'), gen_random_uuid(), 't', 'o', n::text, 'f',
+      CASE WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END, 1, 0, '', now() + '1 h',
+      'unknown', 'new', now(), now(), now() + '1 h'
+    FROM generate_series(1, 20000) n`)
+  expect(
+    await column(`SELECT reltuples::int FROM pg_class WHERE relname = 'oncekey_record'`),
+  ).toEqual([-1])
+
+  const client = new pg.Client({ connectionString: url })
+  const plans: string[] = []
+  client.on('notice', ({ message }) => void plans.push(message ?? ''))
+  await client.connect()
+  await client.query(`LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
+    SET auto_explain.log_nested_statements = on; SET client_min_messages = log`)
+  // A pool of the one connection whose plans are shown.
+  const pool = {
+    query: (query: never) => client.query(query),
+    connect: () => Promise.reject(new Error('not needed')),
+    options: { max: 1 },
+  }
+  const watched = postgresStore({ pool })
+  const requests = claimRequests(20)
+  await watched.claim(requests)
+  await watched.claim(claimRequests(20))
+  const leases = requests.map(({ identity, token }) => ({ identity, token, attempt: 1 }))
+  await watched.renew(leases.map((lease) => ({ ...lease, leaseMs: 1 })))
+  await watched.settle(leases.map((lease) => completeOf(lease)))
+  await watched.sweep({ limit: 10 })
+  await watched.reap({ limit: 10 })
+  for (const state of ['in_progress', 'completed', 'unknown'] as const) {
+    await watched.list({ state, limit: 10 })
+  }
+  await client.end()
+
+  const text = plans.join('\n')
+  for (const index of ['pkey', 'lease', 'expiry', 'listed']) {
+    expect(text).toContain(`oncekey_record_${index}`)
+  }
+  expect(text).not.toMatch(/Seq Scan|Hash Join|Merge Join|Bitmap/)
+  ofKind(await claim(store, { key: 'key-1' }), 'completed')
+})

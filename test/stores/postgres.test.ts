@@ -1,0 +1,79 @@
+import pg from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeAll } from 'vitest'
+import {
+  postgresStore,
+  type PostgresPool,
+  type PostgresStoreOptions,
+} from '../../src/stores/postgres/index.ts'
+import { startPostgres, type PostgresServer } from '../servers/postgres.ts'
+import { runStoreCases } from './run-store-cases.ts'
+
+let server: PostgresServer
+let url: string
+
+beforeAll(async () => {
+  server = await startPostgres()
+  url = await server.database()
+}, 120_000)
+
+afterAll(() => server.close())
+
+interface Opened {
+  readonly pool: PostgresPool
+  readonly run: (sql: string) => Promise<unknown>
+  readonly end: () => Promise<unknown>
+}
+
+const DRIVERS: Readonly<Record<string, () => Opened>> = {
+  pg: () => {
+    const pool = new pg.Pool({ connectionString: url })
+    return { pool, run: (sql) => pool.query(sql), end: () => pool.end() }
+  },
+  'postgres.js': () => {
+    const sql = postgres(url, { onnotice: () => undefined })
+    return { pool: sql, run: (text) => sql.unsafe(text), end: () => sql.end() }
+  },
+}
+
+interface Variant {
+  readonly name: string
+  readonly driver: keyof typeof DRIVERS
+  readonly options: Omit<PostgresStoreOptions, 'pool' | 'clock'>
+  readonly qualified: string
+}
+
+const VARIANTS: readonly Variant[] = [
+  { name: 'postgres, pg', driver: 'pg', options: {}, qualified: 'public.oncekey_record' },
+  {
+    name: 'postgres, postgres.js',
+    driver: 'postgres.js',
+    options: { table: 'by_postgres_js' },
+    qualified: 'public.by_postgres_js',
+  },
+  {
+    name: 'postgres, another schema and table, nothing prepared',
+    driver: 'pg',
+    options: { schema: 'Other', table: 'Kept_keys', prepare: false },
+    qualified: '"Other"."Kept_keys"',
+  },
+]
+
+for (const { name, driver, options, qualified } of VARIANTS) {
+  let opened: Opened | undefined
+  let migrated = false
+
+  runStoreCases({
+    name,
+    open: async (clock) => {
+      opened ??= DRIVERS[driver]!()
+      const store = postgresStore({ pool: opened.pool, clock, ...options })
+      if (!migrated) await store.migrate()
+      migrated = true
+      await opened.run(`DELETE FROM ${qualified}`)
+      return { store }
+    },
+  })
+
+  afterAll(() => opened?.end())
+}
