@@ -96,7 +96,7 @@ it('delays no other key, and its own duplicate gets in_progress at once', async 
   await blocker.query('BEGIN')
   await blocker.query('UPDATE oncekey_record SET error_code = error_code')
 
-  const startMs = performance.now()
+  // All of it is answered while the two transactions stay open.
   ofKind(await claim(store), 'in_progress')
   ofKind(await claim(store, { fingerprint: 'other' }), 'mismatch')
   const outcomes = await store.claim([...claimRequests(20), ...claimRequests(20)])
@@ -108,9 +108,9 @@ it('delays no other key, and its own duplicate gets in_progress at once', async 
   await store.settle(others.map((one) => completeOf(one)))
   await store.sweep({ limit: 10 })
   await store.reap({ limit: 10 })
-  expect(performance.now() - startMs).toBeLessThan(2000)
-  // The lease is alive, so it counts as held although its row could not be written.
-  expect(await store.renew([{ ...lease, leaseMs: LEASE_MS }])).toEqual([true])
+  // What could not be prolonged is not called prolonged: the holder asks again.
+  const locked = store.renew([{ ...lease, leaseMs: LEASE_MS }])
+  await expect(locked).rejects.toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
 
   await blocker.query('ROLLBACK')
   blocker.release()

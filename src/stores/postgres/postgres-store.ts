@@ -204,8 +204,9 @@ class TableStore implements PostgresStore {
   }
 
   /**
-   * A locked row whose lease is alive is being settled, most likely by its own holder: the lease
-   * is as good as it was. One whose lease has lapsed is likely being taken over.
+   * A row that stays locked cannot be prolonged, and must not be called so: its holder would count
+   * on a lease that the database does not know of. The call fails instead, and the engine asks
+   * again; what it has prolonged is prolonged twice, which does no harm.
    */
   async #renew(renewals: readonly Renewal[]): Promise<boolean[]> {
     const answers = new Map<string, unknown>()
@@ -221,10 +222,11 @@ class TableStore implements PostgresStore {
         return how === 'locked' || how === 'locked_lapsed'
       })
     }
-    return renewals.map(({ identity }) => {
-      const how = answers.get(identity)
-      return how === 'renewed' || how === 'locked'
-    })
+    if (left.length > 0) {
+      const cause = new Error(`${left.length} of ${renewals.length} records are locked`)
+      throw storeFailed('renew', cause)
+    }
+    return renewals.map(({ identity }) => answers.get(identity) === 'renewed')
   }
 
   async #resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
