@@ -23,11 +23,13 @@ export interface Connections {
 }
 
 /**
- * Pages in the write-ahead log before they are moved into the file: 16 MiB, four times SQLite's
+ * Pages in the write-ahead log before they are moved into the file: 64 MiB, sixteen times SQLite's
  * default. Keys are random, so a checkpoint moves pages from all over the indexes, and the longer
- * log moves each of them less often: a fifth less time for a pair of writes at 70,000 records.
+ * log moves each of them less often: a tenth less time for a pair of writes at 100,000 records
+ * than with 16 MiB, and that a fifth less than with the default. The other side of it: at full load
+ * the longest commit, the one with the checkpoint, takes 27 ms instead of 17, a quarter as often.
  */
-const CHECKPOINT_PAGES = 4000
+const CHECKPOINT_PAGES = 16_000
 
 type OpenDatabase = (path: string) => DatabaseSync
 
