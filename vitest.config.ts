@@ -25,7 +25,11 @@ export default defineConfig({
       },
       {
         extends: true,
-        test: { name: 'slow', include: SLOW },
+        test: {
+          name: 'slow',
+          include: SLOW,
+          globalSetup: ['test/servers/global-setup.ts'],
+        },
       },
     ],
   },

@@ -109,7 +109,7 @@ async function run(url: string, sql: string): Promise<void> {
 }
 
 /** The folder of initdb and postgres. On Debian, as root, installs them where they are missing. */
-function findBinaries(): string {
+export function findBinaries(): string {
   const found = searchBinaries()
   if (found !== undefined) return found
   if (process.getuid?.() === 0 && existsSync('/etc/debian_version')) {
