@@ -174,7 +174,7 @@ export class LiveContext implements RunContext {
     } catch (error) {
       // The store itself cannot tell what became of it: nor can we, by asking the record.
       if (hasCode(error, 'OUTCOME_UNKNOWN')) this.declared = 'unknown'
-      else if (attempt.failedInside) this.rollback = { error }
+      else if (attempt.close() === 'nothing to commit') this.rollback = { error }
       else outcome = await this.#findOut(error)
       if (outcome === undefined) throw error
     } finally {
@@ -227,8 +227,7 @@ export class LiveContext implements RunContext {
 /** One pass through the caller's transaction callback. Stays synchronous where the callback is. */
 class TransactionAttempt<Tx> {
   result: Uint8Array | undefined
-  /** The callback itself threw, so the store has rolled back. */
-  failedInside = false
+  #state: 'not entered' | 'entered' | 'failed' | 'closed' = 'not entered'
   readonly #work: (tx: Tx) => Uint8Array | Promise<Uint8Array>
   readonly #retentionMs: () => number
 
@@ -238,20 +237,34 @@ class TransactionAttempt<Tx> {
   }
 
   run(tx: Tx): Completion | Promise<Completion> {
+    // A store that gave up waiting for a connection must not enter the work after all.
+    if (this.#state === 'closed')
+      throw new InvalidOptionsError('this transaction has failed already')
+    this.#state = 'entered'
     try {
       const result = this.#work(tx)
       return result instanceof Promise ? this.#awaited(result) : this.#completion(result)
     } catch (error) {
-      this.failedInside = true
+      this.#state = 'failed'
       throw error
     }
+  }
+
+  /**
+   * The store has failed. Where the callback was never entered, or threw, there was nothing to
+   * commit; otherwise the failure may have come around the commit.
+   */
+  close(): 'nothing to commit' | 'perhaps committed' {
+    const isOpen = this.#state === 'entered'
+    this.#state = 'closed'
+    return isOpen ? 'perhaps committed' : 'nothing to commit'
   }
 
   async #awaited(pending: Promise<Uint8Array>): Promise<Completion> {
     try {
       return this.#completion(await pending)
     } catch (error) {
-      this.failedInside = true
+      this.#state = 'failed'
       throw error
     }
   }

@@ -102,6 +102,19 @@ describe('a transaction', () => {
     expect(await record()).toMatchObject({ state: 'unknown' })
   })
 
+  it('that the store could not begin has nothing to commit, and may be tried again', async () => {
+    const { run, store } = setup()
+    store.next('transaction', 'fail')
+    const outcome = await run(async (context) => {
+      await expect(insert('a')(context)).rejects.toThrow()
+      // Nothing had to be found out: the work was never entered.
+      expect(store.asked('settle')).toEqual([])
+      return insert('b')(context)
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('result of b') })
+    expect(store.committed).toEqual(['b'])
+  })
+
   it('that returns no bytes is rolled back', async () => {
     const { run, store, record } = setup()
     for (const result of [undefined, 'text', Promise.resolve('text')]) {
