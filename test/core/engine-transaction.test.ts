@@ -104,9 +104,13 @@ describe('a transaction', () => {
 
   it('that the store could not begin has nothing to commit, and may be tried again', async () => {
     const { run, store } = setup()
-    store.next('transaction', 'fail')
+    const begin = store.transaction.bind(store)
+    store.transaction = () => {
+      store.transaction = begin
+      return Promise.reject(new Error('no connection is free'))
+    }
     const outcome = await run(async (context) => {
-      await expect(insert('a')(context)).rejects.toThrow()
+      await expect(insert('a')(context)).rejects.toThrow('no connection is free')
       // Nothing had to be found out: the work was never entered.
       expect(store.asked('settle')).toEqual([])
       return insert('b')(context)
