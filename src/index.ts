@@ -25,6 +25,7 @@ export type {
   CloseReport,
   Engine,
   EngineOptions,
+  ReapOptions,
   ResolveResult,
   ResolveTarget,
   ResolveVerdict,
@@ -39,12 +40,16 @@ export type { Policy, PolicyOptions, WhileInProgress } from './core/policy.ts'
 export type { AfterExpiry, OnLapse, Proof, RecordState } from './core/record.ts'
 export type { RunContext } from './core/run-context.ts'
 export type {
+  ClaimedFrom,
+  ClaimMode,
   ClaimOutcome,
   ClaimRequest,
   Completion,
+  HistoryQuery,
   Lease,
   ListQuery,
   ReapReport,
+  ReapRequest,
   RecordRef,
   RecordView,
   Renewal,

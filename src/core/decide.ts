@@ -7,9 +7,13 @@
  */
 import { nextState, type MoveName, type RecordState, type StoredRecord } from './record.ts'
 import type {
+  ClaimedFrom,
+  ClaimMode,
   ClaimOutcome,
   ClaimRequest,
   Lease,
+  ReapReport,
+  ReapRequest,
   RecordView,
   Renewal,
   ResolveOutcome,
@@ -33,7 +37,7 @@ export function decideClaim(
   request: ClaimRequest,
   nowMs: number,
 ): Decision<ClaimOutcome> {
-  if (record === undefined) return claimed(fresh(request, nowMs), 'new')
+  if (record === undefined) return claimFree(request, 'new', nowMs)
 
   // Expiry comes before everything else: an expired record is as if it had never been, and its
   // fingerprint must not refuse a new request.
@@ -41,7 +45,7 @@ export function decideClaim(
     if (request.afterExpiry === 'refuse') {
       return { outcome: { kind: 'expired', recordId: record.recordId } }
     }
-    return claimed(fresh(request, nowMs), 'expired')
+    return claimFree(request, 'expired', nowMs)
   }
   // The answer to this very claim was lost on its way: it had won.
   if (record.state === 'in_progress' && record.token === request.token) {
@@ -53,6 +57,21 @@ export function decideClaim(
     return { outcome: { kind: 'mismatch', recordId, fingerprint } }
   }
   return claimExisting(record, request, nowMs)
+}
+
+function claimFree(
+  request: ClaimRequest,
+  from: 'new' | 'expired',
+  nowMs: number,
+): Decision<ClaimOutcome> {
+  switch (request.mode) {
+    case 'hold':
+      return claimed(fresh(request, nowMs), from)
+    case 'accept':
+      return accepted(freshPending(request, nowMs))
+    case 'take':
+      return { outcome: { kind: 'expired', recordId: request.recordId } }
+  }
 }
 
 function claimExisting(
@@ -82,14 +101,11 @@ function claimExisting(
       if (record.token === request.token) {
         return { outcome: inProgress(record, 0) }
       }
-      return claimed(
-        again(record, request, { nowMs, lapses: record.lapses, move: 'claim' }),
-        'retry',
-      )
+      return claimAgain(record, request, { nowMs, lapses: record.lapses, from: 'retry' })
     case 'unknown':
       return { outcome: unknownOutcome(record, nowMs, false) }
     case 'pending':
-      return { outcome: { kind: 'pending', recordId } }
+      return claimPending(record, request, nowMs)
     case 'expired':
       // Unreachable: `isExpired` has answered for it.
       return { outcome: { kind: 'expired', recordId } }
@@ -105,8 +121,20 @@ function claimLapsed(
     const write = lapse(record, nowMs)
     return { outcome: unknownOutcome(write, nowMs, true), write }
   }
-  const lapses = record.lapses + 1
-  return claimed(again(record, request, { nowMs, lapses, move: 'take_over' }), 'lapsed')
+  return claimAgain(record, request, { nowMs, lapses: record.lapses + 1, from: 'lapsed' })
+}
+
+/** Only a worker takes what was accepted, and only before its expiry: after that, `reap` ends it. */
+function claimPending(
+  record: StoredRecord,
+  request: ClaimRequest,
+  nowMs: number,
+): Decision<ClaimOutcome> {
+  if (request.mode !== 'take') return { outcome: pending(record, request) }
+  if (record.expiresAtMs <= nowMs) {
+    return { outcome: { kind: 'expired', recordId: record.recordId } }
+  }
+  return claimAgain(record, request, { nowMs, lapses: record.lapses, from: 'accepted' })
 }
 
 export function decideSettle(
@@ -219,14 +247,31 @@ export function toSwept(record: StoredRecord): SweptRecord {
   return { identity, recordId, tenant, operation, attempt, to }
 }
 
-/** `undefined`: keep it. `remove`: its key is free again. Otherwise the record to keep instead. */
+/** `undefined`: keep it as it is. Without a record to write, the key is free again. */
+export type ReapDecision = { readonly kind: keyof ReapReport; readonly write?: StoredRecord }
+
 export function decideReap(
   record: StoredRecord,
+  { abandoned }: ReapRequest,
   nowMs: number,
-): StoredRecord | 'remove' | undefined {
+): ReapDecision | undefined {
+  if (record.state === 'pending') {
+    if (abandoned === undefined || record.expiresAtMs > nowMs) return undefined
+    const { result, retentionMs } = abandoned
+    const write = completedWith(record, result, { nowMs, retentionMs })
+    return { kind: 'abandoned', write: { ...write, token: NO_TOKEN } }
+  }
   if (record.state === 'expired' || !isExpired(record, nowMs)) return undefined
-  if (record.afterExpiry === 'new') return 'remove'
-  return { ...record, state: 'expired', result: undefined, token: NO_TOKEN }
+  if (record.afterExpiry === 'new') return { kind: 'removed' }
+  return {
+    kind: 'expired',
+    write: { ...record, state: 'expired', result: undefined, token: NO_TOKEN },
+  }
+}
+
+/** What the history keeps of a record that expires: all of it. */
+export function toHistory(record: StoredRecord): StoredRecord {
+  return { ...record, state: 'expired', token: NO_TOKEN }
 }
 
 export function toView(record: StoredRecord): RecordView {
@@ -272,10 +317,7 @@ function settled(record: StoredRecord): Decision<SettleOutcome> {
   return { outcome: { kind: 'settled', expiresAt: new Date(record.expiresAtMs) } }
 }
 
-function claimed(
-  record: StoredRecord,
-  from: 'new' | 'retry' | 'lapsed' | 'expired',
-): Decision<ClaimOutcome> {
+function claimed(record: StoredRecord, from: ClaimedFrom): Decision<ClaimOutcome> {
   const { identity, token, attempt, recordId, recoveryPoint } = record
   const expiresAt = new Date(record.expiresAtMs)
   const lease: Lease = { identity, token, attempt }
@@ -283,6 +325,16 @@ function claimed(
     outcome: { kind: 'claimed', lease, recordId, from, recoveryPoint, expiresAt },
     write: record,
   }
+}
+
+function accepted(record: StoredRecord): Decision<ClaimOutcome> {
+  return { outcome: pending(record, record), write: record }
+}
+
+function pending(record: StoredRecord, { token }: { readonly token: string }): ClaimOutcome {
+  const { recordId, expiresAtMs } = record
+  const isOwn = record.token === token
+  return { kind: 'pending', recordId, accepted: isOwn, expiresAt: new Date(expiresAtMs) }
 }
 
 function inProgress(record: StoredRecord, leaseLeftMs: number): ClaimOutcome {
@@ -323,21 +375,40 @@ function fresh(request: ClaimRequest, nowMs: number): StoredRecord {
   }
 }
 
-function again(
+/** Not held by anybody yet: no attempt, and a lease that is over. */
+function freshPending(request: ClaimRequest, nowMs: number): StoredRecord {
+  return { ...fresh(request, nowMs), state: 'pending', attempt: 0, leaseUntilMs: nowMs }
+}
+
+interface Again {
+  readonly nowMs: number
+  readonly lapses: number
+  readonly from: 'retry' | 'lapsed' | 'accepted'
+}
+
+const AGAIN_MOVES = {
+  retry: { hold: 'claim', take: 'claim', accept: 'accept' },
+  lapsed: { hold: 'take_over', take: 'take_over', accept: 'accept_lapsed' },
+  accepted: { hold: 'claim', take: 'claim', accept: 'claim' },
+} as const satisfies Record<Again['from'], Record<ClaimMode, MoveName>>
+
+function claimAgain(
   record: StoredRecord,
   request: ClaimRequest,
-  { nowMs, lapses, move }: { nowMs: number; lapses: number; move: MoveName },
-): StoredRecord {
-  if (nextState(record.state, move) !== 'in_progress') {
+  { nowMs, lapses, from }: Again,
+): Decision<ClaimOutcome> {
+  const isAccept = request.mode === 'accept'
+  const move = AGAIN_MOVES[from][request.mode]
+  if (nextState(record.state, move) !== (isAccept ? 'pending' : 'in_progress')) {
     throw new Error(`illegal move: ${record.state} cannot ${move}`)
   }
-  return {
+  const write: StoredRecord = {
     ...record,
-    state: 'in_progress',
-    attempt: record.attempt + 1,
+    state: isAccept ? 'pending' : 'in_progress',
+    attempt: isAccept ? record.attempt : record.attempt + 1,
     lapses,
     token: request.token,
-    leaseUntilMs: nowMs + request.leaseMs,
+    leaseUntilMs: isAccept ? nowMs : nowMs + request.leaseMs,
     onLapse: lapsePolicy(request, lapses),
     afterExpiry: request.afterExpiry,
     proof: undefined,
@@ -346,6 +417,7 @@ function again(
     lastRunAtMs: nowMs,
     expiresAtMs: Math.max(record.expiresAtMs, nowMs + request.retentionMs),
   }
+  return isAccept ? accepted(write) : claimed(write, from)
 }
 
 /** Decided when the attempt starts, so that a sweep needs to know nothing of the route. */

@@ -4,7 +4,7 @@ import type { RunOutcome, Work } from './execution.ts'
 import type { Scope } from './identity.ts'
 import type { Policy, PolicyOptions } from './policy.ts'
 import type { RecordState } from './record.ts'
-import type { RecordView, Store } from './store.ts'
+import type { Completion, RecordView, Store } from './store.ts'
 
 /** What an engine needs, and the policy of the work that brings none of its own. */
 export interface EngineOptions extends PolicyOptions {
@@ -73,6 +73,14 @@ export type ResolveResult =
   | { readonly kind: 'other_attempt'; readonly attempt: number }
   | { readonly kind: 'not_found' }
 
+export interface ReapOptions {
+  /**
+   * What accepted work that nobody has taken by its expiry is completed with, and for how long
+   * that is kept. Without it such records are left alone.
+   */
+  readonly abandoned?: Completion
+}
+
 export interface CloseReport {
   /** Work that was still running, and results still unrecorded, when the grace was over. */
   readonly abandoned: number
@@ -111,8 +119,8 @@ export interface Engine {
   /** One bounded pass over silent holders; returns how many records it moved on. */
   sweep(): Promise<number>
 
-  /** One bounded pass over expired records; returns how many it removed. */
-  reap(): Promise<number>
+  /** One bounded pass over expired records; returns how many it removed or completed. */
+  reap(options?: ReapOptions): Promise<number>
 
   /**
    * Takes no new work, waits for what runs (at most `graceMs`) and for its results to be

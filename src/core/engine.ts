@@ -4,6 +4,7 @@ import type {
   CloseReport,
   Engine,
   EngineOptions,
+  ReapOptions,
   ResolveResult,
   ResolveTarget,
   ResolveVerdict,
@@ -34,6 +35,7 @@ export type {
   CloseReport,
   Engine,
   EngineOptions,
+  ReapOptions,
   ResolveResult,
   ResolveTarget,
   ResolveVerdict,
@@ -178,8 +180,9 @@ class OnceEngine implements Engine {
     return this.#upkeep.sweepOnce()
   }
 
-  reap(): Promise<number> {
-    return this.#upkeep.reapOnce()
+  reap(options: ReapOptions = {}): Promise<number> {
+    rejectUnknownOptions('reap', options, ['abandoned'])
+    return this.#upkeep.reapOnce(options.abandoned)
   }
 
   async close(options: { graceMs?: number } = {}): Promise<CloseReport> {
@@ -246,7 +249,7 @@ class OnceEngine implements Engine {
         return { kind: 'mismatch', recordId: outcome.recordId }
       case 'pending':
       case 'expired':
-        return outcome
+        return { kind: outcome.kind, recordId: outcome.recordId }
     }
   }
 
@@ -282,6 +285,7 @@ class OnceEngine implements Engine {
     fingerprint: string,
   ): Promise<Claim> {
     const request: ClaimRequest = {
+      mode: 'hold',
       identity,
       tenant: scope.tenant,
       operation: scope.operation,

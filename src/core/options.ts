@@ -46,6 +46,13 @@ export function oneOf<Word extends string>(
   )
 }
 
+/** Yes or no, or the default where nothing was given. */
+export function flag(where: string, value: unknown, fallback: boolean): boolean {
+  if (value === undefined) return fallback
+  if (typeof value === 'boolean') return value
+  throw new InvalidOptionsError(`${where} must be true or false, got ${describe(value)}`)
+}
+
 /** A function, or `undefined` where nothing was given. */
 export function optionalFunction(where: string, value: unknown): void {
   if (value === undefined || typeof value === 'function') return

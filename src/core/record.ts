@@ -27,14 +27,22 @@ export const MOVES = {
     lapse_to_unknown: 'unknown',
     lapse_to_retryable: 'failed_retryable',
     take_over: 'in_progress',
+    accept_lapsed: 'pending',
   },
-  completed: { expire: 'expired', remove: 'absent', claim_expired: 'in_progress' },
+  completed: {
+    expire: 'expired',
+    remove: 'absent',
+    claim_expired: 'in_progress',
+    accept_expired: 'pending',
+  },
   failed_retryable: {
     claim: 'in_progress',
+    accept: 'pending',
     complete: 'completed',
     expire: 'expired',
     remove: 'absent',
     claim_expired: 'in_progress',
+    accept_expired: 'pending',
   },
   unknown: {
     complete: 'completed',
@@ -42,7 +50,7 @@ export const MOVES = {
     resolve_completed: 'completed',
     resolve_retryable: 'failed_retryable',
   },
-  expired: { claim_expired: 'in_progress', remove: 'absent' },
+  expired: { claim_expired: 'in_progress', accept_expired: 'pending', remove: 'absent' },
 } as const satisfies Record<RecordState | 'absent', Partial<Record<string, RecordState | 'absent'>>>
 
 export type MoveName = {
@@ -81,7 +89,7 @@ export interface StoredRecord {
   readonly key: string
   readonly fingerprint: string
   readonly state: RecordState
-  /** Counts every claim of this record. With `token` it is the fence. */
+  /** Counts every run of this record, so 0 until the first. With `token` it is the fence. */
   readonly attempt: number
   /** Counts the holders that fell silent, so that a poisonous request stops somewhere. */
   readonly lapses: number

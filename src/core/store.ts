@@ -38,8 +38,12 @@ export interface Store {
   /** Moves at most `limit` lapsed records on, by their `onLapse`. Safe on every node at once. */
   sweep(request: { readonly limit: number }): Promise<SweptRecord[]>
 
-  /** Removes at most `limit` expired records. Never one that is `unknown` or in use. */
-  reap(request: { readonly limit: number }): Promise<ReapReport>
+  /**
+   * Ends what is past its retention, at most `limit` records: removes results and releases, and
+   * completes what was accepted and never taken. Never one that is `unknown` or in use. Safe on
+   * every node at once: what somebody else works on is left for the next time.
+   */
+  reap(request: ReapRequest): Promise<ReapReport>
 
   read(ref: RecordRef): Promise<RecordView | undefined>
 
@@ -63,6 +67,29 @@ export interface Store {
     work: (tx: unknown) => Completion | Promise<Completion>,
   ): Promise<SettleOutcome>
 
+  /**
+   * Present where the store can complete a key inside a transaction that the caller has begun, on
+   * a client of its own kind. Call it last in the transaction. Nothing is decided until the caller
+   * commits, and where the outcome is `fenced`, the caller must roll back.
+   */
+  settleIn?(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
+
+  /**
+   * Present where expired records are kept for audit instead of being removed. Those of one key or
+   * of one record id, newest first.
+   */
+  history?(query: HistoryQuery): Promise<RecordView[]>
+
+  /**
+   * Present where the store can tell that a record which is held elsewhere has moved on. Calls
+   * `wake` when that happens, or at once if it has happened already; perhaps never, and perhaps
+   * for nothing, so callers look for themselves now and then. Returns what ends the watch.
+   */
+  watch?(identity: string, wake: () => void): () => void
+
+  /** The clock that the store goes by, where that is not this process's own. */
+  now?(): Promise<Date>
+
   /** Frees what the store opened itself. Calls after it fail. */
   close?(): Promise<void>
 }
@@ -81,7 +108,14 @@ export interface Lease {
   readonly attempt: number
 }
 
+/**
+ * What a claim is after. `hold`: to run the work now. `accept`: to have it run later; a free key
+ * becomes `pending`. `take`: to run what was accepted, and only that: it creates nothing.
+ */
+export type ClaimMode = 'hold' | 'accept' | 'take'
+
 export interface ClaimRequest {
+  readonly mode: ClaimMode
   readonly identity: string
   readonly tenant: string
   readonly operation: string
@@ -99,13 +133,15 @@ export interface ClaimRequest {
   readonly afterExpiry: AfterExpiry
 }
 
+/** `expired`: in place of an expired record. `lapsed`: taken from a silent holder. */
+export type ClaimedFrom = 'new' | 'retry' | 'lapsed' | 'expired' | 'accepted'
+
 export type ClaimOutcome =
   | {
       readonly kind: 'claimed'
       readonly lease: Lease
       readonly recordId: string
-      /** `expired`: in place of an expired record. `lapsed`: taken from a silent holder. */
-      readonly from: 'new' | 'retry' | 'lapsed' | 'expired'
+      readonly from: ClaimedFrom
       readonly recoveryPoint: string | undefined
       readonly expiresAt: Date
     }
@@ -121,7 +157,13 @@ export type ClaimOutcome =
       readonly leaseLeftMs: number
       readonly expiresAt: Date
     }
-  | { readonly kind: 'pending'; readonly recordId: string }
+  | {
+      readonly kind: 'pending'
+      readonly recordId: string
+      /** By this very claim. */
+      readonly accepted: boolean
+      readonly expiresAt: Date
+    }
   | {
       readonly kind: 'unknown'
       readonly recordId: string
@@ -133,7 +175,7 @@ export type ClaimOutcome =
     }
   /** The key was used for another request. `fingerprint` is the one on record. */
   | { readonly kind: 'mismatch'; readonly recordId: string; readonly fingerprint: string }
-  /** The record has expired and the claim asked for `afterExpiry: 'refuse'`. */
+  /** The record has expired and the claim asked for `afterExpiry: 'refuse'`, or to take it. */
   | { readonly kind: 'expired'; readonly recordId: string }
 
 export interface Completion {
@@ -203,11 +245,27 @@ export interface SweptRecord {
   readonly to: 'unknown' | 'failed_retryable'
 }
 
+export interface ReapRequest {
+  readonly limit: number
+  /**
+   * What becomes of accepted work that nobody has taken by its expiry: this result, kept for its
+   * retention. Without it such records are left alone.
+   */
+  readonly abandoned?: Completion | undefined
+}
+
 export interface ReapReport {
-  /** Records removed. */
+  /** Records removed, or moved into the history. */
   readonly removed: number
   /** Records kept without their result, so that their key stays refused. */
   readonly expired: number
+  /** Accepted records completed with the result that the request brought. */
+  readonly abandoned: number
+}
+
+export interface HistoryQuery {
+  readonly ref: RecordRef
+  readonly limit: number
 }
 
 export interface ListQuery {

@@ -1,7 +1,7 @@
 import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import type { EventListener } from './events.ts'
-import type { Store } from './store.ts'
+import type { Completion, Store } from './store.ts'
 
 export interface UpkeepOptions {
   readonly store: Store
@@ -58,12 +58,12 @@ export class Upkeep {
     return count
   }
 
-  async reapOnce(): Promise<number> {
+  async reapOnce(abandoned?: Completion): Promise<number> {
     const { store, emit } = this.#options
     let count = 0
     for (let batch = 0; batch < BATCHES_MAX; batch++) {
-      const report = await this.#within('reap', () => store.reap({ limit: BATCH }))
-      const reaped = report.removed + report.expired
+      const report = await this.#within('reap', () => store.reap({ limit: BATCH, abandoned }))
+      const reaped = report.removed + report.expired + report.abandoned
       count += reaped
       if (reaped < BATCH || this.#stopped) break
     }

@@ -1,4 +1,6 @@
+import { abandonCases, acceptCases } from './store-cases/accept-cases.ts'
 import { claimCases } from './store-cases/claim-cases.ts'
+import { historyCases } from './store-cases/history-cases.ts'
 import { lapseCases, lateHolderCases, sweepCases } from './store-cases/lapse-cases.ts'
 import { identityCases, readingCases } from './store-cases/reading-cases.ts'
 import { reapCases, retentionCases } from './store-cases/retention-cases.ts'
@@ -21,6 +23,9 @@ export const storeCases: readonly StoreCase[] = [
   ...verdictCases,
   ...retentionCases,
   ...reapCases,
+  ...acceptCases,
+  ...abandonCases,
+  ...historyCases,
   ...readingCases,
   ...identityCases,
   ...transactionCases,

@@ -18,6 +18,7 @@ const NOW_MS = 1_000_000
 
 function claimRequest(changes: Partial<ClaimRequest> = {}): ClaimRequest {
   return {
+    mode: 'hold',
     identity: 'i',
     tenant: 't',
     operation: 'o',
@@ -305,22 +306,25 @@ describe('a sweep', () => {
   })
 })
 
+const REAP = { limit: 10 }
+
 describe('a reap', () => {
   it('removes what has expired, and never what is unknown or held', () => {
     const { record, lease } = held()
     const done = settled(record, complete(lease))
-    expect(decideReap(done, done.expiresAtMs - 1)).toBeUndefined()
-    expect(decideReap(done, done.expiresAtMs)).toBe('remove')
-    expect(decideReap(record, NOW_MS + 1_000_000)).toBeUndefined()
-    expect(decideReap(settled(record, doubt(lease)), NOW_MS + 1_000_000)).toBeUndefined()
+    expect(decideReap(done, REAP, done.expiresAtMs - 1)).toBeUndefined()
+    expect(decideReap(done, REAP, done.expiresAtMs)).toEqual({ kind: 'removed' })
+    expect(decideReap(record, REAP, NOW_MS + 1_000_000)).toBeUndefined()
+    expect(decideReap(settled(record, doubt(lease)), REAP, NOW_MS + 1_000_000)).toBeUndefined()
   })
 
   it('keeps a row without its result where the key must stay refused', () => {
     const { record, lease } = held({ afterExpiry: 'refuse' })
     const done = settled(record, complete(lease))
-    const kept = decideReap(done, done.expiresAtMs) as StoredRecord
+    const { kind, write: kept } = decideReap(done, REAP, done.expiresAtMs)!
+    expect(kind).toBe('expired')
     expect(kept).toMatchObject({ state: 'expired', result: undefined, token: '', recordId: 'r1' })
-    expect(decideReap(kept, NOW_MS + 1_000_000)).toBeUndefined()
+    expect(decideReap(kept!, REAP, NOW_MS + 1_000_000)).toBeUndefined()
   })
 })
 

@@ -28,8 +28,8 @@ const MOVE_NAMES = [
   ...new Set(Object.values(MOVES).flatMap((moves) => Object.keys(moves))),
 ] as MoveName[]
 
-/** Legal, but for workers and operators that are still to come: nothing here brings them about. */
-const NOT_YET = new Set(['absent accept', 'pending claim', 'pending abandon', 'expired remove'])
+/** Legal, but for operators that are still to come: nothing here brings it about. */
+const NOT_YET = new Set(['expired remove'])
 
 describe('every pair of a state and a move', () => {
   for (const state of STATES) {
@@ -47,7 +47,8 @@ type Trigger = (record: StoredRecord | undefined) => RecordState | 'absent' | un
 
 /** Tries its best to bring a move about, and says where that led. */
 const TRIGGERS: Readonly<Record<MoveName, Trigger>> = {
-  claim: (record) => claimFrom(record, NOW_MS, ['new', 'retry']),
+  claim: (record) =>
+    claimFrom(record, NOW_MS, ['new', 'retry']) ?? claimFrom(record, NOW_MS, ['accepted'], 'take'),
   take_over: (record) => claimFrom(lapsed(record, 'rerun'), NOW_MS, ['lapsed']),
   claim_expired: (record) => claimFrom(record, PAST_EXPIRY_MS, ['expired']),
   complete: (record) => settle(record, { kind: 'complete', result: BYTES }),
@@ -57,19 +58,28 @@ const TRIGGERS: Readonly<Record<MoveName, Trigger>> = {
   lapse_to_retryable: (record) => sweep(lapsed(record, 'rerun')),
   resolve_completed: (record) => resolve(record, { kind: 'completed', result: BYTES }),
   resolve_retryable: (record) => resolve(record, { kind: 'failed_retryable' }),
-  expire: (record) => reap(record && { ...record, afterExpiry: 'refuse' }),
-  remove: (record) => reap(record && { ...record, afterExpiry: 'new' }),
-  accept: () => undefined,
-  abandon: () => undefined,
+  expire: (record) => reapFinal(record && { ...record, afterExpiry: 'refuse' }),
+  remove: (record) => reapFinal(record && { ...record, afterExpiry: 'new' }),
+  abandon: (record) => (record?.state === 'pending' ? reap(record) : undefined),
+  accept: (record) => (record?.state === 'expired' ? undefined : acceptFrom(record, NOW_MS)),
+  accept_lapsed: (record) =>
+    record?.state === 'in_progress' ? acceptFrom(lapsed(record, 'rerun'), NOW_MS) : undefined,
+  accept_expired: (record) => (record ? acceptFrom(record, PAST_EXPIRY_MS) : undefined),
 }
 
 function claimFrom(
   record: StoredRecord | undefined,
   nowMs: number,
   from: readonly string[],
+  mode: ClaimRequest['mode'] = 'hold',
 ): RecordState | undefined {
-  const { outcome, write } = decideClaim(record, claimRequest({ token: 'another' }), nowMs)
+  const { outcome, write } = decideClaim(record, claimRequest({ token: 'another', mode }), nowMs)
   return outcome.kind === 'claimed' && from.includes(outcome.from) ? write?.state : undefined
+}
+
+function acceptFrom(record: StoredRecord | undefined, nowMs: number): RecordState | undefined {
+  const request = claimRequest({ token: 'another', mode: 'accept' })
+  return decideClaim(record, request, nowMs).write?.state
 }
 
 type Ending = { readonly [Key in string]: unknown } & Pick<Settlement, 'kind'>
@@ -85,8 +95,13 @@ function sweep(record: StoredRecord | undefined): RecordState | undefined {
 }
 
 function reap(record: StoredRecord | undefined): RecordState | 'absent' | undefined {
-  const decided = record && decideReap(record, PAST_EXPIRY_MS)
-  return decided === 'remove' ? 'absent' : decided?.state
+  const request = { limit: 1, abandoned: { result: BYTES, retentionMs: RETENTION_MS } }
+  const decided = record && decideReap(record, request, PAST_EXPIRY_MS)
+  return decided && (decided.write?.state ?? 'absent')
+}
+
+function reapFinal(record: StoredRecord | undefined): RecordState | 'absent' | undefined {
+  return record?.state === 'pending' ? undefined : reap(record)
 }
 
 type VerdictKind = Parameters<typeof decideResolve>[1]['verdict']
@@ -100,6 +115,7 @@ const BYTES = new Uint8Array([1, 2, 3])
 
 function claimRequest(changes: Partial<ClaimRequest> = {}): ClaimRequest {
   return {
+    mode: 'hold',
     identity: 'i',
     tenant: 't',
     operation: 'o',
@@ -152,6 +168,7 @@ type Step =
 
 function step(): fc.Arbitrary<Step> {
   const changes = fc.record({
+    mode: fc.constantFrom('hold', 'hold', 'accept', 'take'),
     fingerprint: fc.constantFrom('f', 'f', 'f', 'g'),
     onLapse: fc.constantFrom('unknown', 'rerun', 'resume'),
     afterExpiry: fc.constantFrom('new', 'refuse'),
@@ -181,14 +198,22 @@ function step(): fc.Arbitrary<Step> {
 
 /** The moves that each operation may make. */
 const MAY_MAKE: Readonly<Record<Step['op'] | Settlement['kind'], readonly MoveName[]>> = {
-  claim: ['claim', 'take_over', 'lapse_to_unknown', 'claim_expired'],
+  claim: [
+    'claim',
+    'take_over',
+    'lapse_to_unknown',
+    'claim_expired',
+    'accept',
+    'accept_lapsed',
+    'accept_expired',
+  ],
   settle: [],
   complete: ['complete'],
   release: ['release'],
   doubt: ['doubt'],
   renew: [],
   sweep: ['lapse_to_unknown', 'lapse_to_retryable'],
-  reap: ['remove', 'expire'],
+  reap: ['remove', 'expire', 'abandon'],
   resolve: ['resolve_completed', 'resolve_retryable'],
   wait: [],
 }
@@ -251,7 +276,7 @@ class History {
       case 'sweep':
         return record && decideSweep(record, this.#nowMs)
       case 'reap':
-        return record && decideReap(record, this.#nowMs)
+        return this.#reap()
       case 'resolve': {
         const verdict = step.completed
           ? ({ kind: 'completed', result: BYTES } as const)
@@ -260,6 +285,12 @@ class History {
         return decideResolve(record, asked, this.#nowMs).write
       }
     }
+  }
+
+  #reap(): StoredRecord | 'remove' | undefined {
+    const request = { limit: 1, abandoned: { result: BYTES, retentionMs: RETENTION_MS } }
+    const decided = this.record && decideReap(this.record, request, this.#nowMs)
+    return decided && (decided.write ?? 'remove')
   }
 
   #claim(changes: Partial<ClaimRequest>, repeat: boolean): StoredRecord | undefined {

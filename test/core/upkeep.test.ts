@@ -99,7 +99,7 @@ describe('the reap', () => {
     let calls = 0
     store.reap = async () => {
       calls++
-      return { removed: 400, expired: 600 }
+      return { removed: 400, expired: 600, abandoned: 0 }
     }
     expect(await engine.reap()).toBe(100_000)
     expect(calls).toBe(100)
@@ -141,7 +141,7 @@ describe('upkeep', () => {
     }
     store.reap = async () => {
       calls.push('reap')
-      return { removed: 1_000, expired: 0 }
+      return { removed: 1_000, expired: 0, abandoned: 0 }
     }
     const reap = engine.reap()
     await clock.advanceAsync(60_000)

@@ -4,11 +4,11 @@
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { chownSync, existsSync, globSync, mkdtempSync, rmSync } from 'node:fs'
-import { createServer, type AddressInfo } from 'node:net'
+import { chownSync, globSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { delimiter, join } from 'node:path'
+import { join } from 'node:path'
 import { Client } from 'pg'
+import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
 
 export interface PostgresServer {
   /** Of a fresh database, made for this call and gone with the server. */
@@ -66,7 +66,7 @@ async function privateServer(): Promise<PostgresServer> {
   const start = async () => {
     const args = ['-D', data, '-p', `${port}`, '-h', '127.0.0.1', '-k', folder]
     server = spawn(join(bin, 'postgres'), args, { ...user, cwd, stdio: 'ignore' })
-    await untilAnswering(url, server)
+    await untilAnswering(() => run(url, 'SELECT 1'), server)
   }
   const stopAtOnce = async () => {
     if (server === undefined || server.exitCode !== null) return
@@ -110,64 +110,25 @@ async function run(url: string, sql: string): Promise<void> {
 
 /** The folder of initdb and postgres. On Debian, as root, installs them where they are missing. */
 export function findBinaries(): string {
-  const found = searchBinaries()
-  if (found !== undefined) return found
-  if (process.getuid?.() === 0 && existsSync('/etc/debian_version')) {
-    console.info('installing postgresql with apt-get, for the tests of its store')
-    const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
-    execFileSync('apt-get', ['update'], { stdio: 'pipe', env })
-    execFileSync('apt-get', ['install', '-y', 'postgresql'], { stdio: 'pipe', env })
-  }
-  const installed = searchBinaries()
-  if (installed === undefined) throw new Error(`there is no PostgreSQL to test with: ${HOW_TO}`)
-  return installed
-}
-
-function searchBinaries(): string | undefined {
-  const folders = [
-    ...globSync('/usr/lib/postgresql/*/bin').toSorted().toReversed(),
-    ...(process.env['PATH'] ?? '').split(delimiter),
-    '/usr/local/bin',
-    '/usr/local/pgsql/bin',
-    '/opt/homebrew/bin',
-  ]
-  return folders.find((folder) =>
-    ['initdb', 'postgres'].every((name) => existsSync(join(folder, name))),
-  )
+  return findPrograms({
+    names: ['initdb', 'postgres'],
+    folders: [
+      ...globSync('/usr/lib/postgresql/*/bin').toSorted().toReversed(),
+      '/usr/local/pgsql/bin',
+    ],
+    debianPackage: 'postgresql',
+    howTo: HOW_TO,
+  })
 }
 
 /** PostgreSQL refuses to run as root; the package has made a user for it. */
 function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
   if (process.getuid?.() !== 0) return undefined
-  const idOf = (flag: string) =>
-    Number(execFileSync('id', [flag, 'postgres'], { encoding: 'utf8', stdio: 'pipe' }))
   try {
-    return { uid: idOf('-u'), gid: idOf('-g') }
+    return userIds('postgres')
   } catch (error) {
     throw new Error(`PostgreSQL does not run as root, and there is no user postgres: ${HOW_TO}`, {
       cause: error,
     })
-  }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer()
-    probe.once('error', reject)
-    probe.listen(0, '127.0.0.1', () => {
-      const { port } = probe.address() as AddressInfo
-      probe.close(() => resolve(port))
-    })
-  })
-}
-
-async function untilAnswering(url: string, server: ChildProcess): Promise<void> {
-  for (let tries = 0; ; tries++) {
-    try {
-      return await run(url, 'SELECT 1')
-    } catch (error) {
-      if (server.exitCode !== null || tries === 600) throw error
-      await new Promise((resolve) => setTimeout(resolve, 50))
-    }
   }
 }

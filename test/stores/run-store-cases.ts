@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Store } from '../../src/core/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
-import { storeCases } from '../../src/testing/store-cases.ts'
+import { storeCases, type StoreCase } from '../../src/testing/store-cases.ts'
 
 export interface OpenStore {
   readonly store: Store
@@ -13,22 +13,25 @@ export interface StoreUnderTest {
   readonly name: string
   /** A fresh, empty store. Called once per case. */
   readonly open: (clock: FakeClock) => Promise<OpenStore> | OpenStore
-  /** Why the store has no transactions; the cases that need them are then the ones skipped. */
-  readonly withoutTransactions?: string
+  /** Why the store lacks a method; the cases that need it are then the ones skipped. */
+  readonly without?: Readonly<Partial<Record<Need, string>>>
 }
 
-const TRANSACTION_CASES = storeCases.filter((storeCase) => storeCase.needs === 'transaction')
+type Need = NonNullable<StoreCase['needs']>
 
-export function runStoreCases({ name, open, withoutTransactions }: StoreUnderTest): void {
-  const skipped = withoutTransactions === undefined ? [] : TRANSACTION_CASES
+const NEEDS: readonly Need[] = ['transaction', 'history']
+
+export function runStoreCases({ name, open, without = {} }: StoreUnderTest): void {
+  const skipped = storeCases.filter(({ needs }) => needs !== undefined && needs in without)
 
   describe(`store: ${name}`, () => {
-    it(`skips ${skipped.length} cases, because: ${withoutTransactions ?? 'none'}`, async () => {
-      await withStore(open, async ({ store }) => {
-        const unable = store.transaction === undefined ? TRANSACTION_CASES : []
-        expect(skipped.map((one) => one.name)).toEqual(unable.map((one) => one.name))
+    for (const need of NEEDS) {
+      it(`${without[need] === undefined ? 'has' : `skips, for it has no`} ${need}`, async () => {
+        await withStore(open, async ({ store }) => {
+          expect(store[need] === undefined).toBe(need in without)
+        })
       })
-    })
+    }
 
     for (const storeCase of storeCases) {
       const title: string = storeCase.name

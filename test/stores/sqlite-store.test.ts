@@ -79,7 +79,7 @@ it('answers what needs no write while a foreign write lock is held', async () =>
   ofKind(await claim(store, { key: 'held' }), 'in_progress')
   ofKind(await claim(store, { key: 'held', fingerprint: 'other' }), 'mismatch')
   expect(await store.sweep({ limit: 10 })).toEqual([])
-  expect(await store.reap({ limit: 10 })).toEqual({ removed: 0, expired: 0 })
+  expect(await store.reap({ limit: 10 })).toEqual({ removed: 0, expired: 0, abandoned: 0 })
 })
 
 it('decides by the time after the wait, not by the time before it', async () => {

@@ -102,10 +102,10 @@ it('reaps many records in pieces, and lets others in between', async () => {
   await completeAll(store, 450, new Uint8Array(1))
   clock.advance(RETENTION_MS)
   const claims = await claimsDuring(store, async () => {
-    expect(await store.reap({ limit: 425 })).toEqual({ removed: 425, expired: 0 })
+    expect(await store.reap({ limit: 425 })).toEqual({ removed: 425, expired: 0, abandoned: 0 })
   })
   expect(claims).toBeGreaterThanOrEqual(4)
-  expect(await store.reap({ limit: 425 })).toEqual({ removed: 25, expired: 0 })
+  expect(await store.reap({ limit: 425 })).toEqual({ removed: 25, expired: 0, abandoned: 0 })
 })
 
 it('reaps few records at a time where their results are large', async () => {
@@ -113,7 +113,7 @@ it('reaps few records at a time where their results are large', async () => {
   await completeAll(store, 20, new Uint8Array(1024 * 1024))
   clock.advance(RETENTION_MS)
   const claims = await claimsDuring(store, async () => {
-    expect(await store.reap({ limit: 1000 })).toEqual({ removed: 20, expired: 0 })
+    expect(await store.reap({ limit: 1000 })).toEqual({ removed: 20, expired: 0, abandoned: 0 })
   })
   expect(claims).toBeGreaterThanOrEqual(5)
 })
@@ -122,7 +122,7 @@ it('reaps a record whose result alone is more than a piece', async () => {
   const { store, clock } = setup({ synchronous: 'normal' })
   await completeAll(store, 2, new Uint8Array(5 * 1024 * 1024))
   clock.advance(RETENTION_MS)
-  expect(await store.reap({ limit: 1000 })).toEqual({ removed: 2, expired: 0 })
+  expect(await store.reap({ limit: 1000 })).toEqual({ removed: 2, expired: 0, abandoned: 0 })
 })
 
 // The store is closed while a sweep is between two of its pieces.

@@ -6,16 +6,19 @@ import {
   decideResolve,
   decideSettle,
   decideSweep,
+  toHistory,
   toSwept,
   toView,
 } from '../../core/decide.ts'
-import { rejectUnknownOptions } from '../../core/options.ts'
+import { flag, rejectUnknownOptions } from '../../core/options.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  HistoryQuery,
   ListQuery,
   ReapReport,
+  ReapRequest,
   RecordRef,
   RecordView,
   Renewal,
@@ -29,6 +32,13 @@ import type {
 import { warnOnce } from '../../core/warn.ts'
 
 export interface MemoryStoreOptions {
+  /**
+   * Keeps expired records in a history, for audit, instead of dropping them.
+   *
+   * @default false
+   */
+  history?: boolean
+
   /** For tests. @default the system's clock */
   clock?: Clock
 }
@@ -38,14 +48,16 @@ export interface MemoryStoreOptions {
  * and no other process sees it, so it makes no production API safe to retry.
  */
 export function memoryStore(options: MemoryStoreOptions = {}): Store {
-  rejectUnknownOptions('memoryStore', options, ['clock'])
+  rejectUnknownOptions('memoryStore', options, ['clock', 'history'])
+  const history = flag('memoryStore: history', options.history, false)
   if (options.clock === undefined && process.env['NODE_ENV'] === 'production') {
     warnOnce(
       'memoryStore forgets every key when the process restarts and shares none with other ' +
         'processes: use a durable store (oncekey/sqlite, …) in production',
     )
   }
-  return new MemoryStore(options.clock ?? systemClock)
+  const clock = options.clock ?? systemClock
+  return new MemoryStore(clock, history)
 }
 
 class MemoryStore implements Store {
@@ -53,8 +65,12 @@ class MemoryStore implements Store {
   readonly #clock: Clock
   readonly #records = new Map<string, StoredRecord>()
 
-  constructor(clock: Clock) {
+  readonly #expired: StoredRecord[] = []
+  readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
+
+  constructor(clock: Clock, hasHistory: boolean) {
     this.#clock = clock
+    if (hasHistory) this.history = async (query) => this.#listExpired(query)
   }
 
   // Every method below does its work without an `await` in between: that is the lock.
@@ -62,8 +78,11 @@ class MemoryStore implements Store {
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
     const nowMs = this.#clock.nowMs()
     return requests.map((request) => {
-      const decision = decideClaim(this.#records.get(request.identity), request, nowMs)
-      const outcome = this.#apply(decision.write, decision.outcome)
+      const record = this.#records.get(request.identity)
+      const { outcome, write } = decideClaim(record, request, nowMs)
+      const isReplaced = write !== undefined && record?.recordId !== write.recordId
+      if (record !== undefined && isReplaced) this.#retire(record)
+      this.#apply(write, outcome)
       return outcome.kind === 'completed' ? { ...outcome, result: outcome.result.slice() } : outcome
     })
   }
@@ -104,17 +123,21 @@ class MemoryStore implements Store {
     return swept
   }
 
-  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
+  async reap(request: ReapRequest): Promise<ReapReport> {
     const nowMs = this.#clock.nowMs()
-    let removed = 0
-    let expired = 0
+    const report = { removed: 0, expired: 0, abandoned: 0 }
+    let left = request.limit
     for (const record of this.#records.values()) {
-      if (removed + expired === limit) break
-      const decision = decideReap(record, nowMs)
-      if (decision === 'remove') removed += Number(this.#records.delete(record.identity))
-      else if (decision !== undefined) expired += this.#apply(decision, 1)
+      if (left === 0) break
+      const decision = decideReap(record, request, nowMs)
+      if (decision === undefined) continue
+      if (decision.kind !== 'abandoned') this.#retire(record)
+      if (decision.write === undefined) this.#records.delete(record.identity)
+      else this.#apply(decision.write, undefined)
+      report[decision.kind]++
+      left--
     }
-    return { removed, expired }
+    return report
   }
 
   async read(ref: RecordRef): Promise<RecordView | undefined> {
@@ -130,6 +153,25 @@ class MemoryStore implements Store {
       )
       .slice(0, limit)
       .map((record) => ({ ...toView(record), result: undefined }))
+  }
+
+  /** What is already a mere reminder of a record was kept when it became one. */
+  #retire(record: StoredRecord): void {
+    if (this.history !== undefined && record.state !== 'expired') {
+      this.#expired.push(toHistory(record))
+    }
+  }
+
+  #listExpired({ ref, limit }: HistoryQuery): RecordView[] {
+    const isMeant = (record: StoredRecord) =>
+      ref.identity === undefined
+        ? record.recordId === ref.recordId
+        : record.identity === ref.identity
+    return this.#expired
+      .filter(isMeant)
+      .toReversed()
+      .slice(0, limit)
+      .map((record) => toView(record))
   }
 
   #find(ref: RecordRef): StoredRecord | undefined {

@@ -1,6 +1,6 @@
 import type { Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
-import { describe, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { PostgresPool } from './client.ts'
 import type { TableName } from './sql.ts'
 
@@ -78,11 +78,7 @@ export function resolvePostgresStoreOptions(
       ...(schema === undefined ? {} : { schema }),
       ...(table === undefined ? {} : { table }),
     }),
-    prepare:
-      oneOf('postgresStore: prepare', prepare === undefined ? prepare : String(prepare), {
-        fallback: 'true',
-        words: ['true', 'false'],
-      }) === 'true',
+    prepare: flag('postgresStore: prepare', prepare, true),
     transactionMs: wholeNumber('postgresStore: transactionMs', transactionMs, {
       fallback: TRANSACTION_MS,
       min: 1,

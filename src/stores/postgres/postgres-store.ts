@@ -1,6 +1,8 @@
 import { sleep, systemClock, type Clock } from '../../core/clock.ts'
 import { toView } from '../../core/decide.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import { inRounds } from '../../core/rounds.ts'
+import { Slots } from '../../core/slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -27,9 +29,7 @@ import {
   type PostgresStoreOptions,
   type ResolvedPostgresStoreOptions,
 } from './options.ts'
-import { inRounds } from './rounds.ts'
 import { AGAIN, inProgress, toClaimOutcome, toRecord, toSettleOutcome, toSwept } from './rows.ts'
-import { Slots } from './slots.ts'
 import {
   CLAIM,
   FIND,

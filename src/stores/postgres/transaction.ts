@@ -1,6 +1,7 @@
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
 import { OutcomeUnknownError } from '../../core/errors.ts'
+import { revocable } from '../../core/revocable.ts'
 import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
 import { settleValues, type Calls } from './calls.ts'
 import type { Driver, Session } from './client.ts'
@@ -104,7 +105,9 @@ async function runWork(
   session: Session,
   work: TransactionWork<never>,
 ): Promise<Completion> {
-  const { tx, revoke } = revocable(session.tx)
+  const { tx, revoke } = revocable(session.tx, () => {
+    throw storeFailed('use a transaction', new Error('the transaction has ended'))
+  })
   const { result, isOver, stop } = bounded(context, session, () => work(tx as never))
   try {
     return await result
@@ -154,51 +157,6 @@ function bounded(
   // What comes after the limit is neither used nor an accident: the race listens and forgets.
   const result = Promise.race([new Promise<Completion>((resolve) => resolve(run())), limit])
   return { result, isOver: () => isOver, stop: () => stop() }
-}
-
-/** What ends the connection, or hands it to somebody else, is the store's to do. */
-const WITHHELD: readonly (string | symbol)[] = ['release', 'end', 'begin', 'reserve', 'close']
-
-/**
- * The driver's own object, until the work ends: a handler that goes on after that would write into
- * the transaction of somebody else.
- */
-function revocable(target: object): { tx: object; revoke: () => void } {
-  let isRevoked = false
-  const check = () => {
-    if (!isRevoked) return
-    throw storeFailed('use a transaction', new Error('the transaction has ended'))
-  }
-  const tx = new Proxy(target, {
-    get(_, name) {
-      check()
-      if (WITHHELD.includes(name)) return undefined
-      const value: unknown = Reflect.get(target, name, target)
-      return typeof value === 'function' ? bound(value as Callable, target, check) : value
-    },
-    apply(callee, self, values: unknown[]) {
-      check()
-      return Reflect.apply(callee as Callable, self, values)
-    },
-  })
-  return {
-    tx,
-    revoke: () => {
-      isRevoked = true
-    },
-  }
-}
-
-type Callable = (...values: unknown[]) => unknown
-
-/** Checked again when it is called: it may have been put aside. Its properties stay in reach. */
-function bound(method: Callable, target: object, check: () => void): Callable {
-  return new Proxy(method, {
-    apply(callee, _, values: unknown[]) {
-      check()
-      return Reflect.apply(callee, target, values)
-    },
-  })
 }
 
 const NO_BYTES = new Uint8Array(0)

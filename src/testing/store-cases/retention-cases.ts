@@ -102,7 +102,7 @@ export const retentionCases: readonly StoreCase[] = [
       clock.advance(RETENTION_MS)
       const refused = { kind: 'expired', recordId }
       assert.deepEqual(await claim(store, { afterExpiry }), refused)
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 1 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 1, abandoned: 0 })
       assert.deepEqual(await claim(store, { afterExpiry }), refused)
       assert.deepEqual(await claim(store, { afterExpiry, fingerprint: 'other' }), refused)
     },
@@ -132,12 +132,12 @@ export const reapCases: readonly StoreCase[] = [
       clock.advance(RETENTION_MS)
       const young = await finish(store, { key: 'young' })
 
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 2, expired: 0 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 2, expired: 0, abandoned: 0 })
       for (const { identity } of [done, released]) {
         assert.equal(await store.read({ identity }), undefined)
       }
       for (const lease of [held, doubtful, young]) await viewOf(store, lease)
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0, abandoned: 0 })
     },
   },
   {
@@ -146,7 +146,7 @@ export const reapCases: readonly StoreCase[] = [
       await hold(store, { key: 'held' })
       await settle(store, doubtOf(await hold(store, { key: 'doubtful' })))
       clock.advance(1000 * RETENTION_MS)
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0, abandoned: 0 })
       ofKind(await claim(store, { key: 'held' }), 'unknown')
       ofKind(await claim(store, { key: 'doubtful' }), 'unknown')
     },
@@ -165,8 +165,8 @@ export const reapCases: readonly StoreCase[] = [
     async run({ store, clock }) {
       const lease = await finish(store, { afterExpiry: 'refuse' })
       clock.advance(RETENTION_MS)
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 1 })
-      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 1, abandoned: 0 })
+      assert.deepEqual(await store.reap({ limit: 10 }), { removed: 0, expired: 0, abandoned: 0 })
       const view = await viewOf(store, lease)
       assert.deepEqual([view.state, view.result], ['expired', undefined])
       ofKind(await settle(store, completeOf(lease)), 'fenced')

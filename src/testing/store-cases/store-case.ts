@@ -22,7 +22,7 @@ export interface StoreCase {
   /** A sentence about behaviour. Also the name to skip it by. */
   readonly name: string
   /** Runs only on stores that have this method. */
-  readonly needs?: 'transaction'
+  readonly needs?: 'transaction' | 'history'
   readonly run: (fixture: StoreFixture) => Promise<void>
 }
 
@@ -33,6 +33,7 @@ export const RETENTION_MS = 60_000
 export function claimRequest(overrides: Partial<ClaimRequest> = {}): ClaimRequest {
   const { tenant = 'tenant-1', operation = 'POST /payments', key = 'key-1' } = overrides
   return {
+    mode: 'hold',
     identity: identityOf({ tenant, operation }, key),
     tenant,
     operation,
