@@ -149,7 +149,12 @@ describe('a claim', () => {
   it('is told of a record that waits for its worker', () => {
     const pending: StoredRecord = { ...held().record, state: 'pending' }
     expect(decideClaim(pending, another(), NOW_MS)).toEqual({
-      outcome: { kind: 'pending', recordId: 'r1' },
+      outcome: {
+        kind: 'pending',
+        recordId: 'r1',
+        accepted: false,
+        expiresAt: new Date(pending.expiresAtMs),
+      },
     })
   })
 
