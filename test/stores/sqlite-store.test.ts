@@ -222,8 +222,10 @@ it('leaves user_version and the tables of the application alone', () => {
   expect(names.all().map((row) => row['name'])).toEqual([
     'mine',
     'oncekey_record',
+    'oncekey_record_history',
     'oncekey_record_migration',
     'second',
+    'second_history',
     'second_migration',
   ])
   expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: 7 })
@@ -245,6 +247,7 @@ it.each([
   [{ path: 'x.db', table: 'sqlite_x' }, /table must be a name/],
   [{ path: 'x.db', table: '' }, /table must be a name/],
   [{ path: 'x.db', synchronous: 'off' }, /synchronous must be 'full' or 'normal', got "off"/],
+  [{ path: 'x.db', history: 1 }, /history must be/],
   [{ path: 'x.db', transactionMs: 0 }, /transactionMs must be a whole number/],
 ])('refuses the options %j', (options, message) => {
   expect(() => sqliteStore(options as never)).toThrow(message)

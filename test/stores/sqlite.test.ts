@@ -1,15 +1,18 @@
-import { sqliteStore } from '../../src/stores/sqlite/index.ts'
-import { runStoreCases } from './run-store-cases.ts'
+import { sqliteStore, type SqliteStoreOptions } from '../../src/stores/sqlite/index.ts'
+import { runStoreCases, type StoreUnderTest } from './run-store-cases.ts'
 import { scratchFolder } from './scratch-folder.ts'
 
-for (const table of [undefined, 'Other_table2']) {
-  runStoreCases({
-    name: table === undefined ? 'sqlite' : `sqlite in table ${table}`,
-    open: (clock) => {
-      const folder = scratchFolder()
-      const options = { path: folder.file('records.db'), clock }
-      const store = sqliteStore(table === undefined ? options : { ...options, table })
-      return { store, cleanUp: folder.remove }
-    },
-  })
+function opener(options: Partial<SqliteStoreOptions>): StoreUnderTest['open'] {
+  return (clock) => {
+    const folder = scratchFolder()
+    const store = sqliteStore({ path: folder.file('records.db'), clock, ...options })
+    return { store, cleanUp: folder.remove }
+  }
 }
+
+runStoreCases({ name: 'sqlite', open: opener({}), without: { history: 'it was not asked for' } })
+
+runStoreCases({
+  name: 'sqlite with a history, in table Other_table2',
+  open: opener({ table: 'Other_table2', history: true }),
+})

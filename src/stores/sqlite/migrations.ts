@@ -10,6 +10,9 @@ import { forTable } from './sql.ts'
  * that no code can read. They are spelled out, because for an IN with more than two words SQLite
  * builds a temporary index at every write: a seventh of the time of a claim and its completion.
  * The indexes are partial so that a claim writes as few of them as it can.
+ *
+ * The history is made whether it is asked for or not, so that it can be switched on at any time.
+ * Its number is a column of its own: VACUUM may renumber the rows of a table without one.
  */
 const MIGRATIONS: readonly string[] = [
   `
@@ -44,8 +47,35 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
   CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms)
     WHERE state IN ('completed', 'failed_retryable');
+  CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms) WHERE state = 'pending';
   CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms)
     WHERE state NOT IN ('in_progress', 'completed');
+
+  CREATE TABLE "{table}_history" (
+    number INTEGER PRIMARY KEY,
+    identity BLOB NOT NULL,
+    record_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    lapses INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL,
+    on_lapse TEXT NOT NULL,
+    after_expiry TEXT NOT NULL,
+    proof TEXT,
+    recovery_point TEXT,
+    error_code TEXT,
+    reconcile_at_ms INTEGER,
+    created_at_ms INTEGER NOT NULL,
+    last_run_at_ms INTEGER NOT NULL,
+    completed_at_ms INTEGER,
+    expires_at_ms INTEGER NOT NULL,
+    result BLOB
+  ) STRICT;
+  CREATE INDEX "{table}_history_identity" ON "{table}_history" (identity);
+  CREATE INDEX "{table}_history_record_id" ON "{table}_history" (record_id);
   `,
 ]
 

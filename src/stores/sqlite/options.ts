@@ -1,6 +1,6 @@
 import { systemClock, type Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
-import { describe, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import { describe, flag, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 
 export interface SqliteStoreOptions {
   /** The database file. It and its folder are made where they are missing. */
@@ -17,8 +17,8 @@ export interface SqliteStoreOptions {
   synchronous?: 'full' | 'normal'
 
   /**
-   * Name of the table, also the first part of the names of its indexes and of its migration
-   * table. Letters, digits and underscores.
+   * Name of the table, also the first part of the names of its indexes, of its migration table and
+   * of its history. Letters, digits and underscores.
    *
    * @default 'oncekey_record'
    */
@@ -32,13 +32,21 @@ export interface SqliteStoreOptions {
    */
   transactionMs?: number
 
+  /**
+   * Moves expired records into a table of their own, for audit, instead of removing them. Nothing
+   * ever removes them from there: how long they are kept is yours to decide.
+   *
+   * @default false
+   */
+  history?: boolean
+
   /** For tests. @default the system's clock */
   clock?: Clock
 }
 
 export type ResolvedSqliteStoreOptions = Readonly<Required<SqliteStoreOptions>>
 
-const KNOWN = ['path', 'synchronous', 'table', 'transactionMs', 'clock'] as const
+const KNOWN = ['path', 'synchronous', 'table', 'transactionMs', 'history', 'clock'] as const
 
 /** With a lease of 60 s renewed every 20 s, a renewal that waits this long still comes in time. */
 const TRANSACTION_MS = 30_000
@@ -62,6 +70,7 @@ export function resolveSqliteStoreOptions(options: SqliteStoreOptions): Resolved
       min: 1,
       max: TRANSACTION_MS_MAX,
     }),
+    history: flag('sqliteStore: history', options.history, false),
     clock: options.clock ?? systemClock,
   })
 }

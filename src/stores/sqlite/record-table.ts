@@ -1,7 +1,8 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import type { RecordState, StoredRecord } from '../../core/record.ts'
-import type { Lease, RecordRef } from '../../core/store.ts'
+import type { HistoryQuery, Lease, RecordRef } from '../../core/store.ts'
 import {
+  ABANDONED,
   BEGIN_READ,
   COMMIT,
   COMPLETE,
@@ -10,7 +11,11 @@ import {
   FIND,
   FIND_BY_RECORD_ID,
   forTable,
+  HISTORY,
+  HISTORY_BY_RECORD_ID,
   INSERT,
+  INSERT_PENDING,
+  KEEP,
   LAPSED,
   LIST,
   LIST_COMPLETED,
@@ -25,11 +30,16 @@ export class RecordTable {
   readonly #find: StatementSync
   readonly #findByRecordId: StatementSync
   readonly #insert: StatementSync
+  readonly #insertPending: StatementSync
   readonly #complete: StatementSync
   readonly #update: StatementSync
   readonly #delete: StatementSync
   readonly #lapsed: StatementSync
   readonly #expired: StatementSync
+  readonly #abandoned: StatementSync
+  readonly #keep: StatementSync
+  readonly #history: StatementSync
+  readonly #historyByRecordId: StatementSync
   readonly #list: StatementSync
   readonly #listInProgress: StatementSync
   readonly #listCompleted: StatementSync
@@ -41,11 +51,16 @@ export class RecordTable {
     this.#find = prepare(FIND)
     this.#findByRecordId = prepare(FIND_BY_RECORD_ID)
     this.#insert = prepare(INSERT)
+    this.#insertPending = prepare(INSERT_PENDING)
     this.#complete = prepare(COMPLETE)
     this.#update = prepare(UPDATE)
     this.#delete = prepare(DELETE)
     this.#lapsed = prepare(LAPSED)
     this.#expired = prepare(EXPIRED)
+    this.#abandoned = prepare(ABANDONED)
+    this.#keep = prepare(KEEP)
+    this.#history = prepare(HISTORY)
+    this.#historyByRecordId = prepare(HISTORY_BY_RECORD_ID)
     this.#list = prepare(LIST)
     this.#listInProgress = prepare(LIST_IN_PROGRESS)
     this.#listCompleted = prepare(LIST_COMPLETED)
@@ -70,9 +85,10 @@ export class RecordTable {
     return toRecord(this.#findByRecordId.get(ref.recordId))
   }
 
-  /** A first attempt. `false`: the key is taken, and nothing was written. */
+  /** A first attempt, or none yet. `false`: the key is taken, and nothing was written. */
   insert(record: StoredRecord): boolean {
-    const { changes } = this.#insert.run(
+    const insert = record.state === 'pending' ? this.#insertPending : this.#insert
+    const { changes } = insert.run(
       toBlob(record.identity),
       record.recordId,
       record.tenant,
@@ -136,6 +152,20 @@ export class RecordTable {
     let bytes = 0
     const end = rows.findIndex((row, n) => (bytes += row.result_bytes) > limits.bytes && n > 0)
     return toRecords(end === -1 ? rows : rows.slice(0, end))
+  }
+
+  abandoned(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#abandoned.all(nowMs, limit))
+  }
+
+  /** Copies the record, as it is, into the history. */
+  keep(identity: string): void {
+    this.#keep.run(toBlob(identity))
+  }
+
+  history({ ref, limit }: HistoryQuery): StoredRecord[] {
+    if (ref.identity !== undefined) return toRecords(this.#history.all(toBlob(ref.identity), limit))
+    return toRecords(this.#historyByRecordId.all(ref.recordId, limit))
   }
 
   /** Without their results. */

@@ -14,6 +14,12 @@ const COLUMNS = `
   lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms,
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms`
 
+/** What the history has of a record: all but its state, which is over, and its token. */
+const HISTORY_COLUMNS = `
+  identity, record_id, tenant, operation, key, fingerprint, attempt, lapses,
+  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms,
+  created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms, result`
+
 /** Takes the write lock at once: a lock upgraded later could fail after work has been done. */
 export const BEGIN = 'BEGIN IMMEDIATE'
 
@@ -36,11 +42,19 @@ export const FIND_BY_RECORD_ID = `SELECT ${COLUMNS}, result FROM "{table}" WHERE
  * Takes a free key without reading it first. No change means that somebody has it: another
  * process since the reader looked, or an earlier request of the same batch.
  */
-export const INSERT = `
+export const INSERT = insertAs("'in_progress', 1")
+
+/** The same for a later run: nobody holds the key, and it has not run. */
+export const INSERT_PENDING = insertAs("'pending', 0")
+
+/** Two statements, so that the ordinary one has nothing more to bind. */
+function insertAs(stateAndAttempt: string): string {
+  return `
   INSERT INTO "{table}" (${COLUMNS})
-  VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'in_progress', 1, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL,
+  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ${stateAndAttempt}, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL,
     ?11, ?11, NULL, ?12)
   ON CONFLICT (identity) DO NOTHING`
+}
 
 /**
  * Ends a lease that is held, without reading it first: the ordinary case, and the token and the
@@ -67,6 +81,26 @@ export const UPDATE = `
 export const DELETE = `DELETE FROM "{table}" WHERE identity = ?`
 
 /**
+ * In the same transaction that removes or empties the record. It copies within SQLite, so that a
+ * result never passes through this process.
+ */
+export const KEEP = `
+  INSERT INTO "{table}_history" (${HISTORY_COLUMNS})
+  SELECT ${HISTORY_COLUMNS} FROM "{table}" WHERE identity = ?`
+
+/** Newest first: the number grows with every row. */
+export const HISTORY = historyBy('identity')
+
+export const HISTORY_BY_RECORD_ID = historyBy('record_id')
+
+function historyBy(column: string): string {
+  return `
+  SELECT ${HISTORY_COLUMNS}, 'expired' AS state, '' AS token
+  FROM "{table}_history" INDEXED BY "{table}_history_${column}"
+  WHERE ${column} = ? ORDER BY number DESC LIMIT ?`
+}
+
+/**
  * The literal state is what makes the partial index usable. The planner is told to use it, so that
  * the plan depends neither on statistics nor on what other index is added one day.
  */
@@ -80,6 +114,12 @@ export const EXPIRED = `
   SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes
   FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
+  ORDER BY expires_at_ms LIMIT ?`
+
+/** Accepted, and not taken by anybody in time. These have no result yet. */
+export const ABANDONED = `
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_pending"
+  WHERE state = 'pending' AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
 /**

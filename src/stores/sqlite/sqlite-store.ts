@@ -14,9 +14,11 @@ import type { StoredRecord } from '../../core/record.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  HistoryQuery,
   Lease,
   ListQuery,
   ReapReport,
+  ReapRequest,
   RecordRef,
   RecordView,
   Renewal,
@@ -81,6 +83,7 @@ class FileStore implements SqliteStore {
   /** What the writer sees: for decisions that are written. */
   readonly #records: RecordTable
   readonly #readerRecords: RecordTable
+  readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
   #closed: Promise<void> | undefined
 
   constructor(options: ResolvedSqliteStoreOptions, connections: Connections) {
@@ -90,6 +93,10 @@ class FileStore implements SqliteStore {
     this.#writer = new Writer(connections.writer)
     this.#records = new RecordTable(connections.writer, options.table)
     this.#readerRecords = new RecordTable(connections.reader, options.table)
+    if (options.history) {
+      this.history = (query) =>
+        this.#read('history', () => this.#committed.history(query).map(toView))
+    }
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
@@ -156,20 +163,21 @@ class FileStore implements SqliteStore {
     })
   }
 
-  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
-    const reaped = await this.#inPieces('reap', limit, {
-      isDue: (nowMs) => this.#committed.expired(nowMs, { rows: 1, bytes: 0 }).length > 0,
+  async reap(request: ReapRequest): Promise<ReapReport> {
+    const reaped = await this.#inPieces('reap', request.limit, {
+      isDue: (nowMs) => dueForReaping(this.#committed, request, { nowMs, rows: 1 }).length > 0,
       piece: (nowMs, rows) =>
-        this.#records.expired(nowMs, { rows, bytes: PIECE_BYTES }).flatMap((record) => {
-          const decision = decideReap(record, nowMs)
+        dueForReaping(this.#records, request, { nowMs, rows }).flatMap((record) => {
+          const decision = decideReap(record, request, nowMs)
           if (decision === undefined) return []
-          if (decision === 'remove') this.#records.remove(record.identity)
-          else this.#records.update(decision)
-          return [decision]
+          if (decision.kind !== 'abandoned') this.#retire(record)
+          if (decision.write === undefined) this.#records.remove(record.identity)
+          else this.#records.update(decision.write)
+          return [decision.kind]
         }),
     })
-    const removed = reaped.filter((decision) => decision === 'remove').length
-    return { removed, expired: reaped.length - removed }
+    const count = (kind: keyof ReapReport) => reaped.filter((one) => one === kind).length
+    return { removed: count('removed'), expired: count('expired'), abandoned: count('abandoned') }
   }
 
   read(ref: RecordRef): Promise<RecordView | undefined> {
@@ -236,8 +244,16 @@ class FileStore implements SqliteStore {
   /** A new record under an old key is a new row: what refers to the old one must let go of it. */
   #replace(record: StoredRecord | undefined, write: StoredRecord): void {
     if (record?.recordId === write.recordId) return this.#records.update(write)
-    if (record !== undefined) this.#records.remove(record.identity)
+    if (record !== undefined) {
+      this.#retire(record)
+      this.#records.remove(record.identity)
+    }
     this.#records.insert(write)
+  }
+
+  /** What is already a mere reminder of a record was kept when it became one. */
+  #retire({ identity, state }: StoredRecord): void {
+    if (this.history !== undefined && state !== 'expired') this.#records.keep(identity)
   }
 
   #apply<Outcome>({ outcome, write }: Decision<Outcome>): Outcome {
@@ -290,4 +306,21 @@ class FileStore implements SqliteStore {
   #refuseIfClosed(operation: string): void {
     if (this.#closed !== undefined) throw storeFailed(operation, new Error('the store is closed'))
   }
+}
+
+/**
+ * At most as many as one piece of upkeep may write. What was abandoned comes first: somebody may be
+ * asking for it, while what has expired only takes space.
+ */
+function dueForReaping(
+  records: RecordTable,
+  { abandoned }: ReapRequest,
+  { nowMs, rows }: { readonly nowMs: number; readonly rows: number },
+): StoredRecord[] {
+  if (abandoned !== undefined) {
+    const rowsMax = Math.max(1, Math.floor(PIECE_BYTES / (abandoned.result.byteLength + 1)))
+    const due = records.abandoned(nowMs, Math.min(rows, rowsMax))
+    if (due.length > 0) return due
+  }
+  return records.expired(nowMs, { rows, bytes: PIECE_BYTES })
 }
