@@ -61,6 +61,11 @@ it('works for a role that may create nothing, after a migration by hand', async 
   await finish(store)
   ofKind(await claim(store), 'completed')
   expect(await store.sweep({ limit: 10 })).toEqual([])
+  // Nor does it need any right to the history that it does not keep.
+  await app.query(`UPDATE keys.record SET expires_at = now()`)
+  ofKind(await claim(store), 'claimed')
+  await app.query(`UPDATE keys.record SET expires_at = now(), state = 'completed'`)
+  expect(await store.reap({ limit: 10 })).toMatchObject({ removed: 1 })
   await pool.end()
   await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
 })
@@ -74,6 +79,7 @@ it('refuses a single client, unknown options and names that are none', async () 
   expect(() => postgresStore({ pool, table: 'a"b' })).toThrow('table must be a name')
   expect(() => postgresStore({ pool, schema: '1a' })).toThrow('schema must be a name')
   expect(() => postgresStore({ pool, prepare: 1 as never })).toThrow('prepare')
+  expect(() => postgresStore({ pool, history: 1 as never })).toThrow('history')
   expect(() => migrationSql({ after: 9 })).toThrow('after')
 })
 
@@ -104,6 +110,7 @@ it('rejects what the database cannot hold, and nothing of its batch is written',
     { identity: 'abcd' },
     { identity: '"\\' },
     { onLapse: 'never' as never },
+    { mode: 'never' as never },
     { recordId: 'no uuid' },
   ]) {
     const batch = [good!, claimRequest(bad)]
@@ -158,6 +165,32 @@ it('goes by the clock of the database, whatever the clock of the node says', asy
   )
   expect(outcome.kind).toBe('in_progress')
   ofKind(await settle(store, completeOf(lease)), 'settled')
+})
+
+it('tells the time of the database', async () => {
+  const { open, column } = await setup()
+  const store = await open()
+  const at = async () => Number((await column('SELECT extract(epoch FROM now()) * 1000'))[0])
+  const beforeMs = Math.floor(await at())
+  const nowMs = (await store.now!()).getTime()
+  expect(nowMs).toBeGreaterThanOrEqual(beforeMs)
+  expect(nowMs).toBeLessThanOrEqual(Math.ceil(await at()))
+  const clock = new FakeClock()
+  expect(await (await open({ clock })).now!()).toEqual(new Date(clock.nowMs()))
+})
+
+// A caller that brings one id twice loses an entry of the history, and no key.
+it('claims an expired key whose record id is in the history already', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock, history: true })
+  const { recordId } = claimRequest()
+  for (let n = 0; n < 3; n++) {
+    await finish(store, { recordId })
+    clock.advance(RETENTION_MS)
+  }
+  expect(ofKind(await claim(store), 'claimed').from).toBe('expired')
+  expect((await store.history!({ ref: { recordId }, limit: 10 })).length).toBe(1)
 })
 
 it('lets go of the rows that refer to a record when it is reaped or replaced', async () => {

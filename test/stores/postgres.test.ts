@@ -41,15 +41,18 @@ interface Variant {
   readonly driver: keyof typeof DRIVERS
   readonly options: Omit<PostgresStoreOptions, 'pool' | 'clock'>
   readonly qualified: string
+  /** Its table, where it keeps one. */
+  readonly history?: string
 }
 
 const VARIANTS: readonly Variant[] = [
   { name: 'postgres, pg', driver: 'pg', options: {}, qualified: 'public.oncekey_record' },
   {
-    name: 'postgres, postgres.js',
+    name: 'postgres, postgres.js, with a history',
     driver: 'postgres.js',
-    options: { table: 'by_postgres_js' },
+    options: { table: 'by_postgres_js', history: true },
     qualified: 'public.by_postgres_js',
+    history: 'public.by_postgres_js_history',
   },
   {
     name: 'postgres, another schema and table, nothing prepared',
@@ -59,7 +62,7 @@ const VARIANTS: readonly Variant[] = [
   },
 ]
 
-for (const { name, driver, options, qualified } of VARIANTS) {
+for (const { name, driver, options, qualified, history } of VARIANTS) {
   let opened: Opened | undefined
   let migrated = false
 
@@ -71,8 +74,10 @@ for (const { name, driver, options, qualified } of VARIANTS) {
       if (!migrated) await store.migrate()
       migrated = true
       await opened.run(`DELETE FROM ${qualified}`)
+      if (history !== undefined) await opened.run(`DELETE FROM ${history}`)
       return { store }
     },
+    without: history === undefined ? { history: 'the option is off' } : {},
   })
 
   afterAll(() => opened?.end())

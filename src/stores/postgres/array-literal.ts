@@ -21,6 +21,15 @@ export function bytesArray(values: readonly (Uint8Array | null)[]): string {
   return hexArray(values.map((value) => (value === null ? null : toHex(value))))
 }
 
+/** From hexadecimal text, by itself. */
+export function hexValue(hex: string): string {
+  return String.raw`\x${hex}`
+}
+
+export function bytesValue(value: Uint8Array | undefined): string | null {
+  return value === undefined ? null : hexValue(toHex(value))
+}
+
 /** One value that no column can hold. Thrown before anything is sent. */
 export class ValueFault extends Error {}
 

@@ -1,6 +1,20 @@
 import { sleep, systemClock, type Clock } from '../../core/clock.ts'
-import type { ClaimRequest, Renewal, Settlement, Verdict } from '../../core/store.ts'
-import { bytesArray, hexArray, numberArray, textArray } from './array-literal.ts'
+import type {
+  ClaimRequest,
+  HistoryQuery,
+  ReapRequest,
+  Renewal,
+  Settlement,
+  Verdict,
+} from '../../core/store.ts'
+import {
+  bytesArray,
+  bytesValue,
+  hexArray,
+  hexValue,
+  numberArray,
+  textArray,
+} from './array-literal.ts'
 import type { Driver, Row, Value } from './client.ts'
 import { isConflict, isWrongIsolation, storeFailed } from './failures.ts'
 import { forTable, type TableName } from './sql.ts'
@@ -55,9 +69,15 @@ export class Calls {
   }
 }
 
-export function claimValues(nowMs: number | null, requests: readonly ClaimRequest[]): Value[] {
+export function claimValues(
+  nowMs: number | null,
+  history: boolean,
+  requests: readonly ClaimRequest[],
+): Value[] {
   return [
     nowMs,
+    `${history}`,
+    textArray(requests.map((one) => one.mode)),
     hexArray(requests.map((one) => one.identity)),
     textArray(requests.map((one) => one.recordId)),
     textArray(requests.map((one) => one.tenant)),
@@ -86,6 +106,21 @@ export function settleValues(nowMs: number | null, settlements: readonly Settlem
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
   ]
+}
+
+export function reapValues(
+  nowMs: number | null,
+  history: boolean,
+  { limit, abandoned }: ReapRequest,
+): Value[] {
+  const { result, retentionMs } = abandoned ?? {}
+  return [nowMs, limit, `${history}`, bytesValue(result), retentionMs ?? null]
+}
+
+export function historyValues({ ref, limit }: HistoryQuery): Value[] {
+  const { identity, recordId } = ref
+  const hex = identity === undefined ? null : hexValue(identity)
+  return [hex, isUuid(recordId) ? recordId : null, limit]
 }
 
 export function renewValues(nowMs: number | null, renewals: readonly Renewal[]): Value[] {

@@ -1,6 +1,6 @@
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
 import { ValueFault } from './array-literal.ts'
-import { WRONG_ISOLATION } from './functions.ts'
+import { WRONG_ISOLATION } from './function-parts.ts'
 
 /** Data exception, integrity constraint violation, program limit exceeded: a row is at fault. */
 const ROW_FAULT_CLASSES: readonly string[] = ['22', '23', '54']

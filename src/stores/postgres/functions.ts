@@ -9,73 +9,58 @@
  * - FOR NO KEY UPDATE, because a row of the application that refers to a record holds a key share
  *   lock on it, and a renewal or a takeover need not wait for that.
  * - What nobody has to wait for skips locked rows; only `settle` and `resolve` wait.
+ * - Whatever ends a wait (a result, a release, doubt, a lapse, a verdict) tells those who watch the
+ *   record, and only then. A claim that takes the record on leaves the watch as it is.
  * - The settings keep the plans from depending on statistics. A table that was never analysed is
  *   everybody's first week.
  *
  * A function's parameters and columns never change after a release: connections keep prepared
  * calls. A new shape gets a new name and a new migration.
  */
-
-const SETTINGS = `
-  SET search_path = pg_catalog, pg_temp
-  SET enable_seqscan = off
-  SET enable_bitmapscan = off
-  SET enable_hashjoin = off
-  SET enable_mergejoin = off
-  SET plan_cache_mode = force_generic_plan
-  SET jit = off
-  SET lock_timeout = '4s'`
-
-/** What raises when the connection's default isolation is not READ COMMITTED. */
-export const WRONG_ISOLATION = 'OK001'
-
-/** Fails before anything is written, so that the call can be repeated in a fitting transaction. */
-const CHECK_ISOLATION = `
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-      RAISE EXCEPTION 'oncekey needs READ COMMITTED' USING ERRCODE = '${WRONG_ISOLATION}';
-    END IF;`
-
-/** The database's clock, in whole milliseconds as everywhere else; a test may bring its own. */
-const NOW = `coalesce(to_timestamp(p_now_ms / 1000), date_trunc('milliseconds', clock_timestamp()))`
-
-const RECORD = '"{schema}"."{table}"'
-
-const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
-
-export const epochMs = (expression: string) =>
-  `round(extract(epoch FROM ${expression}) * 1000)::float8`
-
-/** Past its retention: as if it had never been. */
-const IS_EXPIRED = `CASE r.state
-          WHEN 'expired' THEN true
-          WHEN 'completed' THEN r.expires_at <= v_now
-          WHEN 'failed_retryable' THEN r.expires_at <= v_now
-          ELSE false END`
+import {
+  CHECK_ISOLATION,
+  epochMs,
+  IS_EXPIRED,
+  keepHistory,
+  ms,
+  NOW,
+  RECORD,
+  SETTINGS,
+  VIEW_COLUMNS,
+  VIEW_TYPES,
+  wake,
+} from './function-parts.ts'
+import { UPKEEP_FUNCTIONS } from './upkeep-functions.ts'
 
 const CLAIM_COLUMNS = `identity, record_id, tenant, operation, key, fingerprint, state, attempt,
         lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at, expires_at`
 
-const CLAIM_REQUESTS = `unnest(p_identity, p_record_id, p_tenant, p_operation, p_key,
+const CLAIM_REQUESTS = `unnest(p_mode, p_identity, p_record_id, p_tenant, p_operation, p_key,
         p_fingerprint, p_token, p_lease_ms, p_retention_ms, p_on_lapse, p_max_attempts,
         p_after_expiry)
-      AS q (identity, record_id, tenant, operation, key, fingerprint, token, lease_ms,
+      AS q (mode, identity, record_id, tenant, operation, key, fingerprint, token, lease_ms,
         retention_ms, on_lapse, max_attempts, after_expiry)`
 
-/** A first attempt, from a claim request. */
+/** A first attempt, or none yet, from a claim request. Another mode is an error of the row. */
 const FRESH = `q.identity, q.record_id, q.tenant, q.operation, q.key, q.fingerprint,
-        'in_progress', 1, 0, q.token, v_now + ${ms('q.lease_ms')},
+        CASE q.mode WHEN 'hold' THEN 'in_progress' WHEN 'accept' THEN 'pending' END,
+        (q.mode = 'hold')::int, 0, q.token,
+        v_now + ${ms(`CASE q.mode WHEN 'hold' THEN q.lease_ms ELSE 0 END`)},
         CASE WHEN 1 >= q.max_attempts THEN 'unknown' ELSE q.on_lapse END,
         q.after_expiry, v_now, v_now, v_now + ${ms('q.retention_ms')}`
 
 /** What a claim that has just written tells. */
-const taken = (how: string) => `encode(r.identity, 'hex'), ${how}, r.record_id::text, r.state,
-        r.attempt, true, r.fingerprint, r.recovery_point, NULL::bytea, 0::float8, 0::float8,
+const taken = (how: string, own = 'true') => `encode(r.identity, 'hex'), ${how},
+        r.record_id::text, r.state, r.attempt, ${own}, r.fingerprint, r.recovery_point, NULL::bytea, 0::float8, 0::float8,
         ${epochMs('r.expires_at')}`
+
+const TAKEN_OVER = `CASE l.was WHEN 'in_progress' THEN 'lapsed' WHEN 'pending' THEN 'accepted'
+        ELSE 'retry' END`
 
 /**
  * 1. Takes the free keys. Existing rows are filtered before the INSERT, because DO NOTHING would
  *    wait for a row that an open transaction has updated.
- * 2. Takes over what was released or has lapsed, or moves a lapsed record to \`unknown\`.
+ * 2. Takes over what was released, accepted or has lapsed, or moves a lapsed record to \`unknown\`.
  * 3. Replaces expired records, by DELETE, so that rows which refer to the old one let go of it.
  * 4. Reads the rest. A row of step 2 or 3 that somebody has locked shows up here as it was.
  *
@@ -83,9 +68,10 @@ const taken = (how: string) => `encode(r.identity, 'hex'), ${how}, r.record_id::
  */
 const CLAIM = `
 CREATE FUNCTION "{schema}"."{table}_claim" (
-  p_now_ms float8, p_identity bytea[], p_record_id uuid[], p_tenant text[], p_operation text[],
-  p_key text[], p_fingerprint text[], p_token text[], p_lease_ms float8[],
-  p_retention_ms float8[], p_on_lapse text[], p_max_attempts int[], p_after_expiry text[]
+  p_now_ms float8, p_history bool, p_mode text[], p_identity bytea[], p_record_id uuid[],
+  p_tenant text[], p_operation text[], p_key text[], p_fingerprint text[], p_token text[],
+  p_lease_ms float8[], p_retention_ms float8[], p_on_lapse text[], p_max_attempts int[],
+  p_after_expiry text[]
 ) RETURNS TABLE (
   out_identity text, out_how text, out_record_id text, out_state text, out_attempt int,
   out_own bool, out_fingerprint text, out_recovery_point text, out_result bytea,
@@ -100,7 +86,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
       INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
       SELECT ${FRESH}
       FROM ${CLAIM_REQUESTS}
-      WHERE (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL
+      WHERE q.mode <> 'take'
+        AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL
       ORDER BY q.identity
       ON CONFLICT (identity) DO NOTHING
       RETURNING ${taken(`'new'`)};
@@ -109,25 +96,29 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 
     RETURN QUERY
       WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, r.state = 'in_progress' AS lapsed,
+        SELECT r.identity AS id, r.state AS was, r.watched,
           r.state = 'in_progress' AND r.on_lapse = 'unknown' AS doubt,
+          (r.state = 'in_progress')::int AS lapsed, q.mode = 'accept' AS later,
           q.token, q.lease_ms, q.retention_ms, q.on_lapse, q.max_attempts, q.after_expiry
         FROM ${CLAIM_REQUESTS}
         JOIN ${RECORD} r ON r.identity = q.identity
-        WHERE r.fingerprint = q.fingerprint AND r.token <> q.token AND CASE r.state
-          WHEN 'failed_retryable' THEN r.expires_at > v_now
-          WHEN 'in_progress' THEN r.lease_until <= v_now
+        WHERE r.fingerprint = q.fingerprint AND CASE r.state
+          WHEN 'failed_retryable' THEN r.expires_at > v_now AND r.token <> q.token
+          WHEN 'in_progress' THEN r.lease_until <= v_now AND r.token <> q.token
+          WHEN 'pending' THEN q.mode = 'take' AND r.expires_at > v_now
           ELSE false END
         ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
       UPDATE ${RECORD} r SET
-        state = CASE WHEN l.doubt THEN 'unknown' ELSE 'in_progress' END,
-        attempt = CASE WHEN l.doubt THEN r.attempt ELSE r.attempt + 1 END,
-        lapses = CASE WHEN l.doubt THEN r.lapses ELSE r.lapses + l.lapsed::int END,
+        state = CASE WHEN l.doubt THEN 'unknown' WHEN l.later THEN 'pending'
+          ELSE 'in_progress' END,
+        attempt = CASE WHEN l.doubt OR l.later THEN r.attempt ELSE r.attempt + 1 END,
+        lapses = CASE WHEN l.doubt THEN r.lapses ELSE r.lapses + l.lapsed END,
         token = CASE WHEN l.doubt THEN r.token ELSE l.token END,
-        lease_until = CASE WHEN l.doubt THEN r.lease_until
+        lease_until = CASE WHEN l.doubt THEN r.lease_until WHEN l.later THEN v_now
           ELSE v_now + ${ms('l.lease_ms')} END,
+        watched = r.watched AND NOT l.doubt,
         on_lapse = CASE WHEN l.doubt THEN r.on_lapse
-          WHEN r.lapses + l.lapsed::int + 1 >= l.max_attempts THEN 'unknown'
+          WHEN r.lapses + l.lapsed + 1 >= l.max_attempts THEN 'unknown'
           ELSE l.on_lapse END,
         after_expiry = CASE WHEN l.doubt THEN r.after_expiry ELSE l.after_expiry END,
         proof = NULL,
@@ -137,17 +128,17 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         expires_at = CASE WHEN l.doubt THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
       FROM l WHERE r.identity = l.id
-      RETURNING ${taken(`CASE WHEN l.lapsed THEN 'lapsed' ELSE 'retry' END`)};
+      RETURNING ${taken(TAKEN_OVER, wake('l.doubt AND l.watched'))};
 
     WITH l AS MATERIALIZED (
       SELECT r.identity AS id
       FROM ${CLAIM_REQUESTS}
       JOIN ${RECORD} r ON r.identity = q.identity
-      WHERE q.after_expiry = 'new' AND ${IS_EXPIRED}
-      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED),
-    d AS (DELETE FROM ${RECORD} r USING l WHERE r.identity = l.id RETURNING r.identity)
-    SELECT array_agg(d.identity) INTO v_gone FROM d;
-    IF v_gone IS NOT NULL THEN
+      WHERE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED}
+      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
+    SELECT array_agg(l.id) INTO v_gone FROM l;
+    IF v_gone IS NOT NULL THEN ${keepHistory('v_gone')}
+      DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
       RETURN QUERY
         INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
         SELECT ${FRESH}
@@ -159,7 +150,9 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 
     RETURN QUERY
       SELECT encode(r.identity, 'hex'),
-        CASE WHEN ${IS_EXPIRED} THEN 'found_expired' ELSE 'found' END,
+        CASE WHEN ${IS_EXPIRED} THEN 'found_expired'
+          WHEN r.state = 'pending' AND r.expires_at <= v_now THEN 'found_overdue'
+          ELSE 'found' END,
         r.record_id::text, r.state, r.attempt, r.token = q.token, r.fingerprint,
         r.recovery_point,
         CASE WHEN r.state = 'completed' AND r.fingerprint = q.fingerprint THEN r.result END,
@@ -188,8 +181,8 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
   BEGIN ${CHECK_ISOLATION}
     RETURN QUERY
       WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, q.kind, q.result, q.proof, q.error_code, q.retention_ms,
-          q.reconcile_after_ms
+        SELECT r.identity AS id, r.watched, q.kind, q.result, q.proof, q.error_code,
+          q.retention_ms, q.reconcile_after_ms
         FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof, p_error_code,
             p_retention_ms, p_reconcile_after_ms)
           AS q (identity, token, attempt, kind, result, proof, error_code, retention_ms,
@@ -210,12 +203,14 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
         result = CASE l.kind WHEN 'complete' THEN l.result ELSE r.result END,
         proof = CASE l.kind WHEN 'doubt' THEN r.proof ELSE l.proof END,
         error_code = l.error_code,
+        watched = false,
         reconcile_at = CASE l.kind WHEN 'doubt' THEN v_now + ${ms('l.reconcile_after_ms')} END,
         completed_at = CASE l.kind WHEN 'complete' THEN v_now ELSE r.completed_at END,
         expires_at = CASE l.kind WHEN 'doubt' THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
       FROM l WHERE r.identity = l.id
-      RETURNING encode(r.identity, 'hex'), true, true, r.state, ${epochMs('r.expires_at')};
+      RETURNING encode(r.identity, 'hex'), ${wake('l.watched')}, true, r.state,
+        ${epochMs('r.expires_at')};
     GET DIAGNOSTICS v_count = ROW_COUNT;
     IF v_count = cardinality(p_identity) THEN RETURN; END IF;
 
@@ -263,22 +258,6 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
       WHERE r.token = q.token AND r.attempt = q.attempt AND r.state = 'in_progress';
   END $body$;`
 
-/** A record as columns: what `rows.ts` reads. Without its result, which may be large. */
-export const VIEW_COLUMNS = `encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation,
-  r.key, r.fingerprint, r.state, r.attempt, r.lapses, r.token, r.on_lapse, r.after_expiry, r.proof,
-  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')},
-  ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
-  ${epochMs('r.expires_at')}`
-
-/** The same, as what a function returns. */
-const VIEW_TYPES = `out_identity text, out_record_id text, out_tenant text, out_operation text,
-  out_key text,
-  out_fingerprint text, out_state text, out_attempt int, out_lapses int, out_token text,
-  out_on_lapse text, out_after_expiry text, out_proof text, out_recovery_point text,
-  out_error_code text, out_lease_until_ms float8, out_reconcile_at_ms float8,
-  out_created_at_ms float8, out_last_run_at_ms float8, out_completed_at_ms float8,
-  out_expires_at_ms float8`
-
 /** A verdict that completes takes the token away: a late holder must read it, not repeat itself. */
 const RESOLVE = `
 CREATE FUNCTION "{schema}"."{table}_resolve" (
@@ -298,7 +277,7 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
 
     RETURN QUERY
       WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, q.number, q.kind, q.result, q.retention_ms
+        SELECT r.identity AS id, r.watched, q.number, q.kind, q.result, q.retention_ms
         FROM unnest(p_number, v_identity, p_attempt, p_kind, p_result, p_retention_ms)
           AS q (number, identity, attempt, kind, result, retention_ms)
         JOIN ${RECORD} r ON r.identity = q.identity
@@ -311,10 +290,11 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
         proof = CASE l.kind WHEN 'completed' THEN NULL ELSE 'proven' END,
         error_code = CASE l.kind WHEN 'completed' THEN NULL ELSE r.error_code END,
         reconcile_at = NULL,
+        watched = false,
         completed_at = CASE l.kind WHEN 'completed' THEN v_now ELSE r.completed_at END,
         expires_at = greatest(r.expires_at, v_now + ${ms('l.retention_ms')})
       FROM l WHERE r.identity = l.id
-      RETURNING l.number, true, ${VIEW_COLUMNS}, r.result;
+      RETURNING l.number, ${wake('l.watched')}, ${VIEW_COLUMNS}, r.result;
 
     RETURN QUERY
       SELECT q.number, false, ${VIEW_COLUMNS}, NULL::bytea
@@ -322,76 +302,4 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
       JOIN ${RECORD} r ON r.identity = q.identity;
   END $body$;`
 
-/** Moves lapsed records on, by the policy that their own claim left in them. */
-const SWEEP = `
-CREATE FUNCTION "{schema}"."{table}_sweep" (p_now_ms float8, p_limit int)
-RETURNS TABLE (
-  out_identity text, out_record_id text, out_tenant text, out_operation text, out_attempt int,
-  out_state text
-) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
-  DECLARE
-    v_now timestamptz := ${NOW};
-  BEGIN ${CHECK_ISOLATION}
-    RETURN QUERY
-      WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, r.on_lapse = 'unknown' AS doubt
-        FROM ${RECORD} r
-        WHERE r.state = 'in_progress' AND r.lease_until <= v_now
-        ORDER BY r.lease_until LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED)
-      UPDATE ${RECORD} r SET
-        state = CASE WHEN l.doubt THEN 'unknown' ELSE 'failed_retryable' END,
-        lapses = r.lapses + (NOT l.doubt)::int,
-        proof = CASE WHEN l.doubt THEN NULL ELSE 'proven' END,
-        error_code = 'lease_lapsed',
-        reconcile_at = CASE WHEN l.doubt THEN v_now END,
-        expires_at = CASE WHEN l.doubt THEN r.expires_at
-          ELSE greatest(r.expires_at, v_now + (r.expires_at - r.last_run_at)) END
-      FROM l WHERE r.identity = l.id
-      RETURNING encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.attempt,
-        r.state;
-  END $body$;`
-
-/** FOR UPDATE: what a row of an open transaction refers to is left for the next time. */
-const REAP = `
-CREATE FUNCTION "{schema}"."{table}_reap" (p_now_ms float8, p_limit int)
-RETURNS TABLE (out_removed int, out_expired int)
-LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
-  DECLARE
-    v_now timestamptz := ${NOW};
-  BEGIN ${CHECK_ISOLATION}
-    RETURN QUERY
-      WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, r.after_expiry = 'refuse' AS kept
-        FROM ${RECORD} r
-        WHERE r.state IN ('completed', 'failed_retryable') AND r.expires_at <= v_now
-        ORDER BY r.expires_at LIMIT p_limit FOR UPDATE OF r SKIP LOCKED),
-      d AS (DELETE FROM ${RECORD} r USING l WHERE r.identity = l.id AND NOT l.kept RETURNING 1),
-      u AS (
-        UPDATE ${RECORD} r SET state = 'expired', result = NULL, token = ''
-        FROM l WHERE r.identity = l.id AND l.kept RETURNING 1)
-      SELECT (SELECT count(*) FROM d)::int, (SELECT count(*) FROM u)::int;
-  END $body$;`
-
-/** Each state from the index that its moves need anyway; the literal makes it usable. */
-const LIST = `
-CREATE FUNCTION "{schema}"."{table}_list" (p_state text, p_limit int)
-RETURNS TABLE (
-  ${VIEW_TYPES}
-) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
-  BEGIN
-    CASE p_state
-      WHEN 'in_progress' THEN
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
-          WHERE r.state = 'in_progress' ORDER BY r.last_run_at LIMIT p_limit;
-      WHEN 'completed' THEN
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
-          WHERE r.state = 'completed' AND r.state IN ('completed', 'failed_retryable')
-          ORDER BY r.expires_at LIMIT p_limit;
-      ELSE
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
-          WHERE r.state = p_state AND r.state NOT IN ('in_progress', 'completed')
-          ORDER BY r.last_run_at LIMIT p_limit;
-    END CASE;
-  END $body$;`
-
-export const FUNCTIONS: readonly string[] = [CLAIM, SETTLE, RENEW, RESOLVE, SWEEP, REAP, LIST]
+export const FUNCTIONS: readonly string[] = [CLAIM, SETTLE, RENEW, RESOLVE, ...UPKEEP_FUNCTIONS]

@@ -7,10 +7,10 @@ import { forTable, type TableName } from './sql.ts'
 /**
  * Applied in this order, each once. Never edit one that was released: append another.
  *
- * Every index costs a write with each claim and each completion, so there are three beside the
- * two that keep identities and record ids unique, and each of them is partial. Rows are small
- * until they are completed; the room left in each page (fillfactor) is for the completed version,
- * so that it need not go to another page.
+ * Every index costs a write with each claim and each completion, so all but the two that keep
+ * identities and record ids unique are partial, and a record that is claimed and completed is in
+ * two of them, one after the other. Rows are small until they are completed; the room left in each
+ * page (fillfactor) is for the completed version, so that it need not go to another page.
  */
 const MIGRATIONS: readonly string[] = [
   `
@@ -35,6 +35,7 @@ CREATE TABLE "{schema}"."{table}" (
   tenant text NOT NULL,
   operation text NOT NULL,
   key text NOT NULL,
+  watched boolean NOT NULL DEFAULT false,
   error_code text,
   recovery_point text,
   result bytea,
@@ -47,6 +48,34 @@ CREATE INDEX "{table}_expiry" ON "{schema}"."{table}" (expires_at)
   WHERE state IN ('completed', 'failed_retryable');
 CREATE INDEX "{table}_listed" ON "{schema}"."{table}" (state, last_run_at)
   WHERE state NOT IN ('in_progress', 'completed');
+CREATE INDEX "{table}_pending" ON "{schema}"."{table}" (expires_at)
+  WHERE state = 'pending';
+CREATE INDEX "{table}_reconcile" ON "{schema}"."{table}" (reconcile_at)
+  WHERE state = 'unknown';
+CREATE TABLE "{schema}"."{table}_history" (
+  identity bytea NOT NULL,
+  record_id uuid NOT NULL,
+  attempt int NOT NULL,
+  lapses int NOT NULL,
+  lease_until timestamptz NOT NULL,
+  created_at timestamptz NOT NULL,
+  last_run_at timestamptz NOT NULL,
+  completed_at timestamptz,
+  expires_at timestamptz NOT NULL,
+  reconcile_at timestamptz,
+  on_lapse text NOT NULL,
+  after_expiry text NOT NULL,
+  proof text,
+  fingerprint text NOT NULL,
+  tenant text NOT NULL,
+  operation text NOT NULL,
+  key text NOT NULL,
+  error_code text,
+  recovery_point text,
+  result bytea,
+  CONSTRAINT "{table}_history_pkey" PRIMARY KEY (record_id)
+);
+CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, created_at);
 ${FUNCTIONS.join('\n')}
 `,
 ]

@@ -46,6 +46,14 @@ export interface PostgresStoreOptions extends TableOptions {
    */
   transactionMs?: number
 
+  /**
+   * Keeps expired records in a history table, for audit, instead of removing them. It only grows:
+   * removing what is too old is up to you.
+   *
+   * @default false
+   */
+  history?: boolean
+
   /** For tests. By default the database's own clock decides, the one that all nodes share. */
   clock?: Clock
 }
@@ -55,15 +63,24 @@ export interface ResolvedPostgresStoreOptions {
   readonly name: TableName
   readonly prepare: boolean
   readonly transactionMs: number
+  readonly history: boolean
   readonly clock: Clock | undefined
 }
 
-const KNOWN = ['pool', 'schema', 'table', 'prepare', 'transactionMs', 'clock'] as const
+const KNOWN = [
+  'pool',
+  'schema',
+  'table',
+  'prepare',
+  'transactionMs',
+  'history',
+  'clock',
+] as const satisfies readonly (keyof PostgresStoreOptions)[]
 
 const TRANSACTION_MS = 30_000
 const TRANSACTION_MS_MAX = 15 * 60 * 1000
 
-/** PostgreSQL cuts names at 63 bytes; the longest suffix of ours has ten. */
+/** PostgreSQL cuts names at 63 bytes; the longest suffix of ours has 13. */
 const NAME_PATTERN = /^[a-z_][a-z0-9_]{0,47}$/i
 
 /** Fills defaults and checks every rule once. The caller's object is not touched. */
@@ -71,7 +88,7 @@ export function resolvePostgresStoreOptions(
   options: PostgresStoreOptions,
 ): ResolvedPostgresStoreOptions {
   rejectUnknownOptions('postgresStore', options, KNOWN)
-  const { pool, schema, table, prepare, transactionMs, clock } = options
+  const { pool, schema, table, prepare, transactionMs, history, clock } = options
   return Object.freeze({
     pool,
     name: resolveTableName('postgresStore', {
@@ -84,6 +101,7 @@ export function resolvePostgresStoreOptions(
       min: 1,
       max: TRANSACTION_MS_MAX,
     }),
+    history: flag('postgresStore: history', history, false),
     clock,
   })
 }

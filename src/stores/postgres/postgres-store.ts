@@ -6,9 +6,11 @@ import { Slots } from '../../core/slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  HistoryQuery,
   Lease,
   ListQuery,
   ReapReport,
+  ReapRequest,
   RecordRef,
   RecordView,
   Renewal,
@@ -19,7 +21,16 @@ import type {
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
-import { Calls, claimValues, isUuid, renewValues, resolveValues, settleValues } from './calls.ts'
+import {
+  Calls,
+  claimValues,
+  historyValues,
+  isUuid,
+  reapValues,
+  renewValues,
+  resolveValues,
+  settleValues,
+} from './calls.ts'
 import type { Driver, Row, Value } from './client.ts'
 import { driverOf } from './driver.ts'
 import { storeFailed } from './failures.ts'
@@ -29,12 +40,22 @@ import {
   type PostgresStoreOptions,
   type ResolvedPostgresStoreOptions,
 } from './options.ts'
-import { AGAIN, inProgress, toClaimOutcome, toRecord, toSettleOutcome, toSwept } from './rows.ts'
+import {
+  AGAIN,
+  inProgress,
+  nothingToTake,
+  toClaimOutcome,
+  toRecord,
+  toSettleOutcome,
+  toSwept,
+} from './rows.ts'
 import {
   CLAIM,
+  CLOCK,
   FIND,
   FIND_BY_RECORD_ID,
   LIST,
+  LIST_HISTORY,
   REAP,
   RENEW,
   RESOLVE,
@@ -85,6 +106,8 @@ class TableStore implements PostgresStore {
   readonly #clock: Clock
   readonly #transactionMs: number
   readonly #slots: Slots | undefined
+  readonly #hasHistory: boolean
+  readonly history?: NonNullable<Store['history']>
 
   constructor(options: ResolvedPostgresStoreOptions, driver: Driver) {
     this.#driver = driver
@@ -94,6 +117,8 @@ class TableStore implements PostgresStore {
     this.#transactionMs = options.transactionMs
     const spare = driver.connectionsMax - (driver.connectionsMax < 4 ? 1 : RESERVED)
     this.#slots = spare > 0 ? new Slots(spare) : undefined
+    this.#hasHistory = options.history
+    if (options.history) this.history = (query) => this.#listHistory(query)
   }
 
   async migrate(): Promise<void> {
@@ -132,10 +157,18 @@ class TableStore implements PostgresStore {
     return (await this.#send('sweep', SWEEP, (nowMs) => [nowMs, limit])).map(toSwept)
   }
 
-  async reap({ limit }: { readonly limit: number }): Promise<ReapReport> {
-    const [row] = await this.#send('reap', REAP, (nowMs) => [nowMs, limit])
-    const [removed, expired] = row as readonly [number, number]
-    return { removed, expired }
+  async reap(request: ReapRequest): Promise<ReapReport> {
+    const [row] = await this.#send('reap', REAP, (nowMs) =>
+      reapValues(nowMs, this.#hasHistory, request),
+    )
+    const [removed, expired, abandoned] = row as readonly [number, number, number]
+    return { removed, expired, abandoned }
+  }
+
+  async now(): Promise<Date> {
+    if (this.#calls.nowMs !== null) return new Date(this.#calls.nowMs)
+    const [row] = await this.#send('now', CLOCK, () => [])
+    return new Date(row?.[0] as number)
   }
 
   async read(ref: RecordRef): Promise<RecordView | undefined> {
@@ -168,18 +201,24 @@ class TableStore implements PostgresStore {
     return this.#slots.use(() => transact(context, lease, work as TransactionWork<never>))
   }
 
+  async #listHistory(query: HistoryQuery): Promise<RecordView[]> {
+    const rows = await this.#send('read the history', LIST_HISTORY, () => historyValues(query))
+    return rows.map((row) => toView(toRecord(row)))
+  }
+
   async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
     const outcomes = new Map<string, ClaimOutcome>()
     let left = requests
     for (let tries = 1; ; tries++) {
       const asked = left
-      const rows = await this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, asked))
+      const rows = await this.#send('claim', CLAIM, (nowMs) =>
+        claimValues(nowMs, this.#hasHistory, asked),
+      )
       const byIdentity = firstOfEach(rows)
       left = asked.filter((request) => {
         const row = byIdentity.get(request.identity)
         const isLast = tries === LOCKED_TRIES
-        // No row: it was reaped between two statements.
-        const outcome = row === undefined ? AGAIN : toClaimOutcome(row, request)
+        const outcome = row === undefined ? withoutRow(request) : toClaimOutcome(row, request)
         if (outcome !== AGAIN) outcomes.set(request.identity, outcome)
         else if (isLast && row !== undefined) outcomes.set(request.identity, inProgress(row))
         return !outcomes.has(request.identity)
@@ -253,6 +292,11 @@ class TableStore implements PostgresStore {
   ): Promise<readonly Row[]> {
     return this.#calls.send(operation, sql, () => values(this.#calls.nowMs))
   }
+}
+
+/** There was none to take, or it was reaped between two statements. */
+function withoutRow(request: ClaimRequest): ClaimOutcome | typeof AGAIN {
+  return request.mode === 'take' ? nothingToTake(request) : AGAIN
 }
 
 function identityOf({ identity }: { readonly identity: string }): string {

@@ -1,5 +1,6 @@
 import type { RecordState, StoredRecord } from '../../core/record.ts'
 import type {
+  ClaimedFrom,
   ClaimOutcome,
   ClaimRequest,
   SettleOutcome,
@@ -13,7 +14,7 @@ export const AGAIN = 'again'
 
 type ClaimRow = readonly [
   identity: string,
-  how: 'new' | 'retry' | 'lapsed' | 'expired' | 'found' | 'found_expired',
+  how: ClaimedFrom | 'found' | 'found_expired' | 'found_overdue',
   recordId: string,
   state: RecordState,
   attempt: number,
@@ -32,17 +33,25 @@ export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | 
   switch (how) {
     case 'new':
     case 'retry':
-    case 'expired':
-      return claimed(row, request, how)
     case 'lapsed':
+    case 'expired':
+    case 'accepted':
+      if (state === 'pending') return pending(row)
       return state === 'unknown' ? unknownOutcome(row, true) : claimed(row, request, how)
     case 'found_expired':
-      return request.afterExpiry === 'refuse' ? { kind: 'expired', recordId } : AGAIN
+      if (request.afterExpiry === 'refuse') return { kind: 'expired', recordId }
+      return request.mode === 'take' ? nothingToTake(request) : AGAIN
     case 'found':
+    case 'found_overdue':
       if (state === 'in_progress' && own) return claimedBefore(row, request)
       if (fingerprint !== request.fingerprint) return { kind: 'mismatch', recordId, fingerprint }
-      return found(row)
+      return found(row, request)
   }
+}
+
+/** A key without a record. */
+export function nothingToTake({ recordId }: ClaimRequest): ClaimOutcome {
+  return { kind: 'expired', recordId }
 }
 
 /** What a claim gets while somebody else has the row locked: it is about to move. */
@@ -51,8 +60,8 @@ export function inProgress(row: Row): ClaimOutcome {
   return { kind: 'in_progress', recordId, leaseLeftMs, expiresAt: new Date(expiresAtMs) }
 }
 
-function found(row: Row): ClaimOutcome | typeof AGAIN {
-  const [, , recordId, state, , own, , , result, leaseLeftMs, , expiresAtMs] = row as ClaimRow
+function found(row: Row, { mode }: ClaimRequest): ClaimOutcome | typeof AGAIN {
+  const [, how, recordId, state, , own, , , result, leaseLeftMs, , expiresAtMs] = row as ClaimRow
   switch (state) {
     case 'completed':
       return {
@@ -71,17 +80,20 @@ function found(row: Row): ClaimOutcome | typeof AGAIN {
     case 'unknown':
       return unknownOutcome(row, false)
     case 'pending':
-      return { kind: 'pending', recordId }
+      if (mode !== 'take') return pending(row)
+      return how === 'found_overdue' ? { kind: 'expired', recordId } : AGAIN
     case 'expired':
       return { kind: 'expired', recordId }
   }
 }
 
-function claimed(
-  row: Row,
-  { identity, token }: ClaimRequest,
-  from: 'new' | 'retry' | 'lapsed' | 'expired',
-): ClaimOutcome {
+function pending(row: Row): ClaimOutcome {
+  const [, , recordId, , , own, , , , , , expiresAtMs] = row as ClaimRow
+  return { kind: 'pending', recordId, accepted: own, expiresAt: new Date(expiresAtMs) }
+}
+
+function claimed(row: Row, request: ClaimRequest, from: ClaimedFrom): ClaimOutcome {
+  const { identity, token } = request
   const [, , recordId, , attempt, , , recoveryPoint, , , , expiresAtMs] = row as ClaimRow
   return {
     kind: 'claimed',

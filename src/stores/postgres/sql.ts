@@ -1,4 +1,5 @@
-import { VIEW_COLUMNS } from './functions.ts'
+import { epochMs, VIEW_COLUMNS } from './function-parts.ts'
+import { preparedName } from './prepared-name.ts'
 
 /** A table by its checked names. */
 export interface TableName {
@@ -8,12 +9,21 @@ export interface TableName {
 
 /** `{schema}` and `{table}` are checked names; in SQL they stand between double quotes. */
 export function forTable({ schema, table }: TableName, sql: string): string {
-  return sql.replaceAll('{schema}', schema).replaceAll('{table}', table)
+  return sql
+    .replaceAll('{channel}', channelOf({ schema, table }))
+    .replaceAll('{schema}', schema)
+    .replaceAll('{table}', table)
+}
+
+/** Where those who wait hear of a table's records. A hash: both names together may be too long. */
+export function channelOf({ schema, table }: TableName): string {
+  return preparedName(`${schema}.${table}`)
 }
 
 /**
  * One call of a function of `functions.ts`, its columns listed one by one: a connection that has
- * prepared `select *` fails for ever once a migration adds a column.
+ * prepared `select *` fails for ever once a migration adds a column. By way of `text` where a
+ * driver has ideas of its own about a type.
  */
 const call = (name: string, types: readonly string[], columns: readonly string[]): string => {
   const values = types.map((type, index) => `$${index + 1}::${type}`).join(', ')
@@ -25,6 +35,8 @@ export const CLAIM = call(
   'claim',
   [
     'float8',
+    'text::bool',
+    'text[]',
     'bytea[]',
     'uuid[]',
     'text[]',
@@ -114,9 +126,19 @@ export const SWEEP = call(
   ['identity', 'record_id', 'tenant', 'operation', 'attempt', 'state'],
 )
 
-export const REAP = call('reap', ['float8', 'int'], ['removed', 'expired'])
+export const REAP = call(
+  'reap',
+  ['float8', 'int', 'text::bool', 'text::bytea', 'float8'],
+  ['removed', 'expired', 'abandoned'],
+)
 
 export const LIST = call('list', ['text', 'int'], VIEW)
+
+export const LIST_HISTORY = call('history', ['text::bytea', 'uuid', 'int'], [...VIEW, 'result'])
+
+export const WATCH = call('watch', ['bytea[]'], ['identity', 'how'])
+
+export const CLOCK = `SELECT ${epochMs('clock_timestamp()')}`
 
 /** Waits for nobody, and nobody waits for it. */
 export const FIND = `

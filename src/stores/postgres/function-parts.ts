@@ -1,0 +1,87 @@
+/** What the functions of this folder are made of. `functions.ts` says what holds for all of them. */
+
+export const SETTINGS = `
+  SET search_path = pg_catalog, pg_temp
+  SET enable_seqscan = off
+  SET enable_bitmapscan = off
+  SET enable_hashjoin = off
+  SET enable_mergejoin = off
+  SET plan_cache_mode = force_generic_plan
+  SET jit = off
+  SET lock_timeout = '4s'`
+
+/** What raises when the connection's default isolation is not READ COMMITTED. */
+export const WRONG_ISOLATION = 'OK001'
+
+/** Fails before anything is written, so that the call can be repeated in a fitting transaction. */
+export const CHECK_ISOLATION = `
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+      RAISE EXCEPTION 'oncekey needs READ COMMITTED' USING ERRCODE = '${WRONG_ISOLATION}';
+    END IF;`
+
+/** The database's clock, in whole milliseconds as everywhere else; a test may bring its own. */
+export const NOW = `coalesce(to_timestamp(p_now_ms / 1000),
+      date_trunc('milliseconds', clock_timestamp()))`
+
+export const RECORD = '"{schema}"."{table}"'
+
+export const HISTORY = '"{schema}"."{table}_history"'
+
+export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
+
+export const epochMs = (expression: string) =>
+  `round(extract(epoch FROM ${expression}) * 1000)::float8`
+
+/** Past its retention: as if it had never been. */
+export const IS_EXPIRED = `CASE r.state
+          WHEN 'expired' THEN true
+          WHEN 'completed' THEN r.expires_at <= v_now
+          WHEN 'failed_retryable' THEN r.expires_at <= v_now
+          ELSE false END`
+
+/**
+ * True; and where `watched` holds, tells those who wait that the record has moved on, once the
+ * transaction commits. Only then: a NOTIFY with every result would cost a tenth of the speed.
+ */
+export const wake = (watched: string) => `CASE WHEN ${watched}
+        THEN pg_notify('{channel}', encode(r.identity, 'hex')) IS NOT NULL ELSE true END`
+
+const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, created_at, last_run_at,
+        completed_at, expires_at, reconcile_at, on_lapse, after_expiry, proof, fingerprint, tenant,
+        operation, key, error_code, recovery_point, result`
+
+/**
+ * Keeps the records of the array `identities`, which the caller has locked and is about to end.
+ * A statement of its own, so that a role needs no right to the history where there is none. A
+ * reminder that a key was used (`expired`) went in when it became one. No id goes in twice, and
+ * where a caller has used one twice, that must not keep its key from being claimed.
+ */
+export const keepHistory = (identities: string) => `
+      IF p_history THEN
+        INSERT INTO ${HISTORY} (${HISTORY_COLUMNS})
+        SELECT ${HISTORY_COLUMNS} FROM ${RECORD} r
+        WHERE r.identity = ANY (${identities}) AND r.state <> 'expired'
+        ON CONFLICT (record_id) DO NOTHING;
+      END IF;`
+
+const viewColumns = ({ state, token }: { state: string; token: string }) => `
+  encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.key, r.fingerprint,
+  ${state}, r.attempt, r.lapses, ${token}, r.on_lapse, r.after_expiry, r.proof,
+  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')},
+  ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
+  ${epochMs('r.expires_at')}`
+
+/** A record as columns: what `rows.ts` reads. Without its result, which may be large. */
+export const VIEW_COLUMNS = viewColumns({ state: 'r.state', token: 'r.token' })
+
+/** The same of a record in the history. */
+export const HISTORY_VIEW_COLUMNS = viewColumns({ state: `'expired'::text`, token: `''::text` })
+
+/** The same, as what a function returns. */
+export const VIEW_TYPES = `out_identity text, out_record_id text, out_tenant text,
+  out_operation text, out_key text,
+  out_fingerprint text, out_state text, out_attempt int, out_lapses int, out_token text,
+  out_on_lapse text, out_after_expiry text, out_proof text, out_recovery_point text,
+  out_error_code text, out_lease_until_ms float8, out_reconcile_at_ms float8,
+  out_created_at_ms float8, out_last_run_at_ms float8, out_completed_at_ms float8,
+  out_expires_at_ms float8`

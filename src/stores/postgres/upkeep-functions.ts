@@ -1,0 +1,159 @@
+/** What moves records on that nobody asks for, and what looks at them. */
+import {
+  CHECK_ISOLATION,
+  HISTORY,
+  HISTORY_VIEW_COLUMNS,
+  keepHistory,
+  ms,
+  NOW,
+  RECORD,
+  SETTINGS,
+  VIEW_COLUMNS,
+  VIEW_TYPES,
+  wake,
+} from './function-parts.ts'
+
+/** Moves lapsed records on, by the policy that their own claim left in them. */
+const SWEEP = `
+CREATE FUNCTION "{schema}"."{table}_sweep" (p_now_ms float8, p_limit int)
+RETURNS TABLE (
+  out_identity text, out_record_id text, out_tenant text, out_operation text, out_attempt int,
+  out_state text, out_done bool
+) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+  BEGIN ${CHECK_ISOLATION}
+    RETURN QUERY
+      WITH l AS MATERIALIZED (
+        SELECT r.identity AS id, r.watched, r.on_lapse = 'unknown' AS doubt
+        FROM ${RECORD} r
+        WHERE r.state = 'in_progress' AND r.lease_until <= v_now
+        ORDER BY r.lease_until LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED)
+      UPDATE ${RECORD} r SET
+        state = CASE WHEN l.doubt THEN 'unknown' ELSE 'failed_retryable' END,
+        lapses = r.lapses + (NOT l.doubt)::int,
+        proof = CASE WHEN l.doubt THEN NULL ELSE 'proven' END,
+        error_code = 'lease_lapsed',
+        watched = false,
+        reconcile_at = CASE WHEN l.doubt THEN v_now END,
+        expires_at = CASE WHEN l.doubt THEN r.expires_at
+          ELSE greatest(r.expires_at, v_now + (r.expires_at - r.last_run_at)) END
+      FROM l WHERE r.identity = l.id
+      RETURNING encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.attempt,
+        r.state, ${wake('l.watched')};
+  END $body$;`
+
+/**
+ * 1. Completes what was accepted and never taken, with the result that the caller brings. First,
+ *    because somebody waits for it, and because the rest of the limit is rarely used up by it.
+ * 2. Removes expired records, or keeps a reminder of them. FOR UPDATE: what a row of an open
+ *    transaction refers to is left for the next time.
+ */
+const REAP = `
+CREATE FUNCTION "{schema}"."{table}_reap" (
+  p_now_ms float8, p_limit int, p_history bool, p_result bytea, p_retention_ms float8
+) RETURNS TABLE (out_removed int, out_expired int, out_abandoned int)
+LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_gone bytea[];
+    v_kept bytea[];
+  BEGIN ${CHECK_ISOLATION}
+    out_abandoned := 0;
+    IF p_retention_ms IS NOT NULL THEN
+      WITH l AS MATERIALIZED (
+        SELECT r.identity AS id, r.watched
+        FROM ${RECORD} r
+        WHERE r.state = 'pending' AND r.expires_at <= v_now
+        ORDER BY r.expires_at LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED),
+      u AS (
+        UPDATE ${RECORD} r SET
+          state = 'completed', result = p_result, token = '', proof = NULL, error_code = NULL,
+          reconcile_at = NULL, watched = false, completed_at = v_now,
+          expires_at = greatest(r.expires_at, v_now + ${ms('p_retention_ms')})
+        FROM l WHERE r.identity = l.id RETURNING ${wake('l.watched')} AS done)
+      SELECT count(u.done)::int INTO out_abandoned FROM u;
+    END IF;
+
+    WITH l AS MATERIALIZED (
+      SELECT r.identity AS id, r.after_expiry = 'refuse' AS kept
+      FROM ${RECORD} r
+      WHERE r.state IN ('completed', 'failed_retryable') AND r.expires_at <= v_now
+      ORDER BY r.expires_at LIMIT p_limit - out_abandoned FOR UPDATE OF r SKIP LOCKED)
+    SELECT coalesce(array_agg(l.id) FILTER (WHERE NOT l.kept), '{}'),
+        coalesce(array_agg(l.id) FILTER (WHERE l.kept), '{}')
+      INTO v_gone, v_kept FROM l; ${keepHistory('v_gone || v_kept')}
+    DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
+    UPDATE ${RECORD} r SET state = 'expired', result = NULL, token = ''
+      WHERE r.identity = ANY (v_kept);
+    out_removed := cardinality(v_gone);
+    out_expired := cardinality(v_kept);
+    RETURN NEXT;
+  END $body$;`
+
+/** Each state from the index that its moves need anyway; the literal makes it usable. */
+const LIST = `
+CREATE FUNCTION "{schema}"."{table}_list" (p_state text, p_limit int)
+RETURNS TABLE (
+  ${VIEW_TYPES}
+) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
+  BEGIN
+    CASE p_state
+      WHEN 'in_progress' THEN
+        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+          WHERE r.state = 'in_progress' ORDER BY r.last_run_at LIMIT p_limit;
+      WHEN 'completed' THEN
+        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+          WHERE r.state = 'completed' AND r.state IN ('completed', 'failed_retryable')
+          ORDER BY r.expires_at LIMIT p_limit;
+      ELSE
+        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+          WHERE r.state = p_state AND r.state NOT IN ('in_progress', 'completed')
+          ORDER BY r.last_run_at LIMIT p_limit;
+    END CASE;
+  END $body$;`
+
+/** Of one key or one record. Newest first: the records of a key come one after the other. */
+const LIST_HISTORY = `
+CREATE FUNCTION "{schema}"."{table}_history" (
+  p_identity bytea, p_record_id uuid, p_limit int
+) RETURNS TABLE (
+  ${VIEW_TYPES}, out_result bytea
+) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
+  BEGIN
+    IF p_identity IS NULL THEN
+      RETURN QUERY SELECT ${HISTORY_VIEW_COLUMNS}, r.result FROM ${HISTORY} r
+        WHERE r.record_id = p_record_id LIMIT p_limit;
+    ELSE
+      RETURN QUERY SELECT ${HISTORY_VIEW_COLUMNS}, r.result FROM ${HISTORY} r
+        WHERE r.identity = p_identity ORDER BY r.created_at DESC LIMIT p_limit;
+    END IF;
+  END $body$;`
+
+/**
+ * Marks records so that whoever ends them says so. What is answered \`watched\` was marked while it
+ * was held: its end comes after the mark, and sees it. What is \`locked\` may be ending now, by
+ * somebody who has not seen a mark, and must be asked about again. What is not answered is over.
+ */
+const WATCH = `
+CREATE FUNCTION "{schema}"."{table}_watch" (p_identity bytea[])
+RETURNS TABLE (out_identity text, out_how text)
+LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  BEGIN ${CHECK_ISOLATION}
+    WITH l AS MATERIALIZED (
+      SELECT r.identity AS id
+      FROM unnest(p_identity) AS q (identity)
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE NOT r.watched
+        AND CASE r.state WHEN 'in_progress' THEN true WHEN 'pending' THEN true ELSE false END
+      ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
+    UPDATE ${RECORD} r SET watched = true FROM l WHERE r.identity = l.id;
+
+    RETURN QUERY
+      SELECT encode(r.identity, 'hex'), CASE WHEN r.watched THEN 'watched' ELSE 'locked' END
+      FROM unnest(p_identity) AS q (identity)
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE CASE r.state WHEN 'in_progress' THEN true WHEN 'pending' THEN true ELSE false END;
+  END $body$;`
+
+export const UPKEEP_FUNCTIONS: readonly string[] = [SWEEP, REAP, LIST, LIST_HISTORY, WATCH]
