@@ -124,7 +124,7 @@ function claimLapsed(
   return claimAgain(record, request, { nowMs, lapses: record.lapses + 1, from: 'lapsed' })
 }
 
-/** Only a worker takes what was accepted, and only before its expiry: after that, `reap` ends it. */
+/** Only a worker takes what was accepted, and only before its expiry: then `reap` ends it. */
 function claimPending(
   record: StoredRecord,
   request: ClaimRequest,
