@@ -77,23 +77,23 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
   const layout = from.byte()
   if (layout !== LAYOUT) throw new Error(`a record of layout ${layout}`)
   const state = STATE_CODES[from.byte()]!
-  const onLapse = LAPSE_CODES[from.byte()]!
-  const afterExpiry = EXPIRY_CODES[from.byte()]!
   const proof = PROOF_CODES[from.byte()]
   const hasResult = from.byte() === 1
+  const reconcileAtMs = timeOf(from.number())
+  const completedAtMs = timeOf(from.number())
+  const expiresAtMs = from.number()
+  const onLapse = LAPSE_CODES[from.byte()]!
+  const afterExpiry = EXPIRY_CODES[from.byte()]!
   const attempt = from.count()
   const lapses = from.count()
   const leaseUntilMs = from.number()
-  const reconcileAtMs = timeOf(from.number())
   const createdAtMs = from.number()
   const lastRunAtMs = from.number()
-  const completedAtMs = timeOf(from.number())
-  const expiresAtMs = from.number()
+  from.length()
+  const recordId = from.text()
   const token = from.text()
   const errorCode = from.text() || undefined
   const recoveryPoint = from.text() || undefined
-  from.length()
-  const recordId = from.text()
   const fingerprint = from.text()
   const scope = { tenant: from.text(), operation: from.text(), key: from.text() }
   return {

@@ -8,7 +8,7 @@ import { ValueFault } from './packer.ts'
 export function storeFailed(
   operation: string,
   cause: unknown,
-  failure: StoreFailure = cause instanceof ValueFault ? 'rejected' : 'unavailable',
+  failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
 ): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
   return new StoreFailedError({ store: 'redis', operation, failure, cause: withoutArgs(cause) })
@@ -36,6 +36,11 @@ export function isCrossSlot(error: unknown): boolean {
 /** The user of the connection may not ask this, or the server does not know the question. */
 export function isNotAllowed(error: unknown): boolean {
   return startsWith(error, 'NOPERM') || startsWith(error, 'ERR')
+}
+
+/** A value that cannot be kept, or a record that a newer version has written. */
+function isRowFault(error: unknown): boolean {
+  return error instanceof ValueFault || startsWith(error, 'LAYOUT')
 }
 
 function startsWith(error: unknown, code: string): boolean {

@@ -10,8 +10,14 @@ import { FIND, PEEK, RANGE } from './upkeep-scripts.ts'
 /** The index names a record of which nothing is known any more. */
 const NOBODY = '0'.repeat(32)
 
-/** States that are listed by another time than the one they move at. */
-const LISTED_APART: readonly RecordState[] = ['pending', 'in_progress', 'failed_retryable']
+/** States that are listed by another time than the one they move at, and have it in the index. */
+const LISTED_APART: readonly RecordState[] = ['pending', 'failed_retryable']
+
+/**
+ * What is held is listed by last run, too, but is indexed by the end of its lease alone: a second
+ * entry would cost every claim and every settlement a write. So up to this many are looked at.
+ */
+const HELD_MAX = 10_000
 
 /** Asked of every bucket at first, beside its fair share: most often nothing more is needed. */
 const SHARE_MIN = 8
@@ -51,14 +57,19 @@ export class RecordIndex {
   async list(state: RecordState, limit: number): Promise<StoredRecord[]> {
     const code = STATE_CODES.indexOf(state)
     const classes = [LISTED_APART.includes(state) ? LISTED_CLASS + code : code]
-    const listed = await this.#first(classes, { untilMs: SCORE_SPAN - 1, limit })
+    const isHeld = state === 'in_progress'
+    const listed = await this.#first(classes, {
+      untilMs: SCORE_SPAN - 1,
+      limit: isHeld ? Math.max(limit, HELD_MAX) : limit,
+    })
     const records: StoredRecord[] = []
     // Some at a time: a script that reads thousands would hold up everybody else.
     for (let at = 0; at < listed.length; at += ROWS_MAX) {
       const some = listed.slice(at, at + ROWS_MAX)
       records.push(...(await this.#calls.knowingSlots(() => this.#peek(some))))
     }
-    return records.filter((record) => record.state === state)
+    if (isHeld) records.sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
+    return records.filter((record) => record.state === state).slice(0, limit)
   }
 
   /** What one bucket has is merged with what the others have, and cut where it is enough. */

@@ -25,9 +25,11 @@ export const CLAIM_PACKING: Packing<ClaimRequest> = {
     packer.number(request.leaseMs)
     packer.number(request.retentionMs)
     packer.number(request.maxAttempts)
-    packer.text(request.token)
     packer.nested(() => {
       packer.text(request.recordId)
+      packer.text(request.token)
+      packer.text(NO_ERROR_CODE)
+      packer.text(NO_RECOVERY_POINT)
       packer.text(request.fingerprint)
       packer.text(request.tenant)
       packer.text(request.operation)
@@ -108,4 +110,6 @@ function checkRecordId(recordId: string): void {
   throw new ValueFault('a record id must be a UUID')
 }
 
+const NO_ERROR_CODE = ''
+const NO_RECOVERY_POINT = ''
 const NO_BYTES = new Uint8Array(0)

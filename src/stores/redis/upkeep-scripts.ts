@@ -1,5 +1,5 @@
 /** The scripts of verdicts, maintenance and reading. The rules of `scripts.ts` hold here, too. */
-import { PRELUDE, SCORE_SPAN } from './scripts.ts'
+import { HEAD_BYTES, PRELUDE, SCORE_SPAN } from './scripts.ts'
 
 /** What became of a candidate for `REAP`. */
 export const REAP_CODES = [undefined, 'removed', 'expired', 'abandoned'] as const
@@ -12,19 +12,18 @@ export const REAP_CODES = [undefined, 'removed', 'expired', 'abandoned'] as cons
 export const RESOLVE = `${PRELUDE}
 local packed, at = ARGV[3], 1
 
-local function resolve(key, due, id, completed, attempt, retentionMs, result)
-  local r = parse(redis.call('GET', key))
+local function resolve(n, due, id, completed, attempt, retentionMs, result)
+  local r = read(n)
   if not r or (id ~= '' and r.id ~= id) then return '0' end
-  if r.state ~= UNKNOWN then return '1' .. struct.pack('<B', r.state) end
-  if attempt >= 0 and attempt ~= r.attempt then return '2' .. struct.pack('<I4', r.attempt) end
+  if r[STATE] ~= UNKNOWN then return '1' .. struct.pack('<B', r[STATE]) end
+  if attempt >= 0 and attempt ~= r[ATTEMPT] then return '2' .. struct.pack('<I4', r[ATTEMPT]) end
   if completed == 1 then
-    complete(r, retentionMs)
-    r.token = ''
-    return '3' .. write(key, due, r, result)
+    complete(r, '', retentionMs)
+    return '3' .. write(n, due, r, UNKNOWN, result)
   end
-  r.state, r.proof, r.reconcileAt = FREE, 1, -1
-  r.expiresAt = math.max(r.expiresAt, now + retentionMs)
-  return '3' .. write(key, due, r)
+  r[STATE], r[PROOF], r[RECONCILE_AT] = FREE, 1, -1
+  r[EXPIRES_AT] = math.max(r[EXPIRES_AT], now + retentionMs)
+  return '3' .. write(n, due, r, UNKNOWN)
 end
 
 local answers = {}
@@ -32,9 +31,9 @@ for n = 1, count do
   local bucket, completed, attempt, retentionMs, id, result
   bucket, completed, attempt, retentionMs, id, result, at =
     struct.unpack('<BBddHc0I4c0', packed, at)
-  answers[n] = resolve(KEYS[buckets + n], KEYS[2 * bucket - 1], id, completed, attempt,
-    retentionMs, result)
+  answers[n] = resolve(n, KEYS[2 * bucket - 1], id, completed, attempt, retentionMs, result)
 end
+flush()
 return answers
 `
 
@@ -48,9 +47,9 @@ local packed, at = ARGV[3], 1
 local function nextCandidate(n)
   local bucket, id
   bucket, id, at = struct.unpack('<BHc0', packed, at)
-  local key, due, ids = KEYS[buckets + n], KEYS[2 * bucket - 1], KEYS[2 * bucket]
-  local r = parse(redis.call('GET', key))
-  if r and r.id == id then return key, due, ids, r end
+  local due, ids = KEYS[2 * bucket - 1], KEYS[2 * bucket]
+  local r = read(n)
+  if r and r.id == id then return due, ids, r end
   forget(due, ids, id)
 end
 `
@@ -59,15 +58,16 @@ end
 export const SWEEP = `${PRELUDE}${CANDIDATE}
 local answers = {}
 for n = 1, count do
-  local key, due, ids, r = nextCandidate(n)
+  local due, ids, r = nextCandidate(n)
   answers[n] = ''
-  if r and r.state == HELD and r.leaseUntil <= now then
+  if r and r[STATE] == HELD and r[LEASE_UNTIL] <= now then
     lapse(r)
-    answers[n] = write(key, due, r)
+    answers[n] = write(n, due, r)
   elseif r then
     index(due, r)
   end
 end
+flush()
 return answers
 `
 
@@ -76,30 +76,32 @@ return answers
  * are to be completed, with the result in ARGV[6], kept for ARGV[7]. An answer is a code.
  */
 export const REAP = `${PRELUDE}${CANDIDATE}
-local function reap(key, due, ids, r)
-  if r.state == PENDING and r.expiresAt <= now and ARGV[5] == '1' then
-    complete(r, tonumber(ARGV[7]))
-    r.token = ''
-    write(key, due, r, ARGV[6])
+local function reap(n, due, ids, r)
+  local before = r[STATE]
+  if before == PENDING and r[EXPIRES_AT] <= now and ARGV[5] == '1' then
+    complete(r, '', tonumber(ARGV[7]))
+    write(n, due, r, before, ARGV[6])
     return '3'
-  elseif r.state == EXPIRED or not isExpired(r) then
+  elseif before == EXPIRED or not isExpired(r) then
     index(due, r)
     return '0'
-  elseif r.afterExpiry == 1 then
-    redis.call('DEL', key)
+  elseif r[AFTER_EXPIRY] == 1 then
+    redis.call('DEL', KEYS[buckets + n])
     forget(due, ids, r.id)
     return '1'
   end
-  r.state, r.token = EXPIRED, ''
-  write(key, due, r)
+  setTexts(r, '', r.errorCode)
+  r[STATE] = EXPIRED
+  write(n, due, r, before)
   return '2'
 end
 
 local answers = {}
 for n = 1, count do
-  local key, due, ids, r = nextCandidate(n)
-  answers[n] = r and reap(key, due, ids, r) or '0'
+  local due, ids, r = nextCandidate(n)
+  answers[n] = r and reap(n, due, ids, r) or '0'
 end
+flush()
 return answers
 `
 
@@ -139,16 +141,15 @@ export const READ = `return redis.call('GET', KEYS[1]) or ''`
  * very long names a second look.
  */
 export const PEEK = `
-local LAYOUT = '<BBBBBBI4I4ddddddHc0Hc0Hc0Hc0'
 local answers = {}
 for n = 1, #KEYS do
-  local data = redis.call('GETRANGE', KEYS[n], 0, 2047)
-  local whole, at = pcall(function() return (select(-1, struct.unpack(LAYOUT, data))) end)
-  if not whole and data ~= '' then
-    data = redis.call('GETRANGE', KEYS[n], 0, 300000)
-    at = select(-1, struct.unpack(LAYOUT, data))
+  local data = redis.call('GETRANGE', KEYS[n], 0, 1023)
+  if data ~= '' then
+    local length = ${HEAD_BYTES} + struct.unpack('<H', data, ${HEAD_BYTES - 1})
+    if length > 1024 then data = redis.call('GETRANGE', KEYS[n], 0, length - 1) end
+    data = string.sub(data, 1, length)
   end
-  answers[n] = data == '' and '' or string.sub(data, 1, at - 1)
+  answers[n] = data
 end
 return answers
 `
