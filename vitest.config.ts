@@ -7,6 +7,7 @@ const SLOW = [
   'test/package/**/*.test.ts',
   'test/simulation/**/*.test.ts',
   'test/stores/postgres*.test.ts',
+  'test/stores/redis*.test.ts',
 ]
 
 export default defineConfig({

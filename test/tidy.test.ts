@@ -33,6 +33,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express'],
   'stores/postgres': ['node:crypto'],
+  'stores/redis': ['node:crypto'],
   'stores/sqlite': ['node:fs', 'node:module', 'node:path', 'node:sqlite'],
   testing: ['node:assert', 'node:assert/strict', 'node:crypto'],
 }

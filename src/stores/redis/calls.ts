@@ -1,0 +1,168 @@
+import { createHash } from 'node:crypto'
+import type { Bucket, Buckets } from './buckets.ts'
+import type { Argument, Driver } from './client.ts'
+import { isCrossSlot, isScriptMissing, storeFailed } from './failures.ts'
+import { Packer } from './packer.ts'
+import type { Replication } from './replication.ts'
+import { checkIdentity, type Packing } from './requests.ts'
+
+/** Requests in one script at the most: it is how long the server does nothing else. */
+export const ROWS_MAX = 128
+
+export interface Batch<Request> {
+  /** For messages. */
+  readonly operation: string
+  readonly script: string
+  readonly requests: readonly Request[]
+  readonly identityOf: (request: Request) => string
+  readonly packing: Packing<Request>
+  /** The time of a test's clock, or empty for the server's own. */
+  readonly now: string
+  /** What follows the fixed arguments. */
+  readonly more?: readonly Argument[]
+  /** Not acknowledged before the replicas have it, where the store waits for them. */
+  readonly awaitReplicas?: boolean
+}
+
+/** Sends scripts: one for a whole batch, or, on a cluster, one for each bucket at a time. */
+export class Calls {
+  readonly #driver: Driver
+  readonly #buckets: Buckets
+  readonly #replication: Replication | undefined
+  readonly #hashes = new Map<string, string>()
+  #isCluster: boolean
+
+  constructor(driver: Driver, buckets: Buckets, replication: Replication | undefined) {
+    this.#driver = driver
+    this.#buckets = buckets
+    this.#replication = replication
+    this.#isCluster = driver.isCluster
+  }
+
+  get isCluster(): boolean {
+    return this.#isCluster
+  }
+
+  /** One answer for each request, in their order. */
+  async run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
+    if (batch.requests.length === 0) return []
+    return this.knowingSlots(() => this.#run(batch))
+  }
+
+  /**
+   * Runs `call` again if the client turns out to be a client of single servers in front of a
+   * server of a cluster: nothing ran, and now we know.
+   */
+  async knowingSlots<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+    try {
+      return await call()
+    } catch (error) {
+      if (this.#isCluster || !isCrossSlot(error)) throw error
+      this.#isCluster = true
+    }
+    return call()
+  }
+
+  /** A script that needs no batch. The keys must be of one bucket on a cluster. */
+  async ask(script: string, keys: readonly string[], args: readonly string[]): Promise<unknown> {
+    return this.#evaluate(script, { keys, args, send: this.#send })
+  }
+
+  async #run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
+    const answers = Array.from<Buffer>({ length: batch.requests.length })
+    const groups = this.#groupsOf(batch)
+    await Promise.all(
+      groups.map(async (group) => {
+        // One behind the other: a later request may be about the record of an earlier one.
+        for (let at = 0; at < group.length; at += ROWS_MAX) {
+          const rows = group.slice(at, at + ROWS_MAX)
+          const replies = await this.#runOnce(batch, rows)
+          for (const [n, row] of rows.entries()) answers[row] = replies[n]!
+        }
+      }),
+    )
+    return answers
+  }
+
+  /** The numbers of the requests that may share a script. */
+  #groupsOf<Request>({ requests, identityOf, operation }: Batch<Request>): number[][] {
+    try {
+      for (const request of requests) checkIdentity(identityOf(request))
+    } catch (error) {
+      throw storeFailed(operation, error)
+    }
+    if (!this.#isCluster) return [[...requests.keys()]]
+    const groups = new Map<Bucket, number[]>()
+    for (const [row, request] of requests.entries()) {
+      const bucket = this.#buckets.of(identityOf(request))
+      const group = groups.get(bucket)
+      if (group === undefined) groups.set(bucket, [row])
+      else group.push(row)
+    }
+    return [...groups.values()]
+  }
+
+  async #runOnce<Request>(batch: Batch<Request>, rows: readonly number[]): Promise<Buffer[]> {
+    const { buckets, packed, recordKeys } = this.#pack(batch, rows)
+    const keys = buckets.flatMap(({ due, ids }) => [due, ids]).concat(recordKeys)
+    const replication = batch.awaitReplicas === true ? this.#replication : undefined
+    if (replication !== undefined) keys.push(buckets[0]!.mark)
+    const mark = replication === undefined ? '' : '1'
+    const args = [batch.now, `${buckets.length}`, packed, mark, ...(batch.more ?? [])]
+    const send = replication === undefined ? this.#send : replication.send.bind(replication)
+    const replies = await this.#evaluate(batch.script, { keys, args, send })
+    if (Array.isArray(replies) && replies.length === rows.length) return replies as Buffer[]
+    throw storeFailed(batch.operation, new Error(`${rows.length} requests, another answer`))
+  }
+
+  #pack<Request>(batch: Batch<Request>, rows: readonly number[]) {
+    const { requests, identityOf, packing, operation } = batch
+    const buckets: Bucket[] = []
+    const numbers = new Map<Bucket, number>()
+    try {
+      const bytes = rows.reduce((sum, row) => sum + packing.bytesOf(requests[row]!), 0)
+      const packer = new Packer(bytes)
+      const recordKeys = rows.map((row) => {
+        const request = requests[row]!
+        const identity = identityOf(request)
+        const bucket = this.#buckets.of(identity)
+        let number = numbers.get(bucket)
+        if (number === undefined) numbers.set(bucket, (number = buckets.push(bucket)))
+        packing.pack(packer, request, number)
+        return bucket.base + identity
+      })
+      return { buckets, recordKeys, packed: packer.finish() }
+    } catch (error) {
+      throw storeFailed(operation, error, 'rejected')
+    }
+  }
+
+  /** By its hash; whole where the server does not have it (any more). */
+  async #evaluate(
+    script: string,
+    {
+      keys,
+      args,
+      send,
+    }: {
+      readonly keys: readonly string[]
+      readonly args: readonly Argument[]
+      readonly send: (args: readonly Argument[], key: string) => Promise<unknown>
+    },
+  ): Promise<unknown> {
+    let hash = this.#hashes.get(script)
+    if (hash === undefined) {
+      hash = createHash('sha1').update(script).digest('hex')
+      this.#hashes.set(script, hash)
+    }
+    const rest = [`${keys.length}`, ...keys, ...args]
+    try {
+      return await send(['EVALSHA', hash, ...rest], keys[0]!)
+    } catch (error) {
+      if (!isScriptMissing(error)) throw error
+    }
+    return send(['EVAL', script, ...rest], keys[0]!)
+  }
+
+  readonly #send = (args: readonly Argument[], key: string) => this.#driver.send(args, key)
+}

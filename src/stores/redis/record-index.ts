@@ -1,0 +1,147 @@
+import type { RecordState, StoredRecord } from '../../core/record.ts'
+import type { RecordRef } from '../../core/store.ts'
+import { toRecord } from './answers.ts'
+import type { Bucket, Buckets } from './buckets.ts'
+import { ROWS_MAX, type Calls } from './calls.ts'
+import type { Candidate } from './requests.ts'
+import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts.ts'
+import { FIND, PEEK, RANGE } from './upkeep-scripts.ts'
+
+/** The index names a record of which nothing is known any more. */
+const NOBODY = '0'.repeat(32)
+
+/** States that are listed by another time than the one they move at, and have it in the index. */
+const LISTED_APART: readonly RecordState[] = ['pending', 'failed_retryable']
+
+/**
+ * What is held is listed by last run, too, but is indexed by the end of its lease alone: a second
+ * entry would cost every claim and every settlement a write. So up to this many are looked at.
+ */
+const HELD_MAX = 10_000
+
+/** Asked of every bucket at first, beside its fair share: most often nothing more is needed. */
+const SHARE_MIN = 8
+
+interface Range {
+  readonly untilMs: number
+  readonly limit: number
+}
+
+/** Finds records by other things than their identity: across all buckets, in bounded steps. */
+export class RecordIndex {
+  readonly #calls: Calls
+  readonly #buckets: Buckets
+
+  constructor(calls: Calls, buckets: Buckets) {
+    this.#calls = calls
+    this.#buckets = buckets
+  }
+
+  /** The identity of a record, by what is known of it. */
+  async find(ref: RecordRef): Promise<string | undefined> {
+    if (ref.identity !== undefined) return ref.identity
+    const keys = this.#buckets.all.map(({ ids }) => ids)
+    const answers = await this.#calls.knowingSlots(() => {
+      const groups = this.#calls.isCluster ? keys.map((key) => [key]) : [keys]
+      return Promise.all(groups.map((group) => this.#calls.ask(FIND, group, [ref.recordId])))
+    })
+    return answers.map(String).find((identity) => identity !== '')
+  }
+
+  /** The records whose next move is due, the longest overdue first. */
+  async earliest(states: readonly RecordState[], range: Range): Promise<Candidate[]> {
+    const classes = states.map((state) => STATE_CODES.indexOf(state))
+    return this.#first(classes, range)
+  }
+
+  async list(state: RecordState, limit: number): Promise<StoredRecord[]> {
+    const code = STATE_CODES.indexOf(state)
+    const classes = [LISTED_APART.includes(state) ? LISTED_CLASS + code : code]
+    const isHeld = state === 'in_progress'
+    const listed = await this.#first(classes, {
+      untilMs: SCORE_SPAN - 1,
+      limit: isHeld ? Math.max(limit, HELD_MAX) : limit,
+    })
+    const records: StoredRecord[] = []
+    // Some at a time: a script that reads thousands would hold up everybody else.
+    for (let at = 0; at < listed.length; at += ROWS_MAX) {
+      const some = listed.slice(at, at + ROWS_MAX)
+      records.push(...(await this.#calls.knowingSlots(() => this.#peek(some))))
+    }
+    if (isHeld) records.sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
+    return records.filter((record) => record.state === state).slice(0, limit)
+  }
+
+  /** What one bucket has is merged with what the others have, and cut where it is enough. */
+  async #first(classes: readonly number[], range: Range): Promise<Candidate[]> {
+    if (range.limit < 1) return []
+    const share = SHARE_MIN + Math.ceil((2 * range.limit) / this.#buckets.all.length)
+    const first = { ...range, limit: Math.min(range.limit, share) }
+    const sources = classes.flatMap((code) => this.#buckets.all.map((bucket) => ({ code, bucket })))
+    const parts = await Promise.all(
+      sources.map(async ({ code, bucket }) => ({
+        code,
+        bucket,
+        found: await this.#range(bucket, code, first),
+      })),
+    )
+    const cut = merge(
+      parts.map(({ found }) => found),
+      range.limit,
+    )
+    const lastMs = cut.length < range.limit ? Infinity : cut.at(-1)!.atMs
+    // A bucket that gave its whole share may have more that comes before the cut.
+    const whole = await Promise.all(
+      parts.map(async ({ code, bucket, found }) => {
+        const isFull = found.length === first.limit && first.limit < range.limit
+        return isFull && found.at(-1)!.atMs < lastMs ? this.#range(bucket, code, range) : found
+      }),
+    )
+    return merge(whole, range.limit)
+  }
+
+  async #range(bucket: Bucket, code: number, { untilMs, limit }: Range): Promise<Candidate[]> {
+    const keys = [bucket.due, bucket.ids]
+    const args = [`${code}`, `${untilMs}`, `${limit}`]
+    const answers = ((await this.#calls.ask(RANGE, keys, args)) as Buffer[]).map(String)
+    const candidates: Candidate[] = []
+    for (let n = 0; n < answers.length; n += 3) {
+      const [recordId, at, identity] = answers.slice(n, n + 3) as [string, string, string]
+      // Its bucket is all that matters of an identity that is not known.
+      const nobody = bucketPrefix(this.#buckets, bucket) + NOBODY.slice(2)
+      candidates.push({ recordId, atMs: Number(at), identity: identity || nobody })
+    }
+    return candidates
+  }
+
+  async #peek(candidates: readonly Candidate[]): Promise<StoredRecord[]> {
+    const groups = new Map<Bucket | undefined, Candidate[]>()
+    for (const candidate of candidates) {
+      const bucket = this.#calls.isCluster ? this.#buckets.of(candidate.identity) : undefined
+      groups.set(bucket, [...(groups.get(bucket) ?? []), candidate])
+    }
+    const found = new Map<Candidate, StoredRecord>()
+    await Promise.all(
+      [...groups.values()].map(async (group) => {
+        const keys = group.map(({ identity }) => this.#buckets.of(identity).base + identity)
+        const answers = (await this.#calls.ask(PEEK, keys, [])) as Buffer[]
+        for (const [n, candidate] of group.entries()) {
+          const data = answers[n]!
+          if (data.length > 0) found.set(candidate, toRecord(data, candidate.identity))
+        }
+      }),
+    )
+    return candidates.flatMap((candidate) => found.get(candidate) ?? [])
+  }
+}
+
+function bucketPrefix(buckets: Buckets, bucket: Bucket): string {
+  return buckets.all.indexOf(bucket).toString(16).padStart(2, '0')
+}
+
+function merge(parts: readonly (readonly Candidate[])[], limit: number): Candidate[] {
+  return parts
+    .flat()
+    .sort((a, b) => a.atMs - b.atMs)
+    .slice(0, limit)
+}

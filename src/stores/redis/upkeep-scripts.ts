@@ -1,0 +1,155 @@
+/** The scripts of verdicts, maintenance and reading. The rules of `scripts.ts` hold here, too. */
+import { HEAD_BYTES, PRELUDE, SCORE_SPAN } from './scripts.ts'
+
+/** What became of a candidate for `REAP`. */
+export const REAP_CODES = [undefined, 'removed', 'expired', 'abandoned'] as const
+
+/**
+ * Gives verdicts on unknown records, as `decideResolve` says. A verdict that completes takes the
+ * token away: a late holder must read it, not repeat itself. An answer is '0' (not found), '1' and
+ * a state (not unknown), '2' and an attempt (another attempt), or '3' and the record.
+ */
+export const RESOLVE = `${PRELUDE}
+local packed, at = ARGV[3], 1
+
+local function resolve(n, due, id, completed, attempt, retentionMs, result)
+  local r = read(n)
+  if not r or (id ~= '' and r.id ~= id) then return '0' end
+  if r[STATE] ~= UNKNOWN then return '1' .. struct.pack('<B', r[STATE]) end
+  if attempt >= 0 and attempt ~= r[ATTEMPT] then return '2' .. struct.pack('<I4', r[ATTEMPT]) end
+  if completed == 1 then
+    complete(r, '', retentionMs)
+    return '3' .. write(n, due, r, UNKNOWN, result)
+  end
+  r[STATE], r[PROOF], r[RECONCILE_AT] = FREE, 1, -1
+  r[EXPIRES_AT] = math.max(r[EXPIRES_AT], now + retentionMs)
+  return '3' .. write(n, due, r, UNKNOWN)
+end
+
+local answers = {}
+for n = 1, count do
+  local bucket, completed, attempt, retentionMs, id, result
+  bucket, completed, attempt, retentionMs, id, result, at =
+    struct.unpack('<BBddHc0I4c0', packed, at)
+  answers[n] = resolve(n, KEYS[2 * bucket - 1], id, completed, attempt, retentionMs, result)
+end
+flush()
+return answers
+`
+
+/**
+ * A candidate was found in an index some time ago, and judged anew here. Where its record has
+ * vanished by its own TTL, or another one took its place, the index forgets it.
+ */
+const CANDIDATE = `
+local packed, at = ARGV[3], 1
+
+local function nextCandidate(n)
+  local bucket, id
+  bucket, id, at = struct.unpack('<BHc0', packed, at)
+  local due, ids = KEYS[2 * bucket - 1], KEYS[2 * bucket]
+  local r = read(n)
+  if r and r.id == id then return due, ids, r end
+  forget(due, ids, id)
+end
+`
+
+/** Moves lapsed records on. An answer is the record as it is now, or nothing. */
+export const SWEEP = `${PRELUDE}${CANDIDATE}
+local answers = {}
+for n = 1, count do
+  local due, ids, r = nextCandidate(n)
+  answers[n] = ''
+  if r and r[STATE] == HELD and r[LEASE_UNTIL] <= now then
+    lapse(r)
+    answers[n] = write(n, due, r)
+  elseif r then
+    index(due, r)
+  end
+end
+flush()
+return answers
+`
+
+/**
+ * Ends what is past its retention, as `decideReap` says. ARGV[5] is '1' where accepted records
+ * are to be completed, with the result in ARGV[6], kept for ARGV[7]. An answer is a code.
+ */
+export const REAP = `${PRELUDE}${CANDIDATE}
+local function reap(n, due, ids, r)
+  local before = r[STATE]
+  if before == PENDING and r[EXPIRES_AT] <= now and ARGV[5] == '1' then
+    complete(r, '', tonumber(ARGV[7]))
+    write(n, due, r, before, ARGV[6])
+    return '3'
+  elseif before == EXPIRED or not isExpired(r) then
+    index(due, r)
+    return '0'
+  elseif r[AFTER_EXPIRY] == 1 then
+    redis.call('DEL', KEYS[buckets + n])
+    forget(due, ids, r.id)
+    return '1'
+  end
+  setTexts(r, '', r.errorCode)
+  r[STATE] = EXPIRED
+  write(n, due, r, before)
+  return '2'
+end
+
+local answers = {}
+for n = 1, count do
+  local due, ids, r = nextCandidate(n)
+  answers[n] = r and reap(n, due, ids, r) or '0'
+end
+flush()
+return answers
+`
+
+/**
+ * Candidates of one bucket, the earliest first: id, time and identity of each. KEYS are its `due`
+ * and `ids`, ARGV the class, the latest time, and how many at the most.
+ */
+export const RANGE = `
+local base = ARGV[1] * ${SCORE_SPAN}
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], base, base + ARGV[2], 'WITHSCORES', 'LIMIT', 0,
+  ARGV[3])
+local answers = {}
+for n = 1, #found, 2 do
+  local id = found[n]
+  if string.sub(id, 1, 1) == '@' then id = string.sub(id, 2) end
+  answers[#answers + 1] = id
+  answers[#answers + 1] = string.format('%.0f', found[n + 1] - base)
+  answers[#answers + 1] = redis.call('HGET', KEYS[2], id) or ''
+end
+return answers
+`
+
+/** The identity of a record id, in whichever of the `ids` in KEYS it is. */
+export const FIND = `
+for n = 1, #KEYS do
+  local identity = redis.call('HGET', KEYS[n], ARGV[1])
+  if identity then return identity end
+end
+return ''
+`
+
+/** A record, whole. In a script, so that no replica is asked. */
+export const READ = `return redis.call('GET', KEYS[1]) or ''`
+
+/**
+ * Records without their results, which may be large: the first bytes will do, and for the few with
+ * very long names a second look.
+ */
+export const PEEK = `
+local answers = {}
+for n = 1, #KEYS do
+  local data = redis.call('GETRANGE', KEYS[n], 0, 1023)
+  if data ~= '' then
+    local length = ${HEAD_BYTES} + struct.unpack('<H', data, ${HEAD_BYTES - 1})
+    if length > 1024 then data = redis.call('GETRANGE', KEYS[n], 0, length - 1) end
+    data = string.sub(data, 1, length)
+  end
+  answers[n] = data
+end
+return answers
+`

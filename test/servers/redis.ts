@@ -1,0 +1,166 @@
+/**
+ * Real Redis servers for one test file: private, on free ports, in a scratch folder. Tests may
+ * kill, stop and start them, give them replicas, and make a cluster of three.
+ */
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Redis } from 'ioredis'
+import { findPrograms, freePort, untilAnswering } from './programs.ts'
+
+export interface RedisServer {
+  readonly url: string
+  readonly port: number
+  /** As a power cut would. */
+  readonly kill: () => Promise<void>
+  readonly start: () => Promise<void>
+  /** Stops the process where it is, or lets it go on. */
+  readonly signal: (signal: 'SIGSTOP' | 'SIGCONT') => void
+  /** Ends it and removes its folder. */
+  readonly close: () => Promise<void>
+}
+
+export interface RedisClusterServers {
+  readonly nodes: readonly RedisServer[]
+  readonly close: () => Promise<void>
+}
+
+const HOW_TO =
+  'install Redis (Debian: apt-get install redis-server; macOS: brew install redis), also where ' +
+  'ONCEKEY_TEST_REDIS_URL names a server, because some tests stop theirs'
+
+/** The bus of a cluster listens on this much more than the port. */
+const BUS_OFFSET = 10_000
+const PORT_MAX = 65_535
+
+/** Neither on disk nor evicting, unless the test says otherwise. */
+const DEFAULTS = ['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction']
+
+/** The address of a server that is not stopped: the environment's, or that of a private one. */
+export async function startSharedRedis(): Promise<Pick<RedisServer, 'url' | 'close'>> {
+  const url = process.env['ONCEKEY_TEST_REDIS_URL']
+  if (url === undefined) return startRedis()
+  return { url, close: () => Promise.resolve() }
+}
+
+/** A private server. `settings` as in its configuration file: `['--appendonly', 'yes']`. */
+export async function startRedis(settings: readonly string[] = []): Promise<RedisServer> {
+  return startOn(await freePort(), settings)
+}
+
+async function startOn(port: number, settings: readonly string[]): Promise<RedisServer> {
+  const program = join(findBinaries(), 'redis-server')
+  const folder = mkdtempSync(join(tmpdir(), 'oncekey-redis-'))
+  const args = [
+    '--port',
+    `${port}`,
+    '--bind',
+    '127.0.0.1',
+    '--dir',
+    folder,
+    '--loglevel',
+    'warning',
+  ]
+  let server: ChildProcess | undefined
+
+  const start = async () => {
+    const started = spawn(program, [...args, ...DEFAULTS, ...settings], { stdio: 'ignore' })
+    server = started
+    await untilAnswering(() => ping(port), started)
+  }
+  const kill = async () => {
+    if (server === undefined || server.exitCode !== null || server.signalCode !== null) return
+    const ended = once(server, 'exit')
+    server.kill('SIGKILL')
+    await ended
+  }
+  const leave = () => void server?.kill('SIGKILL')
+  process.once('exit', leave)
+  await start()
+  return {
+    url: `redis://127.0.0.1:${port}`,
+    port,
+    start,
+    kill,
+    signal: (signal) => void server?.kill(signal),
+    async close() {
+      await kill()
+      process.removeListener('exit', leave)
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Three masters without replicas, each with a third of the slots. */
+export async function startRedisCluster(): Promise<RedisClusterServers> {
+  const settings = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '5000']
+  const nodes: RedisServer[] = []
+  const close = async () => {
+    for (const node of nodes) await node.close()
+  }
+  try {
+    for (let n = 0; n < 3; n++) nodes.push(await startOn(await portWithBus(), settings))
+    const addresses = nodes.map(({ port }) => `127.0.0.1:${port}`)
+    const create = ['--cluster', 'create', ...addresses, '--cluster-yes']
+    execFileSync(join(findBinaries(), 'redis-cli'), create, { stdio: 'pipe' })
+    for (const { port } of nodes) await untilAnswering(() => knowsAll(port), { exitCode: null })
+  } catch (error) {
+    await close()
+    throw error
+  }
+  return { nodes, close }
+}
+
+/** A free port whose bus port is a port, too, and probably free. */
+async function portWithBus(): Promise<number> {
+  for (let tries = 0; tries < 100; tries++) {
+    const port = await freePort()
+    if (port + BUS_OFFSET <= PORT_MAX) return port
+  }
+  throw new Error('there is no free port for the bus of a cluster')
+}
+
+/** Until the replica has all that its master had to give. */
+export async function replicaOf(master: RedisServer): Promise<RedisServer> {
+  const replica = await startRedis(['--replicaof', '127.0.0.1', `${master.port}`])
+  const isLinked = () =>
+    ask(replica.port, async (client) => {
+      const info = await client.info('replication')
+      if (!info.includes('master_link_status:up')) throw new Error('the replica is not linked yet')
+    })
+  await untilAnswering(isLinked, { exitCode: null })
+  return replica
+}
+
+export function findBinaries(): string {
+  return findPrograms({
+    names: ['redis-server', 'redis-cli'],
+    debianPackage: 'redis-server',
+    howTo: HOW_TO,
+  })
+}
+
+async function ping(port: number): Promise<void> {
+  await ask(port, (client) => client.ping())
+}
+
+async function knowsAll(port: number): Promise<void> {
+  await ask(port, async (client) => {
+    const info = String(await client.call('CLUSTER', 'INFO'))
+    const isWhole = info.includes('cluster_state:ok') && info.includes('cluster_known_nodes:3')
+    if (!isWhole) throw new Error(`the cluster is not whole yet: ${info}`)
+  })
+}
+
+async function ask(port: number, run: (client: Redis) => Promise<unknown>): Promise<void> {
+  const client = new Redis(port, '127.0.0.1', { lazyConnect: true, retryStrategy: () => null })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    await run(client)
+  } finally {
+    client.disconnect()
+  }
+}
