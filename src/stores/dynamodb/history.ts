@@ -43,7 +43,7 @@ export class History {
   async #ofKey(identity: string, limit: number): Promise<FoundItem[]> {
     const items: FoundItem[] = []
     let last: FoundItem | undefined
-    do {
+    while (items.length < limit) {
       const page = await this.#table.query({
         KeyConditionExpression: '#identity = :identity AND #item BETWEEN :from AND :to',
         ExpressionAttributeNames: { '#identity': 'identity', '#item': 'item' },
@@ -59,7 +59,8 @@ export class History {
       })
       items.push(...(page.Items ?? []))
       last = page.LastEvaluatedKey
-    } while (last !== undefined && items.length < limit)
+      if (last === undefined) break
+    }
     return items
   }
 

@@ -66,7 +66,7 @@ export class StateIndex {
   ): Promise<{ entries: IndexEntry[]; last: FoundItem | undefined }> {
     const entries: IndexEntry[] = []
     let last = after
-    do {
+    while (entries.length < limit) {
       const page = await this.#table.query({
         ...inShard(name, untilMs),
         Limit: Math.min(PAGE_MAX, limit - entries.length),
@@ -74,7 +74,8 @@ export class StateIndex {
       })
       entries.push(...(page.Items ?? []).map(toEntry))
       last = page.LastEvaluatedKey
-    } while (last !== undefined && entries.length < limit)
+      if (last === undefined) break
+    }
     return { entries, last }
   }
 }
