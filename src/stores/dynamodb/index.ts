@@ -1,1 +1,5 @@
-export {}
+export { dynamodbStore } from './dynamodb-store.ts'
+export { tableDefinition } from './table-definition.ts'
+export type { DynamodbStoreOptions } from './options.ts'
+export type { TableDefinitionOptions } from './table-definition.ts'
+export type { DynamodbClient } from './client.ts'

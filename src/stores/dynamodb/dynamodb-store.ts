@@ -1,0 +1,255 @@
+import { systemClock } from '../../core/clock.ts'
+import { decideClaim, decideRenew, decideResolve, decideSettle, toView } from '../../core/decide.ts'
+import { inRounds } from '../../core/rounds.ts'
+import { Slots } from '../../core/slots.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  HistoryQuery,
+  ListQuery,
+  ReapReport,
+  ReapRequest,
+  RecordRef,
+  RecordView,
+  Renewal,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  Store,
+  SweptRecord,
+  Verdict,
+} from '../../core/store.ts'
+import { checkClaim, checkRenewal, checkSettlement, checkVerdict } from './checks.ts'
+import { storeFailed } from './failures.ts'
+import { findById, History } from './history.ts'
+import { recordKey } from './items.ts'
+import {
+  resolveDynamodbStoreOptions,
+  type DynamodbStoreOptions,
+  type ResolvedDynamodbStoreOptions,
+} from './options.ts'
+import { RecordMoves } from './record-moves.ts'
+import { RecordTable } from './record-table.ts'
+import { timeOf, type StoreTime } from './service-time.ts'
+import { StateIndex } from './state-index.ts'
+import { Upkeep } from './upkeep.ts'
+
+/** Rows of one call that are under way at once. */
+const ROWS_AT_ONCE = 16
+
+/** How often a result is looked for whose parts are gone: its record was replaced meanwhile. */
+const RESULT_TRIES = 3
+
+const PARTS_MISSING = 'parts of a result are missing from the table'
+
+/** No record has it: a read that is made only for the time in its answer. */
+const NOBODY = '0'.repeat(32)
+
+/**
+ * Keeps records in a DynamoDB table: durable, and shared by everything that reaches it. Make the
+ * table that `tableDefinition()` describes first. The client stays yours to destroy.
+ */
+export function dynamodbStore(options: DynamodbStoreOptions): Store {
+  return new ItemStore(resolveDynamodbStoreOptions(options))
+}
+
+class ItemStore implements Store {
+  readonly name = 'dynamodb'
+  // The service has no conditional write of several items that one of them could not fail for all.
+  // So rows travel alone: none waits for the slowest of its batch.
+  readonly batching = { rowsMax: 1, flushesMax: 48 } as const
+  readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
+  readonly now?: () => Promise<Date>
+  readonly #table: RecordTable
+  readonly #time: StoreTime
+  readonly #moves: RecordMoves
+  readonly #index: StateIndex
+  readonly #upkeep: Upkeep
+
+  constructor({ client, table, history, clock }: ResolvedDynamodbStoreOptions) {
+    this.#table = new RecordTable(client, table)
+    this.#time = timeOf(client, clock)
+    this.#moves = new RecordMoves({
+      table: this.#table,
+      clock: clock ?? systemClock,
+      time: this.#time,
+      history,
+      // A test's clock is not the service's, which would remove what has just been written.
+      ttl: !history && clock === undefined,
+    })
+    this.#index = new StateIndex(this.#table)
+    this.#upkeep = new Upkeep(this.#moves, this.#index, this.#time)
+    if (history) {
+      const past = new History(this.#table, this.#moves.results)
+      this.history = (query) => ask('read the history', () => past.read(query))
+    }
+    if (clock === undefined) this.now = () => ask('tell the time', () => this.#now())
+  }
+
+  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    const rows = { operation: 'claim', check: checkClaim, keyOf: identityOf }
+    return each(rows, requests, (request) => this.#claim(request))
+  }
+
+  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+    const keyOf = ({ lease }: Settlement) => lease.identity
+    const rows = { operation: 'settle', check: checkSettlement, keyOf }
+    return each(rows, settlements, async (settlement) => {
+      const { outcome } = await this.#moves.make({
+        identity: settlement.lease.identity,
+        from: 'known',
+        decide: (record, nowMs) => decideSettle(record, settlement, nowMs),
+      })
+      return outcome
+    })
+  }
+
+  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+    const rows = { operation: 'renew', check: checkRenewal, keyOf: identityOf }
+    return each(rows, renewals, async (renewal) => {
+      const { outcome } = await this.#moves.make({
+        identity: renewal.identity,
+        from: 'known',
+        leaseMs: renewal.leaseMs,
+        decide: (record, nowMs) => {
+          const write = decideRenew(record, renewal, nowMs)
+          return write === undefined ? { outcome: false } : { outcome: true, write }
+        },
+      })
+      return outcome
+    })
+  }
+
+  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    const keyOf = ({ ref }: Verdict) => ref.identity ?? ref.recordId
+    const rows = { operation: 'resolve', check: checkVerdict, keyOf }
+    return each(rows, verdicts, (verdict) => this.#resolve(verdict))
+  }
+
+  sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    return ask('sweep', () => this.#upkeep.sweep(limit))
+  }
+
+  reap(request: ReapRequest): Promise<ReapReport> {
+    return ask('reap', async () => {
+      await this.#now()
+      return this.#upkeep.reap(request)
+    })
+  }
+
+  read(ref: RecordRef): Promise<RecordView | undefined> {
+    return ask('read', async () => {
+      const identity = ref.identity ?? (await this.#identityOf(ref.recordId))
+      if (identity === undefined) return undefined
+      for (let tries = 1; tries <= RESULT_TRIES; tries++) {
+        const kept = await this.#table.get(identity)
+        const isMeant = ref.identity !== undefined || kept?.record.recordId === ref.recordId
+        if (kept === undefined || !isMeant) return undefined
+        const result = await this.#moves.results.load(kept)
+        if (result !== 'gone') return { ...toView(kept.record), result }
+      }
+      throw new Error(PARTS_MISSING)
+    })
+  }
+
+  list({ state, limit }: ListQuery): Promise<RecordView[]> {
+    return ask('list', async () => {
+      const entries = await this.#index.oldest(state, { limit })
+      const found = await this.#table.getListed(entries.map(identityOf))
+      const byIdentity = new Map(found.map((kept) => [kept.record.identity, kept.record]))
+      return entries.flatMap(({ identity }) => {
+        const record = byIdentity.get(identity)
+        // The index is behind: the record has gone, or moved on.
+        return record?.state === state ? [toView(record)] : []
+      })
+    })
+  }
+
+  async #claim(request: ClaimRequest): Promise<ClaimOutcome> {
+    const { identity, leaseMs } = request
+    let from: 'free' | 'read' = request.mode === 'take' ? 'read' : 'free'
+    for (let tries = 1; tries <= RESULT_TRIES; tries++) {
+      const { outcome, kept } = await this.#moves.make({
+        identity,
+        from,
+        leaseMs,
+        decide: (record, nowMs) => decideClaim(record, request, nowMs),
+      })
+      if (outcome.kind !== 'completed' || kept?.parts === undefined) return outcome
+      const result = await this.#moves.results.load(kept)
+      if (result !== undefined && result !== 'gone') return { ...outcome, result }
+      // It expired and was replaced while its parts were read: what is there now answers.
+      from = 'read'
+    }
+    throw new Error(PARTS_MISSING)
+  }
+
+  async #resolve(verdict: Verdict): Promise<ResolveOutcome> {
+    const { ref } = verdict
+    const identity = ref.identity ?? (await this.#identityOf(ref.recordId))
+    if (identity === undefined) return { kind: 'not_found' }
+    const { outcome } = await this.#moves.make<ResolveOutcome>({
+      identity,
+      from: 'read',
+      decide: (record, nowMs) => {
+        const isMeant = ref.identity !== undefined || record?.recordId === ref.recordId
+        return decideResolve(isMeant ? record : undefined, verdict, nowMs)
+      },
+    })
+    return outcome
+  }
+
+  async #identityOf(recordId: string): Promise<string | undefined> {
+    const [key] = await findById(this.#table, recordId)
+    return key?.identity
+  }
+
+  async #now(): Promise<Date> {
+    if (!this.#time.isKnown()) await this.#table.getItem(recordKey(NOBODY))
+    return new Date(this.#time.nowMs())
+  }
+}
+
+function identityOf({ identity }: { readonly identity: string }): string {
+  return identity
+}
+
+interface Rows<Request> {
+  readonly operation: string
+  readonly check: (request: Request) => void
+  readonly keyOf: (request: Request) => string
+}
+
+/**
+ * Every row by itself, some at once; rows of the same key one after the other. Ends when all of
+ * them have ended: nothing of a call goes on behind the back of its caller.
+ */
+async function each<Request, Outcome>(
+  { operation, check, keyOf }: Rows<Request>,
+  requests: readonly Request[],
+  run: (request: Request) => Promise<Outcome>,
+): Promise<Outcome[]> {
+  const slots = new Slots(ROWS_AT_ONCE)
+  try {
+    for (const request of requests) check(request)
+    return await inRounds(requests, keyOf, async (round) => {
+      const settled = await Promise.allSettled(
+        round.map((request) => slots.use(() => run(request))),
+      )
+      return settled.map((one) => {
+        if (one.status === 'rejected') throw one.reason
+        return one.value
+      })
+    })
+  } catch (error) {
+    throw storeFailed(operation, error, requests.length === 1)
+  }
+}
+
+async function ask<Answer>(operation: string, run: () => Promise<Answer>): Promise<Answer> {
+  try {
+    return await run()
+  } catch (error) {
+    throw storeFailed(operation, error)
+  }
+}

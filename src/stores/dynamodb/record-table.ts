@@ -1,0 +1,165 @@
+import { sleep, systemClock } from '../../core/clock.ts'
+import type {
+  CallOptions,
+  DynamodbClient,
+  FoundItem,
+  Item,
+  QueryInput,
+  QueryOutput,
+} from './client.ts'
+import { isConditionFailed } from './failures.ts'
+import { LISTED, recordKey, toItem, toKept, type Kept } from './items.ts'
+
+/** The SDK waits for an answer for ever unless its client is told otherwise. */
+const CALL_MS = 10_000
+
+/** The service's own limit. */
+const BATCH_MAX = 100
+/** What the service leaves out of a batch, because it is busy, is asked for again. */
+const BATCH_TRIES = 8
+const BATCH_PAUSE_MS = 25
+
+/** No answer was given to these, and the rest of the world goes on. */
+const NONE: readonly FoundItem[] = []
+
+export type PutOutcome =
+  | { readonly kind: 'written' }
+  /** What is there instead; nothing, where the key is free. */
+  | { readonly kind: 'conflict'; readonly found: Kept | undefined }
+
+/**
+ * The calls that are made to the service. Reads are consistent. Writes of records are conditional
+ * on the version that was read, so a write that the SDK repeats, or that arrives late, does nothing
+ * the second time.
+ */
+export class RecordTable {
+  readonly #client: DynamodbClient
+  readonly #name: string
+
+  constructor(client: DynamodbClient, name: string) {
+    this.#client = client
+    this.#name = name
+  }
+
+  async get(identity: string): Promise<Kept | undefined> {
+    const item = await this.getItem(recordKey(identity))
+    return item && toKept(item)
+  }
+
+  async getItem(key: Item): Promise<FoundItem | undefined> {
+    const input = { TableName: this.#name, Key: key, ConsistentRead: true }
+    const { Item: item } = await this.#call((options) => this.#client.getItem(input, options))
+    return item
+  }
+
+  /** The records of these keys, without their results; those that are there, in any order. */
+  async getListed(identities: readonly string[]): Promise<Kept[]> {
+    const found: Kept[] = []
+    for (let at = 0; at < identities.length; at += BATCH_MAX) {
+      const keys = identities.slice(at, at + BATCH_MAX).map((identity) => recordKey(identity))
+      found.push(...(await this.#getBatch(keys)))
+    }
+    return found
+  }
+
+  async #getBatch(keys: Item[]): Promise<Kept[]> {
+    const names = Object.fromEntries(LISTED.map((name) => [`#${name}`, name]))
+    const projection = Object.keys(names).join(', ')
+    const found: Kept[] = []
+    let left = keys
+    for (let tries = 1; left.length > 0; tries++) {
+      const asked = {
+        Keys: left,
+        ConsistentRead: true,
+        ProjectionExpression: projection,
+        ExpressionAttributeNames: names,
+      }
+      const input = { RequestItems: { [this.#name]: asked } }
+      const answer = await this.#call((options) => this.#client.batchGetItem(input, options))
+      // One table was asked, so there is one answer, whatever name the service gives it.
+      found.push(...Object.values(answer.Responses ?? {}).flatMap((items) => items.map(toKept)))
+      const unanswered = Object.values(answer.UnprocessedKeys ?? {}).flatMap(
+        ({ Keys }) => (Keys ?? NONE) as Item[],
+      )
+      if (unanswered.length > 0) {
+        if (tries === BATCH_TRIES) throw new Error('the service leaves keys of a batch unread')
+        await sleep(systemClock, BATCH_PAUSE_MS * 2 ** tries)
+      }
+      left = unanswered
+    }
+    return found
+  }
+
+  /** Writes in place of `expected`, or of nothing. */
+  async put(next: Kept, expected: Kept | undefined): Promise<PutOutcome> {
+    const input = { TableName: this.#name, Item: toItem(next), ...onlyIf(expected) }
+    return this.#ifUnchanged(next.record.identity, (options) =>
+      this.#client.putItem(input, options),
+    )
+  }
+
+  async remove(expected: Kept): Promise<PutOutcome> {
+    const { identity } = expected.record
+    const input = { TableName: this.#name, Key: recordKey(identity), ...onlyIf(expected) }
+    return this.#ifUnchanged(identity, (options) => this.#client.deleteItem(input, options))
+  }
+
+  async putItem(item: Item): Promise<void> {
+    const input = { TableName: this.#name, Item: item }
+    await this.#call((options) => this.#client.putItem(input, options))
+  }
+
+  async deleteItem(key: Item): Promise<void> {
+    const input = { TableName: this.#name, Key: key }
+    await this.#call((options) => this.#client.deleteItem(input, options))
+  }
+
+  query(input: Omit<QueryInput, 'TableName'>): Promise<QueryOutput> {
+    const whole = { TableName: this.#name, ...input }
+    return this.#call((options) => this.#client.query(whole, options))
+  }
+
+  async #ifUnchanged(
+    identity: string,
+    write: (options: CallOptions) => Promise<unknown>,
+  ): Promise<PutOutcome> {
+    try {
+      await this.#call(write)
+      return { kind: 'written' }
+    } catch (error) {
+      if (!isConditionFailed(error)) throw error
+      // The service says what it found; what does not is asked.
+      const found = error.Item === undefined ? await this.get(identity) : toKept(error.Item)
+      return { kind: 'conflict', found }
+    }
+  }
+
+  /** Given up in time: an unanswered call must not hold its place for ever. */
+  async #call<Answer>(call: (options: CallOptions) => Promise<Answer>): Promise<Answer> {
+    const abort = new AbortController()
+    const giveUp = () => abort.abort(new Error(`no answer within ${CALL_MS} ms`))
+    const cancel = systemClock.after(CALL_MS, giveUp, { background: true })
+    try {
+      return await call({ abortSignal: abort.signal })
+    } finally {
+      cancel()
+    }
+  }
+}
+
+function onlyIf(expected: Kept | undefined) {
+  const common = { ReturnValuesOnConditionCheckFailure: 'ALL_OLD' as const }
+  if (expected === undefined) {
+    return {
+      ...common,
+      ConditionExpression: 'attribute_not_exists(#identity)',
+      ExpressionAttributeNames: { '#identity': 'identity' },
+    }
+  }
+  return {
+    ...common,
+    ConditionExpression: '#version = :version',
+    ExpressionAttributeNames: { '#version': 'version' },
+    ExpressionAttributeValues: { ':version': { S: expected.version } },
+  }
+}

@@ -1,0 +1,84 @@
+/**
+ * A client that does what the store asks of the SDK's, and nothing else. Twenty processes that
+ * each load the SDK, and sign and check every call, would spend their time on that.
+ */
+import { Agent, request } from 'node:http'
+import type { DynamodbClient, Handler, Middleware } from '../../src/stores/dynamodb/client.ts'
+
+interface Raw {
+  readonly response: {
+    readonly statusCode: number
+    readonly headers: Readonly<Record<string, unknown>>
+    readonly text: string
+  }
+}
+
+export interface LightClient extends DynamodbClient {
+  destroy(): void
+}
+
+/** What the service wants to see; test servers look at no signature. */
+const AUTHORIZATION =
+  'AWS4-HMAC-SHA256 Credential=test/20260101/eu-central-1/dynamodb/aws4_request, ' +
+  'SignedHeaders=host;x-amz-date;x-amz-target, Signature=0'
+
+export function lightClient(endpoint: string): LightClient {
+  const agent = new Agent({ keepAlive: true })
+  const middlewares: Middleware[] = []
+  const call = (target: string) => async (input: unknown) => {
+    const send = () => post({ endpoint, agent, target, body: JSON.stringify(input, toWire) })
+    const handler = middlewares.reduce<Handler>((next, wrap) => wrap(next), send)
+    const { response } = (await handler(undefined as never)) as Raw
+    const answer = JSON.parse(response.text, fromWire)
+    if (response.statusCode === 200) return answer
+    const name = String(answer.__type).split('#').at(-1)
+    throw Object.assign(new Error(answer.message), { name, Item: answer.Item })
+  }
+  return {
+    getItem: call('GetItem'),
+    putItem: call('PutItem'),
+    deleteItem: call('DeleteItem'),
+    batchGetItem: call('BatchGetItem'),
+    query: call('Query'),
+    middlewareStack: { add: (middleware) => void middlewares.push(middleware) },
+    destroy: () => agent.destroy(),
+  }
+}
+
+interface Post {
+  readonly endpoint: string
+  readonly agent: Agent
+  readonly target: string
+  readonly body: string
+}
+
+function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
+  const headers = {
+    'content-type': 'application/x-amz-json-1.0',
+    'x-amz-target': `DynamoDB_20120810.${target}`,
+    'x-amz-date': '20260101T000000Z',
+    authorization: AUTHORIZATION,
+  }
+  return new Promise((resolve, reject) => {
+    const sent = request(endpoint, { agent, method: 'POST', headers }, (answer) => {
+      const chunks: Buffer[] = []
+      answer.on('data', (chunk: Buffer) => chunks.push(chunk))
+      answer.on('error', reject)
+      answer.on('end', () => {
+        const text = Buffer.concat(chunks).toString()
+        resolve({ response: { statusCode: answer.statusCode!, headers: answer.headers, text } })
+      })
+    })
+    sent.on('error', reject)
+    sent.end(body)
+  })
+}
+
+/** Bytes travel as base64 in `B`. */
+function toWire(name: string, value: unknown): unknown {
+  return name === 'B' ? Buffer.from(Object.values(value as object)).toString('base64') : value
+}
+
+function fromWire(name: string, value: unknown): unknown {
+  return name === 'B' ? new Uint8Array(Buffer.from(value as string, 'base64')) : value
+}

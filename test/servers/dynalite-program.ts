@@ -1,0 +1,33 @@
+/**
+ * The process that `dynalite.ts` starts. As it comes, dynalite ignores that a refused write is to
+ * return the item it found, as DynamoDB does; with `--returnsItems` it does so too.
+ */
+import { createRequire } from 'node:module'
+
+type Failure = { body: Record<string, unknown> } | null | undefined
+
+interface Internals {
+  checkConditional: (data: Readonly<Record<string, unknown>>, item: unknown) => Failure
+}
+
+const load = createRequire(import.meta.url)
+
+function returnItems(): void {
+  const option = 'ReturnValuesOnConditionCheckFailure'
+  for (const call of ['putItem', 'deleteItem']) {
+    // What is not listed here is dropped from the input before anybody sees it.
+    load(`dynalite/validations/${call}`).types[option] = { type: 'String' }
+  }
+  const internals = load('dynalite/db') as Internals
+  const { checkConditional } = internals
+  internals.checkConditional = (data, item) => {
+    const failure = checkConditional(data, item)
+    if (failure?.body !== undefined && data[option] === 'ALL_OLD' && item !== undefined) {
+      failure.body['Item'] = item
+    }
+    return failure
+  }
+}
+
+if (process.argv.includes('--returnsItems')) returnItems()
+load('dynalite/cli.js')

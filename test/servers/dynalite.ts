@@ -1,0 +1,131 @@
+/**
+ * A DynamoDB for one test file: dynalite in a process of its own, on a free port, with its data in
+ * a scratch folder. Tests may stop it as a power cut would, and start it again.
+ */
+import { DynamoDB, type DynamoDBClientConfig } from '@aws-sdk/client-dynamodb'
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { tableDefinition } from '../../src/stores/dynamodb/index.ts'
+import { freePort, untilAnswering } from './programs.ts'
+
+export interface DynamoServer {
+  readonly endpoint: string
+  /** Makes the store's table, under a name of its own unless told otherwise. */
+  readonly table: (name?: string) => Promise<string>
+  readonly stopAtOnce: () => Promise<void>
+  readonly start: () => Promise<void>
+  /** Ends it and removes its folder, or the tables that were made on a foreign one. */
+  readonly close: () => Promise<void>
+}
+
+export interface DynaliteOptions {
+  /** Stopped by its test, so that its data must be on the disk. */
+  readonly private?: boolean
+  /** Refused writes return the item they found, as with DynamoDB itself. */
+  readonly returnsItems?: boolean
+}
+
+/** Of a client that reaches a test server: what is signed with does not matter there. */
+export function clientConfig(endpoint: string): DynamoDBClientConfig {
+  return {
+    endpoint,
+    region: 'eu-central-1',
+    credentials: { accessKeyId: 'test', secretAccessKey: 'test' },
+  }
+}
+
+/**
+ * The server of the environment if there is one, otherwise a private one. A test that stops its
+ * server asks for a private one in any case.
+ */
+export async function startDynalite(options: DynaliteOptions = {}): Promise<DynamoServer> {
+  const url = process.env['ONCEKEY_TEST_DYNAMODB_URL']
+  if (url !== undefined && options.private !== true) return foreignServer(url)
+  return privateServer(options)
+}
+
+function foreignServer(endpoint: string): DynamoServer {
+  const client = new DynamoDB(clientConfig(endpoint))
+  const made: string[] = []
+  const refuse = () => Promise.reject(new Error('only a private server may be stopped'))
+  return {
+    endpoint,
+    start: refuse,
+    stopAtOnce: refuse,
+    async table(name) {
+      const table = await makeTable(client, name)
+      made.push(table)
+      return table
+    },
+    async close() {
+      for (const TableName of made) await client.deleteTable({ TableName })
+      client.destroy()
+    },
+  }
+}
+
+async function privateServer(options: DynaliteOptions): Promise<DynamoServer> {
+  const program = join(import.meta.dirname, 'dynalite-program.ts')
+  const folder = mkdtempSync(join(tmpdir(), 'oncekey-dynalite-'))
+  const port = await freePort()
+  const endpoint = `http://127.0.0.1:${port}`
+  const client = new DynamoDB(clientConfig(endpoint))
+  // In memory where nobody stops it: that is twice as fast.
+  const place = options.private === true ? ['--path', folder] : []
+  const likeness = options.returnsItems === true ? ['--returnsItems'] : []
+  let server: ChildProcess | undefined
+
+  const start = async () => {
+    const timing = ['create', 'delete', 'update'].flatMap((what) => [`--${what}TableMs`, '0'])
+    const args = [
+      program,
+      '--host',
+      '127.0.0.1',
+      '--port',
+      `${port}`,
+      ...place,
+      ...likeness,
+      ...timing,
+    ]
+    server = spawn(process.execPath, args, { stdio: 'ignore' })
+    await untilAnswering(() => client.listTables(), server)
+  }
+  const stopAtOnce = async () => {
+    if (server === undefined || server.exitCode !== null || server.signalCode !== null) return
+    const ended = once(server, 'exit')
+    server.kill('SIGKILL')
+    await ended
+  }
+  const leave = () => void server?.kill('SIGKILL')
+  process.once('exit', leave)
+  await start()
+  return {
+    endpoint,
+    start,
+    stopAtOnce,
+    table: (name) => makeTable(client, name),
+    async close() {
+      client.destroy()
+      await stopAtOnce()
+      process.removeListener('exit', leave)
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+async function makeTable(
+  client: DynamoDB,
+  name = `oncekey_${crypto.randomUUID().slice(0, 8)}`,
+): Promise<string> {
+  const { createTable } = tableDefinition({ table: name })
+  await client.createTable(createTable)
+  for (let tries = 0; tries < 600; tries++) {
+    const { Table: table } = await client.describeTable({ TableName: name })
+    if (table?.TableStatus === 'ACTIVE') return name
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+  throw new Error(`the table ${name} does not become active`)
+}

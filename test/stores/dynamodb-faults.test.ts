@@ -1,0 +1,252 @@
+import { expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import type { ClaimRequest, Store } from '../../src/core/store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequests,
+  completeOf,
+  doubtOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  only,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { around, losingProxy, useDynamodb } from './dynamodb-setup.ts'
+
+const setup = useDynamodb({ private: true })
+
+/** Loses the answer to every third write, and to every fifth read. */
+function everyThird() {
+  let [writes, reads] = [0, 0]
+  return (target: string) =>
+    target === 'PutItem' || target === 'DeleteItem' ? ++writes % 3 === 0 : ++reads % 5 === 0
+}
+
+/** Asks again with the same token for as long as the store cannot answer. */
+async function persistently<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await call()
+    } catch (error) {
+      expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
+      if (tries === 50) throw error
+    }
+  }
+}
+
+// The request is carried out; its answer is lost; the SDK, or the caller, sends it again.
+it.each([
+  ['the SDK', 8],
+  ['the caller', 1],
+])('gives each key to one winner where answers are lost and %s repeats', async (_, maxAttempts) => {
+  const { connect, open, server } = await setup()
+  const endpoint = await losingProxy(server.endpoint, everyThird())
+  const stores = [1, 2, 3].map(() =>
+    open({ client: connect({ endpoint, maxAttempts, retryMode: 'standard' }) }),
+  )
+  const wins: string[] = []
+  const compete = async (store: Store, request: ClaimRequest) => {
+    const outcome = only(await persistently(() => store.claim([request])))
+    if (outcome.kind !== 'claimed') return
+    wins.push(request.key)
+    // A repeat recognises itself.
+    const again = only(await persistently(() => store.claim([request])))
+    expect(ofKind(again, 'claimed').lease).toEqual(outcome.lease)
+    const settled = await persistently(() => store.settle([completeOf(outcome.lease)]))
+    ofKind(only(settled), 'settled')
+  }
+  await Promise.all(
+    stores.flatMap((store) => claimRequests(20).map((request) => compete(store, request))),
+  )
+  expect(wins.toSorted()).toEqual(
+    claimRequests(20)
+      .map(({ key }) => key)
+      .toSorted(),
+  )
+  const views = await open().list({ state: 'completed', limit: 100 })
+  expect(views.map(({ attempt }) => attempt)).toEqual(wins.map(() => 1))
+})
+
+it('makes every other move once where its answer is lost', async () => {
+  const { connect, open, server } = await setup()
+  let isLost = false
+  const losePut = (target: string) => {
+    const loses = isLost && target === 'PutItem'
+    if (loses) isLost = false
+    return loses
+  }
+  const endpoint = await losingProxy(server.endpoint, losePut)
+  const clock = new FakeClock()
+  const store = open({ client: connect({ endpoint, maxAttempts: 3 }), clock })
+  const losing = <Answer>(call: () => Promise<Answer>) => {
+    isLost = true
+    return call()
+  }
+
+  const lease = ofKind(await losing(() => claim(store, { onLapse: 'rerun' })), 'claimed').lease
+  expect(await losing(() => store.renew([{ ...lease, leaseMs: LEASE_MS }]))).toEqual([true])
+  clock.advance(LEASE_MS)
+  // The lapse is reported although the write that the service refused was the one answered.
+  expect((await losing(() => store.sweep({ limit: 10 }))).length).toBe(1)
+  const second = ofKind(await losing(() => claim(store)), 'claimed')
+  expect([second.from, second.lease.attempt]).toEqual(['retry', 2])
+  ofKind(await losing(() => settle(store, doubtOf(second.lease))), 'settled')
+  const { identity } = lease
+  const verdict = { kind: 'completed', result: bytes('found') } as const
+  const verdicts = [{ ref: { identity }, verdict, retentionMs: RETENTION_MS }]
+  ofKind(only(await losing(() => store.resolve(verdicts))), 'resolved')
+  clock.advance(RETENTION_MS)
+  expect(ofKind(await losing(() => claim(store)), 'claimed').from).toBe('expired')
+  expect(isLost).toBe(false)
+})
+
+// An index that shows the table as it was some time ago.
+it('is not misled by an index that is behind', async () => {
+  const { client, open } = await setup()
+  const clock = new FakeClock()
+  const fresh = open({ clock })
+  const answers = new Map<string, object>()
+  let isBehind = false
+  const stale = around(client, async ({ name, input, go }) => {
+    if (name !== 'query') return go()
+    const asked = JSON.stringify(input['ExpressionAttributeValues'])
+    if (!isBehind) answers.set(asked, await go())
+    return answers.get(asked) ?? { Items: [] }
+  })
+  const store = open({ clock, client: stale })
+
+  const renewed = await hold(store, { key: 'renewed' })
+  const done = await hold(store, { key: 'done' })
+  const old = await finish(store, { key: 'old', retentionMs: 1 })
+  const { recordId } = await viewOf(store, old)
+  await store.list({ state: 'in_progress', limit: 10 })
+  await store.list({ state: 'completed', limit: 10 })
+  await store.sweep({ limit: 10 })
+  clock.advance(RETENTION_MS)
+  await store.read({ recordId })
+  expect((await store.list({ state: 'completed', limit: 10 })).length).toBe(1)
+  // What reap will be told as well: `old` has expired.
+  const probe = await store.reap({ limit: 0 })
+  expect(probe.removed).toBe(0)
+
+  isBehind = true
+  await fresh.renew([{ ...renewed, leaseMs: LEASE_MS }])
+  await settle(fresh, completeOf(done))
+  const reborn = ofKind(await claim(fresh, { key: 'old' }), 'claimed')
+
+  expect(await store.sweep({ limit: 10 })).toEqual([])
+  expect(await store.reap({ limit: 10 })).toEqual({ removed: 0, expired: 0, abandoned: 0 })
+  expect((await store.list({ state: 'in_progress', limit: 10 })).map(({ key }) => key)).toEqual([
+    'renewed',
+  ])
+  expect(await store.list({ state: 'completed', limit: 10 })).toEqual([])
+  expect(await store.read({ recordId })).toBeUndefined()
+  const verdict = { kind: 'failed_retryable' } as const
+  const verdicts = [{ ref: { recordId }, verdict, retentionMs: 1 }]
+  expect(await store.resolve(verdicts)).toEqual([{ kind: 'not_found' }])
+  // A record that the index does not know yet is found a moment later.
+  expect(await store.read({ recordId: reborn.recordId })).toBeUndefined()
+  isBehind = false
+  expect((await store.read({ recordId: reborn.recordId }))?.key).toBe('old')
+})
+
+it('fails closed while the service is down, and carries on after it', async () => {
+  const { server, connect, open } = await setup()
+  const store = open({ client: connect({ maxAttempts: 2 }) })
+  const engine = createEngine({ store, settleTimeoutMs: 30_000 })
+  const runs = new Map<string, number>()
+  const acknowledged: string[] = []
+  let failures = 0
+  const stopped = new AbortController()
+  const request = (key: string) => {
+    const scope = { tenant: 'tenant-1', operation: 'POST /payments' }
+    return { scope, key, fingerprint: 'fingerprint-1' }
+  }
+  const client = async (name: string) => {
+    for (let n = 0; !stopped.signal.aborted; n++) {
+      const key = `${name}-${n}`
+      const work = () => {
+        runs.set(key, (runs.get(key) ?? 0) + 1)
+        return bytes(key)
+      }
+      // A retrying client: the same key until it is answered, or another has it.
+      for (let tries = 0; tries < 400; tries++) {
+        const outcome = await engine.run(request(key), work).catch(() => undefined)
+        if (outcome?.kind === 'ran' || outcome?.kind === 'replayed') acknowledged.push(key)
+        if (outcome !== undefined) break
+        failures++
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+    }
+  }
+  const clients = Array.from({ length: 6 }, (_, n) => client(`c${n}`))
+  await expect.poll(() => acknowledged.length).toBeGreaterThan(20)
+  await server.stopAtOnce()
+  await expect.poll(() => failures).toBeGreaterThan(20)
+  await server.start()
+  const before = acknowledged.length
+  await expect.poll(() => acknowledged.length, { timeout: 20_000 }).toBeGreaterThan(before + 20)
+  stopped.abort()
+  await Promise.all(clients)
+  await engine.close()
+
+  expect(Math.max(...runs.values())).toBe(1)
+  const fresh = open()
+  for (const key of acknowledged) {
+    assertBytes(ofKind(await claim(fresh, { key }), 'completed').result, bytes(key))
+  }
+})
+
+it('says that it is unavailable, or that a row is at fault, as the service does', async () => {
+  const { client, open } = await setup()
+  const failing = (name: string, message: string) =>
+    open({
+      client: around(client, () => Promise.reject(Object.assign(new Error(message), { name }))),
+    })
+  const busy = failing('ProvisionedThroughputExceededException', 'slow down')
+  await expect(claim(busy)).rejects.toMatchObject({ failure: 'unavailable' })
+  const strict = failing('ValidationException', 'Item size has exceeded')
+  await expect(claim(strict)).rejects.toMatchObject({ failure: 'rejected' })
+  // Its neighbours may have been written.
+  await expect(strict.claim(claimRequests(2))).rejects.toMatchObject({ failure: 'unavailable' })
+  await expect(strict.sweep({ limit: 1 })).rejects.toMatchObject({ failure: 'unavailable' })
+  const none = failing('ResourceNotFoundException', 'Requested resource not found')
+  await expect(claim(none)).rejects.toThrow('create the table that tableDefinition() describes')
+})
+
+// The record is in the history already when the process dies before it removes it.
+it('keeps a record once in the history, however often its end is tried', async () => {
+  const { client, open } = await setup()
+  const clock = new FakeClock()
+  let isDying = true
+  const dying = around(client, ({ name, input, go }) => {
+    const isEnd = name === 'deleteItem' || (name === 'putItem' && 'ConditionExpression' in input)
+    return isDying && isEnd ? Promise.reject(new Error('killed')) : go()
+  })
+  const healthy = open({ clock, history: true })
+  const store = open({ clock, history: true, client: dying })
+  const lease = await hold(healthy, { afterExpiry: 'refuse' })
+  const { identity } = lease
+  await settle(healthy, releaseOf(lease))
+  clock.advance(RETENTION_MS)
+  for (let n = 0; n < 3; n++) await expect(store.reap({ limit: 10 })).rejects.toThrow('killed')
+  await expect(claim(store)).rejects.toThrow('killed')
+  const history = () => healthy.history!({ ref: { identity }, limit: 10 })
+  // It is still in use: its holder may yet complete it.
+  expect(await history()).toEqual([])
+  ofKind(await settle(healthy, completeOf(lease, bytes('late'))), 'settled')
+  clock.advance(RETENTION_MS)
+  isDying = false
+  expect((await store.reap({ limit: 10 })).expired).toBe(1)
+  const [kept, ...more] = await history()
+  assertBytes(kept?.result, bytes('late'))
+  expect(more).toEqual([])
+})
