@@ -7,6 +7,7 @@ const SLOW = [
   'test/package/**/*.test.ts',
   'test/simulation/**/*.test.ts',
   'test/stores/dynamodb*.test.ts',
+  'test/stores/mysql*.test.ts',
   'test/stores/postgres*.test.ts',
   'test/stores/redis*.test.ts',
 ]

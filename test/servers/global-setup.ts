@@ -1,8 +1,21 @@
+import { findMariadb } from './mariadb.ts'
+import { findPgbouncer } from './pgbouncer.ts'
 import { findBinaries as findPostgres } from './postgres.ts'
 import { findBinaries as findRedis } from './redis.ts'
 
 /** Once, before any test file: two of them must not install the same package side by side. */
 export function setup(): void {
-  if (process.env['ONCEKEY_TEST_POSTGRES_URL'] === undefined) findPostgres()
-  if (process.env['ONCEKEY_TEST_REDIS_URL'] === undefined) findRedis()
+  findUnlessGiven('ONCEKEY_TEST_POSTGRES_URL', findPostgres)
+  findUnlessGiven('ONCEKEY_TEST_MYSQL_URL', findMariadb)
+  findUnlessGiven('ONCEKEY_TEST_REDIS_URL', findRedis)
+  findPgbouncer()
+}
+
+/** With a server given, only the tests that stop theirs need the programs, and say so themselves. */
+function findUnlessGiven(name: string, find: () => string): void {
+  try {
+    find()
+  } catch (error) {
+    if (process.env[name] === undefined) throw error
+  }
 }

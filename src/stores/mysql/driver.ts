@@ -1,0 +1,200 @@
+import { InvalidOptionsError } from '../../core/errors.ts'
+import { describe } from '../../core/options.ts'
+import {
+  toQuery,
+  type MysqlConnection,
+  type MysqlHeader,
+  type MysqlPool,
+  type MysqlPoolConnection,
+  type MysqlPromisePool,
+  type Row,
+} from './client.ts'
+import { isAnswer, isTransactionOpen, storeFailed } from './failures.ts'
+import { BEGIN, COMMIT, READ_COMMITTED, ROLLBACK } from './sql.ts'
+
+/** A connection that nobody else uses for now. */
+export interface Session {
+  /** For statements that give rows. */
+  rows(sql: string): Promise<readonly Row[]>
+  /** For all others, and for those that give rows on one of the two databases only. */
+  run(sql: string): Promise<readonly Row[] | MysqlHeader>
+  /** What the caller's work gets to see, guarded: the driver's own object. */
+  readonly connection: MysqlConnection
+  /** Drops the connection, whatever it is doing. What its transaction wrote is gone. */
+  destroy(): void
+  readonly isDestroyed: () => boolean
+}
+
+export class Driver {
+  readonly #pool: MysqlPromisePool
+
+  constructor(pool: MysqlPool) {
+    this.#pool = toPromisePool(pool)
+  }
+
+  /** Connections that the pool opens at the most. */
+  get connectionsMax(): number {
+    const { config } = this.#pool.pool
+    const limit = 'connectionLimit' in config ? config.connectionLimit : undefined
+    if (typeof limit !== 'number') return CONNECTIONS_MAX
+    return limit === 0 ? Infinity : limit
+  }
+
+  /** A connection whose state is in doubt afterwards is not given back to the pool. */
+  async lend<Result>(run: (session: Session) => Promise<Result>): Promise<Result> {
+    const connection = await this.#pool.getConnection()
+    const session = new LentSession(connection)
+    try {
+      const result = await run(session)
+      session.giveBack()
+      return result
+    } catch (error) {
+      if (isAnswer(error)) session.giveBack()
+      else session.destroy()
+      throw error
+    }
+  }
+}
+
+/** What `mysql2` takes when nobody says otherwise. */
+const CONNECTIONS_MAX = 10
+
+class LentSession implements Session {
+  readonly connection: MysqlPoolConnection
+  #isOver = false
+
+  constructor(connection: MysqlPoolConnection) {
+    this.connection = connection
+  }
+
+  async rows(sql: string): Promise<readonly Row[]> {
+    return (await this.run(sql)) as readonly Row[]
+  }
+
+  async run(sql: string): Promise<readonly Row[] | MysqlHeader> {
+    const [answer] = await this.connection.query(toQuery(sql))
+    return answer as readonly Row[] | MysqlHeader
+  }
+
+  giveBack(): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.connection.release()
+  }
+
+  destroy(): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.connection.destroy()
+  }
+
+  isDestroyed = (): boolean => this.#isOver
+}
+
+/**
+ * Runs `body` in a READ COMMITTED transaction. Commits if it resolves; rolls back and rethrows if
+ * it rejects. Failures to begin and to commit are `StoreFailedError`s.
+ */
+export async function transact<Result>(
+  session: Session,
+  body: () => Promise<Result>,
+): Promise<Result> {
+  await begin(session)
+  let result: Result
+  try {
+    result = await body()
+  } catch (error) {
+    await rollBack(session)
+    throw error
+  }
+  await orDestroy(session, 'commit a transaction', () => session.run(COMMIT))
+  return result
+}
+
+async function begin(session: Session): Promise<void> {
+  await orDestroy(session, 'begin a transaction', async () => {
+    try {
+      await session.run(READ_COMMITTED)
+    } catch (error) {
+      if (!isTransactionOpen(error)) throw error
+      // Left behind by somebody who gave the connection back. To begin would be to commit it.
+      await session.run(ROLLBACK)
+      await session.run(READ_COMMITTED)
+    }
+    await session.run(BEGIN)
+  })
+}
+
+/** A rollback that fails has its effect all the same: the connection is dropped. */
+async function rollBack(session: Session): Promise<void> {
+  if (session.isDestroyed()) return
+  await session.run(ROLLBACK).catch(() => session.destroy())
+}
+
+/** In what state it is after a failure, nobody knows. */
+async function orDestroy(
+  session: Session,
+  operation: string,
+  run: () => Promise<unknown>,
+): Promise<void> {
+  try {
+    await run()
+  } catch (error) {
+    session.destroy()
+    throw storeFailed(operation, error)
+  }
+}
+
+/**
+ * Writes one statement that commits alone. A session with autocommit off, or with a transaction
+ * that somebody left open, would keep it uncommitted without a word: what was answered as taken
+ * would be gone with the connection.
+ */
+export async function writeAlone(
+  session: Session,
+  sql: string,
+): Promise<readonly Row[] | MysqlHeader> {
+  const answer = await session.run(sql)
+  if (!isLeftOpen(answer)) return answer
+  await session.run(ROLLBACK)
+  return transact(session, () => session.run(sql))
+}
+
+const IN_TRANSACTION = 1
+
+/** From the answer itself: its rows say so in front, or the flags of the session. */
+function isLeftOpen(answer: readonly Row[] | MysqlHeader): boolean {
+  if (isRows(answer)) return answer.some((row) => Number(row[0]) !== 0)
+  return ((answer.serverStatus ?? IN_TRANSACTION) & IN_TRANSACTION) !== 0
+}
+
+export function isRows(answer: readonly Row[] | MysqlHeader): answer is readonly Row[] {
+  return Array.isArray(answer)
+}
+
+/** How a caller's own transaction is reached: its connection, of either flavour. */
+export function connectionOf(tx: unknown): MysqlConnection {
+  if (typeof tx === 'object' && tx !== null && !('getConnection' in tx) && 'query' in tx) {
+    return isCallbackFlavour<MysqlConnection>(tx) ? tx.promise() : (tx as MysqlConnection)
+  }
+  throw new InvalidOptionsError(
+    'mysqlStore: settleIn takes the connection of "mysql2" on which the transaction was begun, ' +
+      `got ${describe(tx)}. A pool will not do: it would use another connection`,
+  )
+}
+
+function toPromisePool(pool: MysqlPool): MysqlPromisePool {
+  if (typeof pool === 'object' && pool !== null && 'getConnection' in pool) {
+    if (isCallbackFlavour<MysqlPromisePool>(pool)) return pool.promise()
+    if ('pool' in pool) return pool
+  }
+  throw new InvalidOptionsError(
+    'mysqlStore: pool must be a pool of "mysql2/promise" or of "mysql2". A single connection ' +
+      'will not do: an open transaction on it would hold up every other key. ' +
+      `Got ${typeof pool === 'function' ? 'a function' : describe(pool)}`,
+  )
+}
+
+function isCallbackFlavour<Promised>(client: object): client is { promise(): Promised } {
+  return 'promise' in client && typeof client.promise === 'function'
+}

@@ -1,0 +1,106 @@
+import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
+import { ValueFault } from './columns.ts'
+
+const LOCK_WAIT_TIMEOUT = 1205
+const LOCK_TABLE_FULL = 1206
+const DEADLOCK = 1213
+const NO_SUCH_SAVEPOINT = 1305
+const TRANSACTION_OPEN = 1568
+
+/** MariaDB with `innodb_snapshot_isolation`: the row has moved on since the transaction began. */
+const CHANGED_SINCE_READ = 1020
+
+/** Data exception, integrity constraint violation: a row is at fault. */
+const ROW_FAULT_CLASSES: readonly string[] = ['22', '23']
+
+/**
+ * The same, where the class of the error says nothing: packet too large, data cut, wrong text for
+ * the character set, a check that failed (MySQL, MariaDB).
+ */
+const ROW_FAULTS: readonly (number | undefined)[] = [1153, 1265, 1366, 3819, 4025]
+
+/** A database or a table is missing. */
+const NOT_MIGRATED: readonly (number | undefined)[] = [1049, 1146]
+
+/** Killed, or shut down: with this answer the server has ended the connection. */
+const LAST_WORDS: readonly string[] = ['08S01', '70100']
+
+/**
+ * The one wrapper of errors. The text of a constraint violation may hold a key; it stays in the
+ * driver's error, the `cause`, and out of our message.
+ */
+export function storeFailed(operation: string, cause: unknown): StoreFailedError {
+  if (cause instanceof StoreFailedError) return cause
+  const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
+  return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause) })
+}
+
+/** The same call with the same tokens will do. */
+export function isConflict(error: unknown): boolean {
+  const number = numberOf(error)
+  return number === DEADLOCK || number === CHANGED_SINCE_READ
+}
+
+/** It may pass, but has cost much time already. */
+export function isLockTimeout(error: unknown): boolean {
+  return numberOf(error) === LOCK_WAIT_TIMEOUT
+}
+
+/** An error with which the server may have rolled the whole transaction back. */
+export function isRollback(error: unknown): boolean {
+  const number = numberOf(error)
+  return number === DEADLOCK || number === LOCK_WAIT_TIMEOUT || number === LOCK_TABLE_FULL
+}
+
+/** An error with which the server has certainly rolled the whole transaction back. */
+export function isCertainRollback(error: unknown): boolean {
+  return numberOf(error) === DEADLOCK
+}
+
+/** The savepoint is gone: the transaction it was set in has ended. */
+export function isSealBroken(error: unknown): boolean {
+  return numberOf(error) === NO_SUCH_SAVEPOINT
+}
+
+export function isTransactionOpen(error: unknown): boolean {
+  return numberOf(error) === TRANSACTION_OPEN
+}
+
+export function isNotMigrated(error: unknown): boolean {
+  return NOT_MIGRATED.includes(numberOf(error))
+}
+
+/** The server has answered, so that the connection can go on; other errors are the network's. */
+export function isAnswer(error: unknown): boolean {
+  if (error instanceof ValueFault) return true
+  const isFatal = error instanceof Error && 'fatal' in error && error.fatal === true
+  const state = sqlStateOf(error)
+  return !isFatal && state !== undefined && !LAST_WORDS.includes(state)
+}
+
+function isRowFault(error: unknown): boolean {
+  if (error instanceof ValueFault) return true
+  if (ROW_FAULTS.includes(numberOf(error))) return true
+  return ROW_FAULT_CLASSES.includes(sqlStateOf(error)?.slice(0, 2) ?? '')
+}
+
+function told(cause: unknown): unknown {
+  if (!(cause instanceof Error) || cause instanceof ValueFault) return cause
+  if (isNotMigrated(cause)) {
+    const hint = `${cause.message} (call store.migrate() once before using the store)`
+    return new Error(hint, { cause })
+  }
+  // Says which value was there already: perhaps a key.
+  if (isRowFault(cause)) return new Error(`error ${numberOf(cause)} about a value`, { cause })
+  return cause
+}
+
+function numberOf(error: unknown): number | undefined {
+  if (!(error instanceof Error && 'errno' in error)) return undefined
+  return typeof error.errno === 'number' ? error.errno : undefined
+}
+
+function sqlStateOf(error: unknown): string | undefined {
+  if (!(error instanceof Error && 'sqlState' in error)) return undefined
+  return typeof error.sqlState === 'string' ? error.sqlState : undefined
+}

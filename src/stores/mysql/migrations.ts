@@ -1,0 +1,180 @@
+import { InvalidOptionsError } from '../../core/errors.ts'
+import { writeAlone, type Driver, type Session } from './driver.ts'
+import { isNotMigrated } from './failures.ts'
+import { resolveTables, type TableOptions } from './options.ts'
+import type { Tables } from './sql.ts'
+
+const WORD = 'CHARACTER SET ascii COLLATE ascii_bin'
+const TEXT = 'CHARACTER SET utf8mb4 COLLATE utf8mb4_bin'
+
+const ENGINE = 'ENGINE = InnoDB ROW_FORMAT = DYNAMIC'
+
+const COLUMNS = `
+  identity BINARY(16) NOT NULL,
+  record_id CHAR(36) ${WORD} NOT NULL,
+  attempt INT NOT NULL,
+  lapses INT NOT NULL,
+  lease_until_ms BIGINT NOT NULL,
+  created_at_ms BIGINT NOT NULL,
+  last_run_at_ms BIGINT NOT NULL,
+  completed_at_ms BIGINT,
+  expires_at_ms BIGINT NOT NULL,
+  reconcile_at_ms BIGINT,
+  on_lapse VARCHAR(16) ${WORD} NOT NULL,
+  after_expiry VARCHAR(16) ${WORD} NOT NULL,
+  proof VARCHAR(16) ${WORD},
+  fingerprint VARCHAR(255) ${TEXT} NOT NULL,
+  tenant VARCHAR(255) ${TEXT} NOT NULL,
+  operation VARCHAR(1024) ${TEXT} NOT NULL,
+  \`key\` VARCHAR(1024) ${TEXT} NOT NULL,
+  error_code MEDIUMTEXT ${TEXT},
+  recovery_point MEDIUMTEXT ${TEXT},
+  result LONGBLOB,`
+
+/**
+ * Applied in this order, each once; each of them can be repeated, for MySQL commits every
+ * statement that makes a table, and a process may die between two of them. Never edit one that
+ * was released: append another.
+ *
+ * Every index costs a write with each claim and each completion, and none can be partial. So one
+ * index serves the sweep, the reap and the lists: `due_at_ms` is whatever time counts in the
+ * record's state, and the last run is in it for the lists.
+ *
+ * The token is compared by the database and so is binary: text collations here ignore trailing
+ * spaces.
+ */
+const MIGRATIONS: readonly (readonly string[])[] = [
+  [
+    `
+CREATE TABLE IF NOT EXISTS {record} (${COLUMNS}
+  state VARCHAR(16) ${WORD} NOT NULL,
+  token VARBINARY(32) NOT NULL,
+  due_at_ms BIGINT NOT NULL,
+  PRIMARY KEY (identity),
+  UNIQUE KEY record_id (record_id),
+  KEY due (state, due_at_ms, last_run_at_ms),
+  CHECK (state IN
+    ('pending', 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')),
+  CHECK (on_lapse IN ('unknown', 'rerun', 'resume')),
+  CHECK (after_expiry IN ('new', 'refuse')),
+  CHECK (proof IN ('proven', 'declared'))
+) ${ENGINE}`,
+    `
+CREATE TABLE IF NOT EXISTS {history} (${COLUMNS}
+  number BIGINT NOT NULL AUTO_INCREMENT,
+  PRIMARY KEY (number),
+  KEY identity (identity),
+  KEY record_id (record_id)
+) ${ENGINE}`,
+  ],
+]
+
+const MIGRATION_TABLE = `
+CREATE TABLE IF NOT EXISTS {migration} (
+  number INT NOT NULL PRIMARY KEY,
+  applied_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP
+) ${ENGINE}`
+
+const RECORD_MIGRATION = `INSERT INTO {migration} (number) VALUES ({number})`
+
+/** One name for the tables, whoever is connected to which database; names have 64 characters. */
+const LOCK_NAME = `SHA1(CONCAT('oncekey ', {database}, ' ', '{record}'))`
+
+/** Far longer than any migration takes. */
+const LOCK_SECONDS = 60
+
+export interface MigrationSqlOptions extends TableOptions {
+  /** The number of the last migration that has been applied. @default 0 */
+  after?: number
+}
+
+/**
+ * The migrations as one script, for people whose migrations are run by another tool. The database
+ * must exist. It is what `store.migrate()` runs, so that either may carry on where the other was.
+ */
+export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}): string {
+  const tables = resolveTables('migrationSql', names)
+  if (!Number.isInteger(after) || after < 0 || after > MIGRATIONS.length) {
+    throw new InvalidOptionsError(
+      `migrationSql: after must be a whole number from 0 to ${MIGRATIONS.length}`,
+    )
+  }
+  const parts = MIGRATIONS.slice(after).flatMap((_, index) => migration(after + index + 1))
+  return [MIGRATION_TABLE, ...parts].map((sql) => `${forTables(tables, sql)};\n`).join('')
+}
+
+/**
+ * Brings the tables up to date. Safe from many processes at once: the first gets the lock, the
+ * others find the work done. Where there is nothing to do, reading is all it does, so that a user
+ * without the right to create anything may call it.
+ */
+export function migrate(driver: Driver, tables: Tables): Promise<void> {
+  return driver.lend(async (session) => {
+    if ((await appliedCount(session, tables)) === MIGRATIONS.length) return
+    await withLock(session, tables, async () => {
+      const { database } = tables
+      if (database !== undefined) await createDatabase(session, database)
+      await writeAlone(session, forTables(tables, MIGRATION_TABLE))
+      for (let n = (await appliedCount(session, tables)) + 1; n <= MIGRATIONS.length; n++) {
+        for (const sql of migration(n)) await writeAlone(session, forTables(tables, sql))
+      }
+    })
+  })
+}
+
+/** Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. */
+async function createDatabase(session: Session, name: string): Promise<void> {
+  const sql = `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '${name}'`
+  const [row] = await session.rows(sql)
+  if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE \`${name}\``)
+}
+
+/** A lock of the server, not of a transaction: every statement that makes a table ends that. */
+async function withLock(session: Session, tables: Tables, run: () => Promise<void>): Promise<void> {
+  const { database } = tables
+  const owner = database === undefined ? 'DATABASE()' : `'${database}'`
+  const name = forTables(tables, LOCK_NAME).replace('{database}', owner)
+  const [row] = await session.rows(`SELECT GET_LOCK(${name}, ${LOCK_SECONDS})`)
+  if (Number(row?.[0]) !== 1) {
+    throw new Error(`another process has been migrating for ${LOCK_SECONDS} s`)
+  }
+  try {
+    await run()
+    await session.run(`DO RELEASE_LOCK(${name})`)
+  } catch (error) {
+    // The lock goes with its connection.
+    session.destroy()
+    throw error
+  }
+}
+
+function migration(number: number): string[] {
+  const applied = RECORD_MIGRATION.replace('{number}', String(number))
+  return [...MIGRATIONS[number - 1]!, applied]
+}
+
+function forTables({ record, history, migration: applied }: Tables, sql: string): string {
+  return sql
+    .replaceAll('{record}', record)
+    .replaceAll('{history}', history)
+    .replaceAll('{migration}', applied)
+    .trim()
+}
+
+async function appliedCount(session: Session, tables: Tables): Promise<number> {
+  let rows
+  try {
+    rows = await session.rows(`SELECT COALESCE(MAX(number), 0) FROM ${tables.migration}`)
+  } catch (error) {
+    if (isNotMigrated(error)) return 0
+    throw error
+  }
+  const count = Number(rows[0]?.[0])
+  if (count > MIGRATIONS.length) {
+    throw new InvalidOptionsError(
+      `table ${tables.record} is at migration ${count}, this version of oncekey knows ` +
+        `${MIGRATIONS.length}: a newer version has used it`,
+    )
+  }
+  return count
+}

@@ -1,0 +1,98 @@
+import { decideSettle } from '../../core/decide.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import type { Lease, SettleOutcome, Settlement } from '../../core/store.ts'
+import { LEASE, toRecord } from './columns.ts'
+import { transact, type Session } from './driver.ts'
+import {
+  lockAll,
+  makeMoves,
+  readLeases,
+  toChange,
+  writeChanges,
+  type Move,
+  type Place,
+} from './moves.ts'
+import { leaseSql, updateSql } from './sql.ts'
+
+/**
+ * Settles a batch: reads, decides, and writes in one statement whose WHERE clause is the fence.
+ * Where that wrote less than was decided, somebody was faster with some of them: those decisions
+ * are made again under locks. A settlement that was written the first time recognises itself.
+ */
+export async function settleBatch(
+  session: Session,
+  place: Place,
+  settlements: readonly Settlement[],
+): Promise<SettleOutcome[]> {
+  const leases = settlements.map(({ lease }) => lease)
+  const { nowMs, byIdentity } = await readLeases(session, place, leases)
+  const { moves, outcomes } = decide(settlements, byIdentity, nowMs)
+  if (moves.length === 0 || (await writeChanges(session, place, moves))) return outcomes
+  return transact(session, async () => {
+    const locked = await lockAll(session, place, leases)
+    const again = decide(settlements, locked.byIdentity, locked.nowMs)
+    await makeMoves(session, place, again.moves)
+    return again.outcomes
+  })
+}
+
+function decide(
+  settlements: readonly Settlement[],
+  records: ReadonlyMap<string, StoredRecord>,
+  nowMs: number,
+): { moves: Move[]; outcomes: SettleOutcome[] } {
+  const moves: Move[] = []
+  const outcomes = settlements.map((settlement) => {
+    const before = records.get(settlement.lease.identity)
+    const { outcome, write } = decideSettle(before, settlement, nowMs)
+    if (before !== undefined && write !== undefined) moves.push({ before, after: write })
+    return outcome
+  })
+  return { moves, outcomes }
+}
+
+/**
+ * Sends one statement within an open transaction, and gives its rows if it has any: as arrays, or
+ * as objects whose values are in the order of the columns. The text has no placeholders.
+ */
+export type Run = (sql: string) => Promise<readonly object[]>
+
+export interface SettledIn {
+  readonly outcome: SettleOutcome
+  /** By this very call, and not by an earlier one of the same lease. */
+  readonly isWritten: boolean
+}
+
+/** Where a transaction settles: the tables, and the time as SQL. */
+export type Inside = Pick<Place, 'tables' | 'now'>
+
+/** The record of a lease as it is: it locks nothing, for duplicates must get through. */
+export async function readWithin(
+  run: Run,
+  { tables, now }: Inside,
+  { identity }: Lease,
+): Promise<StoredRecord | undefined> {
+  const [row] = await run(leaseSql(tables, now, { identity, lock: false }))
+  return toLease(row).record
+}
+
+/** Settles one record within a transaction that somebody else will commit. */
+export async function settleWithin(
+  run: Run,
+  { tables, now }: Inside,
+  settlement: Settlement,
+): Promise<SettledIn> {
+  const { identity } = settlement.lease
+  const [row] = await run(leaseSql(tables, now, { identity, lock: true }))
+  const { record: before, nowMs } = toLease(row)
+  const { outcome, write } = decideSettle(before, settlement, nowMs)
+  if (before === undefined || write === undefined) return { outcome, isWritten: false }
+  await run(updateSql(tables, [toChange({ before, after: write })]))
+  return { outcome, isWritten: true }
+}
+
+function toLease(row: object | undefined): { record: StoredRecord | undefined; nowMs: number } {
+  if (row === undefined) return { record: undefined, nowMs: 0 }
+  const [nowMs, ...values] = Object.values(row) as unknown[]
+  return { record: toRecord(LEASE, values), nowMs: Number(nowMs) }
+}

@@ -1,0 +1,282 @@
+/**
+ * Every statement on records. All of them hold on MariaDB from 10.6 and are meant to hold on
+ * MySQL from 8.0.16. A comment that begins with an M and an exclamation mark is read by MariaDB
+ * alone, one that begins with a plus sign by MySQL alone.
+ *
+ * Every access names its index. A plan that the optimizer picks by its statistics may be a scan of
+ * the table, and a scan that locks waits for rows which are none of its business.
+ */
+import type { RecordState, StoredRecord } from '../../core/record.ts'
+import {
+  DUE,
+  dueAtMs,
+  FRESH,
+  KEPT,
+  LEASE,
+  literalOf,
+  nameOf,
+  readSql,
+  VIEW,
+  type Field,
+} from './columns.ts'
+
+/** The tables by their checked and quoted names. */
+export interface Tables {
+  readonly record: string
+  readonly history: string
+  readonly migration: string
+  readonly database: string | undefined
+}
+
+export function tablesOf(names: {
+  readonly database: string | undefined
+  readonly table: string
+}): Tables {
+  const { database, table } = names
+  const prefix = database === undefined ? '' : `\`${database}\`.`
+  return Object.freeze({
+    record: `${prefix}\`${table}\``,
+    history: `${prefix}\`${table}_history\``,
+    migration: `${prefix}\`${table}_migration\``,
+    database,
+  })
+}
+
+/** The server's clock in whole milliseconds. UTC, so that no session's time zone has a say. */
+export const SERVER_NOW = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000`
+
+/** What makes a statement fail that would cut a value, whatever the session's own mode. */
+const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
+
+/** Also bounds the wait for a lock. MySQL knows no such bound for one statement. */
+const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
+
+const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
+
+/**
+ * Whether the session would not commit a statement by itself. MySQL tells only of autocommit here;
+ * that a transaction was left open shows there when something is written.
+ */
+const IS_OPEN = `@@autocommit = 0 /*M! OR @@in_transaction */`
+
+const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
+
+const identities = (of: readonly { readonly identity: string }[]) =>
+  of.map(({ identity }) => literalOf('identity', identity)).join(', ')
+
+/**
+ * Records as they are, with the time in front. It locks nothing and waits for nobody, and it gives
+ * a row, with the time, even where there is no record.
+ */
+export function snapshotSql(
+  { record }: Tables,
+  now: string,
+  of: readonly { readonly identity: string }[],
+): string {
+  return `SELECT ${now}, ${IS_OPEN}, ${list(VIEW)},
+    CASE WHEN r.state = 'completed' THEN r.result END
+    FROM (SELECT 1 AS one) AS once
+    LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
+}
+
+/** The same for settlements, which need less. */
+export function leasesSql(
+  { record }: Tables,
+  now: string,
+  of: readonly { readonly identity: string }[],
+): string {
+  return `SELECT ${now}, ${IS_OPEN}, ${list(LEASE)}
+    FROM (SELECT 1 AS one) AS once
+    LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
+}
+
+/** One record for a settlement within somebody's transaction. Names its columns: see `Run`. */
+export function leaseSql(
+  { record }: Tables,
+  now: string,
+  { identity, lock }: { readonly identity: string; readonly lock: boolean },
+): string {
+  const columns = LEASE.map((field, n) => `${readSql(field)} AS c${n}`)
+  return `${lock ? BOUNDED : ''} SELECT ${now} AS now_ms, ${columns.join(', ')}
+    FROM ${record} AS r FORCE INDEX (PRIMARY)
+    WHERE r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`
+}
+
+/**
+ * Records under a lock, in the order of their identity, so that two batches never wait for each
+ * other. Where locked ones are skipped it waits for nobody.
+ */
+export function lockSql(
+  { record }: Tables,
+  now: string,
+  { of, skip }: { readonly of: readonly { readonly identity: string }[]; readonly skip: boolean },
+): string {
+  return `${BOUNDED} SELECT ${now}, ${list(VIEW)}
+    FROM ${record} AS r FORCE INDEX (PRIMARY)
+    WHERE r.identity IN (${identities(of)})
+    ORDER BY r.identity FOR UPDATE${skip ? ' SKIP LOCKED' : ''}`
+}
+
+/**
+ * Which of these records may be deleted without waiting. A row of an open transaction that refers
+ * to a record has a lock on its id, and on nothing else.
+ */
+export function lockIdsSql({ record }: Tables, records: readonly StoredRecord[]): string {
+  const ids = records.map(({ recordId }) => literalOf('recordId', recordId)).join(', ')
+  return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (record_id)
+    WHERE r.record_id IN (${ids}) FOR UPDATE SKIP LOCKED`
+}
+
+const FRESH_COLUMNS = [...FRESH.map(nameOf), DUE].join(', ')
+
+const freshRow = (record: StoredRecord) => {
+  const due = literalOf('expiresAtMs', dueAtMs(record))
+  return `(${FRESH.map((field) => literalOf(field, record[field])).join(', ')}, ${due})`
+}
+
+function insertSql({ record }: Tables, records: readonly StoredRecord[]): string {
+  return `${STRICT} INSERT ${STRICT_HINT} INTO ${record} (${FRESH_COLUMNS})
+    VALUES ${records.map(freshRow).join(', ')}`
+}
+
+/** In place of records that were deleted in the same transaction. */
+export const replaceSql = insertSql
+
+/**
+ * Takes free keys. A key that somebody took meanwhile is left as it is: an insert that failed
+ * instead would have to be rolled back with all its neighbours. MariaDB answers with the rows as
+ * they are now; MySQL has to be asked.
+ */
+export function takeSql(tables: Tables, records: readonly StoredRecord[]): string {
+  return `${insertSql(tables, records)}
+    ON DUPLICATE KEY UPDATE identity = identity
+    /*M! RETURNING @@autocommit = 0 OR @@in_transaction, HEX(identity), HEX(token), state,
+      attempt */`
+}
+
+/** A record that moves on: the fence, and the columns that become something else. */
+export interface Change {
+  readonly from: Pick<StoredRecord, 'identity' | 'token' | 'attempt' | 'state'>
+  readonly columns: ReadonlyMap<string, string>
+}
+
+/**
+ * Writes only where a record still is as it was when it was decided about. The assignments name
+ * no column but their own, because MySQL works through them one after the other.
+ */
+export function updateSql({ record }: Tables, changes: readonly Change[]): string {
+  const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
+  const assignments = [...names].map((name) => `${name} = ${valueSql(name, changes)}`)
+  const fences = changes.map(({ from }) => {
+    const [identity, token, attempt, state] = [
+      literalOf('identity', from.identity),
+      literalOf('token', from.token),
+      literalOf('attempt', from.attempt),
+      literalOf('state', from.state),
+    ]
+    return `WHEN ${identity} THEN token = ${token} AND attempt = ${attempt} AND state = ${state}`
+  })
+  return `${STRICT} UPDATE ${STRICT_HINT} ${record} FORCE INDEX (PRIMARY)
+    SET ${assignments.join(', ')}
+    WHERE identity IN (${identities(changes.map(({ from }) => from))})
+    AND CASE identity ${fences.join(' ')} END`
+}
+
+function valueSql(name: string, changes: readonly Change[]): string {
+  const [first] = changes
+  const value = first!.columns.get(name)
+  const isSame = changes.every(({ columns }) => columns.get(name) === value)
+  if (isSame && value !== undefined) return value
+  const cases = changes.flatMap(({ from, columns }) => {
+    const own = columns.get(name)
+    return own === undefined ? [] : [`WHEN ${literalOf('identity', from.identity)} THEN ${own}`]
+  })
+  return `CASE identity ${cases.join(' ')} ELSE ${name} END`
+}
+
+/** In the form for several tables, because the other one takes no index. */
+export function deleteSql({ record }: Tables, records: readonly StoredRecord[]): string {
+  return `DELETE r FROM ${record} AS r FORCE INDEX (PRIMARY)
+    WHERE r.identity IN (${identities(records)})`
+}
+
+/** What expires, whole, before it is deleted or loses its result. */
+export function keepSql({ record, history }: Tables, records: readonly StoredRecord[]): string {
+  const columns = KEPT.map(nameOf)
+  return `${STRICT} INSERT ${STRICT_HINT} INTO ${history} (${columns.join(', ')})
+    SELECT ${columns.map((name) => `r.${name}`).join(', ')}
+    FROM ${record} AS r FORCE INDEX (PRIMARY)
+    WHERE r.identity IN (${identities(records)}) ORDER BY r.identity`
+}
+
+/** Which records of a state are due, the longest due first. Locks nothing. */
+export function dueSql(
+  { record }: Tables,
+  now: string,
+  { state, limit }: { readonly state: RecordState; readonly limit: number },
+): string {
+  return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
+    WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now}
+    ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
+}
+
+export function findSql({ record }: Tables, by: 'identity' | 'recordId', value: string): string {
+  return `SELECT ${list(VIEW)}, r.result
+    FROM ${record} AS r FORCE INDEX (${by === 'identity' ? 'PRIMARY' : 'record_id'})
+    WHERE r.${nameOf(by)} = ${literalOf(by, value)}`
+}
+
+export function identitiesSql({ record }: Tables, recordIds: readonly string[]): string {
+  return `SELECT r.record_id, HEX(r.identity) FROM ${record} AS r FORCE INDEX (record_id)
+    WHERE r.record_id IN (${recordIds.map((id) => literalOf('recordId', id)).join(', ')})`
+}
+
+/**
+ * Completed ones by expiry and others by last run. Where the index has them in another order, its
+ * entries alone are sorted, and only the rows that are asked for are read.
+ */
+export function listSql(
+  { record }: Tables,
+  { state, limit }: { readonly state: RecordState; readonly limit: number },
+): string {
+  const order = state === 'completed' ? DUE : nameOf('lastRunAtMs')
+  return `SELECT STRAIGHT_JOIN ${list(VIEW)}
+    FROM (SELECT x.identity FROM ${record} AS x FORCE INDEX (due)
+      WHERE x.state = ${literalOf('state', state)}
+      ORDER BY x.${order} LIMIT ${literalOf('attempt', limit)}) AS found
+    JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
+    ORDER BY r.${order}`
+}
+
+export function historySql(
+  { history }: Tables,
+  query: { readonly by: 'identity' | 'recordId'; readonly value: string; readonly limit: number },
+): string {
+  const { by, value, limit } = query
+  const column = nameOf(by)
+  return `SELECT ${list(KEPT)} FROM ${history} AS r FORCE INDEX (${column})
+    WHERE r.${column} = ${literalOf(by, value)}
+    ORDER BY r.number DESC LIMIT ${literalOf('attempt', limit)}`
+}
+
+/** For one transaction. Refused where one is open already. */
+export const READ_COMMITTED = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED'
+export const BEGIN = 'START TRANSACTION'
+export const COMMIT = 'COMMIT'
+export const ROLLBACK = 'ROLLBACK'
+
+/**
+ * Set around the work. If it is gone afterwards, the transaction has ended under the work, even
+ * where another one has begun since.
+ */
+export const SEAL = 'SAVEPOINT oncekey_seal'
+
+/** For work that returned. */
+export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
+
+/** For work that threw. */
+export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
+
+/** Outside of a transaction a savepoint is gone as soon as it is set. */
+export const PROBE = 'SAVEPOINT oncekey_settle'
+export const END_PROBE = 'RELEASE SAVEPOINT oncekey_settle'
