@@ -6,6 +6,7 @@ const SLOW = [
   'test/process/**/*.test.ts',
   'test/package/**/*.test.ts',
   'test/simulation/**/*.test.ts',
+  'test/stores/cached-redis*.test.ts',
   'test/stores/postgres*.test.ts',
 ]
 
