@@ -1,6 +1,6 @@
 import { expect, it, vi } from 'vitest'
 import type { Store } from '../../src/core/store.ts'
-import { cachedStore, memoryCache, redisCache } from '../../src/stores/cached/index.ts'
+import { cachedStore, memoryCache } from '../../src/stores/cached/index.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import {
   assertBytes,
@@ -122,13 +122,16 @@ it('notices that its machine was asleep', async () => {
 })
 
 it('takes no answer from the cache that had expired before the clock was set back', async () => {
-  const { store, durable, clock, advance } = await setupFilled()
+  const { store, durable, cache, clock, advance } = await setupFilled()
+  const [kept] = await cache.inner.get([claimRequest().identity])
+  cache.get = async (identities) => identities.map(() => kept)
   await advance(RETENTION_MS)
   const { lease } = ofKind(await claim(store, { retentionMs: 1000 }), 'claimed')
   durable.clock.jumpWallTime(-RETENTION_MS)
   clock.jumpWallTime(10_000)
-  await claim(store, { key: 'other' })
   await advance(5000)
+  await claim(store, { key: 'other' }) // and with it the time is asked for again
+  await advance(0)
   ofKind(await claim(store), 'in_progress')
   ofKind(await settle(store, completeOf(lease)), 'settled')
 })
@@ -207,6 +210,18 @@ it('tries a broken cache once in each break', async () => {
   await advance(5000)
   for (let n = 0; n < 10; n++) await claim(store)
   expect([tries, troubles.length]).toEqual([4, 3])
+
+  // Nor twice at a time, while nobody knows how the trial ends.
+  cache.get = () => {
+    tries++
+    return never()
+  }
+  await advance(5000)
+  const waiting = claim(store)
+  for (let n = 0; n < 10; n++) await claim(store)
+  expect(tries).toBe(5)
+  await advance(50)
+  await waiting
 })
 
 it('takes nonsense from a cache for a miss', async () => {
@@ -247,6 +262,61 @@ it('drops fills that a hanging cache does not take, and never more than it may h
   await advance(0)
   expect(fills).toBe(64)
   expect(troubles.map(({ operation }) => operation)).toEqual(['fill', 'fill', 'fill'])
+})
+
+it('sends no fill that has waited too long', async () => {
+  const { store, cache, advance } = setupCached()
+  await hold(store, { key: 'first' })
+  const taken: (() => void)[] = []
+  cache.fill = () => new Promise((resolve) => taken.push(resolve))
+  for (let n = 0; n < 100; n++) await finish(store, { key: `key-${n}` })
+  await advance(0)
+  expect(taken.length).toBe(64)
+  for (const resolve of taken.slice(0, 20)) resolve()
+  await advance(0)
+  expect(taken.length).toBe(84)
+  await advance(30_001)
+  for (const resolve of taken) resolve()
+  await advance(0)
+  expect(taken.length).toBe(84)
+})
+
+/** The first settlement is recorded after the second, which came while it was on its way. */
+it('caches no result that another settlement of the lease has overtaken', async () => {
+  const { store, durable, advance } = setupCached()
+  const lease = await hold(store)
+  const recorded = durable.store.settle
+  const second = Promise.withResolvers<void>()
+  let calls = 0
+  durable.store.settle = async (settlements) => {
+    if (calls++ === 0) await second.promise
+    return recorded(settlements)
+  }
+  const first = settle(store, completeOf(lease, bytes('first')))
+  ofKind(await settle(store, completeOf(lease, bytes('second'))), 'settled')
+  second.resolve()
+  ofKind(await first, 'settled')
+  await advance(0)
+  assertBytes(ofKind(await claim(store), 'completed').result, bytes('second'))
+})
+
+it('caches no result that a transaction has overtaken', async () => {
+  const { durable, cache, clock, advance } = setupCached()
+  const transaction: Store['transaction'] = async (lease, work) => {
+    await durable.store.settle([{ kind: 'complete', lease, ...(await work({})) }])
+    throw new Error('the answer is lost')
+  }
+  const store = cachedStore({
+    durable: Object.assign(durable.store, { transaction }),
+    cache,
+    clock,
+  })
+  const lease = await hold(store)
+  const completion = { result: bytes('committed'), retentionMs: RETENTION_MS }
+  await expect(store.transaction!(lease, () => completion)).rejects.toThrow('lost')
+  ofKind(await settle(store, completeOf(lease, bytes('other'))), 'settled')
+  await advance(0)
+  assertBytes(ofKind(await claim(store), 'completed').result, bytes('committed'))
 })
 
 it('does not fail, or speak up twice, where fills fail', async () => {
@@ -433,35 +503,6 @@ it('answers nothing from the cache once it is closed', async () => {
   expect(await isHit(() => claim(store))).toBe(false)
 })
 
-it('keeps as many replies in memory as it may, those asked for last', async () => {
-  const cache = memoryCache({ entriesMax: 2, bytesMax: 1000 })
-  const fill = (length: number) => ({
-    bytes: new Uint8Array(length),
-    expiresAtMs: 1,
-    ttlMs: 60_000,
-  })
-  const kept = async () => {
-    const found = await cache.get(['a', 'b', 'c'])
-    return ['a', 'b', 'c'].filter((_, n) => found[n] !== undefined)
-  }
-  await cache.fill('a', fill(1))
-  await cache.fill('b', fill(1))
-  await cache.get(['a'])
-  await cache.fill('c', fill(1))
-  expect(await kept()).toEqual(['a', 'c'])
-  await cache.fill('b', fill(500))
-  expect(await kept()).toEqual(['b', 'c'])
-  await cache.fill('c', fill(500))
-  expect(await kept()).toEqual(['c'])
-  await cache.fill('a', fill(1001))
-  expect(await kept()).toEqual([])
-
-  await cache.forget('a', 60_000)
-  await cache.forget('b', 60_000)
-  await cache.forget('b', 60_000)
-  await expect(cache.forget('c', 60_000)).rejects.toThrow('keeps 2 keys out already')
-})
-
 it('claims each key once, however many nodes share the cache', async () => {
   const { durable, cache, clock } = setupCached()
   const nodes = Array.from({ length: 4 }, () =>
@@ -485,13 +526,4 @@ it.each([
   [{ ...fit, onError: 'log' }, /onError must be a function/],
 ])('refuses the options %j', (options, message) => {
   expect(() => cachedStore(options as never)).toThrow(message)
-})
-
-it('refuses the options of a cache that make no sense', () => {
-  expect(() => memoryCache({ entriesMax: 0 })).toThrow(/entriesMax must be a whole number/)
-  expect(() => memoryCache({ ttl: 1 } as never)).toThrow(/no option "ttl"/)
-  expect(() => redisCache({ client: {} as never })).toThrow(/client must be a client of ioredis/)
-  expect(() => redisCache({} as never)).toThrow(/client must be a client of ioredis/)
-  const client = { get: async () => null, eval: async () => null }
-  expect(() => redisCache({ client, prefix: 1 as never })).toThrow(/prefix must be a string/)
 })
