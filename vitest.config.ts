@@ -8,6 +8,7 @@ const SLOW = [
   'test/simulation/**/*.test.ts',
   'test/stores/dynamodb*.test.ts',
   'test/stores/mysql*.test.ts',
+  'test/stores/cached-redis*.test.ts',
   'test/stores/postgres*.test.ts',
   'test/stores/redis*.test.ts',
 ]

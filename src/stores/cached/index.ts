@@ -1,1 +1,13 @@
-export {}
+export { cachedStore } from './cached-store.ts'
+export { memoryCache } from './memory-cache.ts'
+export { redisCache } from './redis-cache.ts'
+export type { CachedStore } from './cached-store.ts'
+export type { CachedStoreOptions, CacheTrouble } from './options.ts'
+export type { MemoryCacheOptions } from './memory-cache.ts'
+export type {
+  IoredisClient,
+  NodeRedisClient,
+  RedisCacheClient,
+  RedisCacheOptions,
+} from './redis-cache.ts'
+export type { CacheFill, ReplyCache } from './reply-cache.ts'

@@ -1,0 +1,136 @@
+import type { Clock } from '../../core/clock.ts'
+import type { Breaker } from './breaker.ts'
+import type { DatabaseClock } from './database-clock.ts'
+import { encodeEntry, type ReplyEntry } from './entry.ts'
+import type { ReplyCache } from './reply-cache.ts'
+import { isStillKept } from './serving.ts'
+
+/** Fills at the same time, and fills that wait for that. */
+const UNDER_WAY_MAX = 64
+const WAITING_MAX = 1000
+const BYTES_MAX = 16 * 1024 * 1024
+
+/**
+ * After this a fill is not sent any more, and one that was sent counts as lost. What it says was
+ * true when the durable store was asked, and may have been forgotten since; a tombstone lives
+ * longer than this.
+ */
+const FILL_MS_MAX = 30_000
+
+export interface FillsOptions {
+  readonly cache: ReplyCache
+  readonly clock: Clock
+  readonly databaseClock: DatabaseClock
+  readonly breaker: Breaker
+  readonly resultBytesMax: number
+  readonly onFailure: (error: unknown) => void
+}
+
+interface Fill {
+  readonly identity: string
+  readonly bytes: Uint8Array
+  readonly expiresAtMs: number
+  /** When the durable store was asked, before its answer could be under way. */
+  readonly askedMs: number
+}
+
+/**
+ * Puts replies into the cache, after the answers have left. Whatever goes wrong costs a later
+ * claim a look into the durable store, and nobody an answer. Bounded in calls and in bytes, and
+ * without a timer: what has got stuck is found when the next fill comes.
+ */
+export class Fills {
+  readonly #options: FillsOptions
+  #waiting: Fill[] = []
+  readonly #underWay = new Set<Fill>()
+  #bytes = 0
+  #isScheduled = false
+
+  constructor(options: FillsOptions) {
+    this.#options = options
+  }
+
+  add(entry: ReplyEntry, askedMs: number): void {
+    if (entry.result.byteLength > this.#options.resultBytesMax) return
+    this.#giveUpOnStuck()
+    if (this.#waiting.length >= WAITING_MAX) return
+    // At once, because the result's bytes are its owner's again when the answer has left.
+    const bytes = encodeEntry(entry)
+    if (this.#bytes + bytes.byteLength > BYTES_MAX) return
+    const { identity, expiresAtMs } = entry
+    this.#bytes += bytes.byteLength
+    this.#waiting.push({ identity, bytes, expiresAtMs, askedMs })
+    this.#schedule()
+  }
+
+  /** What waits is dropped. */
+  stop(): void {
+    for (const { bytes } of this.#waiting) this.#bytes -= bytes.byteLength
+    this.#waiting = []
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled || this.#waiting.length === 0) return
+    this.#isScheduled = true
+    this.#options.clock.soon(() => {
+      this.#isScheduled = false
+      this.#sendWaiting()
+    })
+  }
+
+  #sendWaiting(): void {
+    const free = UNDER_WAY_MAX - this.#underWay.size
+    for (const fill of this.#waiting.splice(0, free)) {
+      const ttlMs = this.#ttlMs(fill)
+      if (ttlMs === undefined || this.#isLate(fill) || !this.#options.breaker.mayTry()) {
+        this.#bytes -= fill.bytes.byteLength
+      } else {
+        this.#send(fill, ttlMs)
+      }
+    }
+  }
+
+  #ttlMs({ expiresAtMs }: Fill): number | undefined {
+    const latestMs = this.#options.databaseClock.latestMs()
+    if (latestMs === undefined || !isStillKept({ expiresAtMs }, latestMs)) return undefined
+    return Math.ceil(expiresAtMs - latestMs)
+  }
+
+  #send(fill: Fill, ttlMs: number): void {
+    const { identity, bytes, expiresAtMs } = fill
+    this.#underWay.add(fill)
+    const fail = (error: unknown) => this.#end(fill, { error })
+    try {
+      const sent = this.#options.cache.fill(identity, { bytes, expiresAtMs, ttlMs })
+      sent.then(() => this.#end(fill), fail)
+    } catch (error) {
+      fail(error)
+    }
+  }
+
+  #end(fill: Fill, failure?: { readonly error: unknown }): void {
+    // Given up already.
+    if (!this.#underWay.delete(fill)) return
+    this.#bytes -= fill.bytes.byteLength
+    const { breaker, onFailure } = this.#options
+    if (failure === undefined) {
+      breaker.succeeded()
+    } else {
+      // Those that were under way beside the ones that opened it have nothing to add.
+      if (!breaker.isOpen) onFailure(failure.error)
+      breaker.failed()
+    }
+    this.#schedule()
+  }
+
+  #giveUpOnStuck(): void {
+    for (const fill of this.#underWay) {
+      if (!this.#isLate(fill)) return
+      this.#end(fill, { error: new Error(`no answer within ${FILL_MS_MAX} ms`) })
+    }
+  }
+
+  #isLate({ askedMs }: Fill): boolean {
+    return this.#options.clock.monotonicMs() - askedMs > FILL_MS_MAX
+  }
+}
