@@ -70,11 +70,19 @@ it('works for a role that may create nothing, after a migration by hand', async 
   await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
 })
 
-it('refuses a single client, unknown options and names that are none', async () => {
-  const { connect } = await setup()
+it('refuses what is no pool, unknown options and names that are none', async () => {
+  const { connect, connectJs } = await setup()
   const pool = connect()
-  expect(() => postgresStore({ pool: new pg.Client() as never })).toThrow('A single Client')
+  const sql = connectJs()
   expect(() => postgresStore({ pool: {} as never })).toThrow('pool must be')
+  const old = { query: () => undefined, connect: () => undefined }
+  expect(() => postgresStore({ pool: old as never })).toThrow('8.21')
+  const reserved = await sql.reserve()
+  expect(() => postgresStore({ pool: reserved as never })).toThrow('reserved')
+  reserved.release()
+  await sql.begin((tx) => {
+    expect(() => postgresStore({ pool: tx as never })).toThrow('of a transaction')
+  })
   expect(() => postgresStore({ pool, tabel: 'x' } as never)).toThrow('no option "tabel"')
   expect(() => postgresStore({ pool, table: 'a"b' })).toThrow('table must be a name')
   expect(() => postgresStore({ pool, schema: '1a' })).toThrow('schema must be a name')

@@ -24,6 +24,8 @@ export interface Session {
 export interface Driver {
   /** Connections that the pool opens at the most. */
   readonly connectionsMax: number
+  /** Statements of the caller's may come in between, even into a transaction. */
+  readonly isShared?: boolean
   /** On any connection, as a transaction of its own. */
   query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
   /**
@@ -73,4 +75,13 @@ export interface PostgresJsPool extends PostgresJsClient {
   readonly options: { readonly max: number }
 }
 
-export type PostgresPool = PgPool | PostgresJsPool
+/** The part of a single, connected Client of `pg` that is used. */
+export interface PgSingleClient {
+  query(query: PgQuery): Promise<{ rows: unknown[][] }>
+  query(text: string): Promise<unknown>
+  /** `I` where no transaction is open. */
+  getTransactionStatus(): string | null
+  readonly pipeline?: boolean
+}
+
+export type PostgresPool = PgPool | PgSingleClient | PostgresJsPool

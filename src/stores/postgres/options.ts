@@ -27,6 +27,8 @@ export interface PostgresStoreOptions extends TableOptions {
    * A `Pool` of `pg`, or the `sql` of `postgres.js`. It stays yours: the store does not close it.
    * The store keeps two of its connections (one of a pool smaller than four) free of
    * transactions, so that leases are renewed while handlers work.
+   *
+   * A single, connected `Client` of `pg` will do where nothing needs a transaction.
    */
   pool: PostgresPool
 

@@ -8,19 +8,14 @@ const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
 const CONNECTIONS_MAX = 10
 
 export function pgDriver(pool: PgPool, prepare: boolean): Driver {
-  const toQuery = (text: string, values: readonly Value[]): PgQuery => ({
-    text,
-    values: [...values],
-    rowMode: 'array',
-    ...(prepare ? { name: preparedName(text) } : {}),
-  })
   return {
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
-    query: async (text, values) => (await pool.query(toQuery(text, values))).rows,
+    query: async (text, values) => (await pool.query(toPgQuery(text, values, prepare))).rows,
     async transact(body) {
       const lent = await lend(pool)
       const session: Session = {
-        query: async (text, values) => (await lent.client.query(toQuery(text, values))).rows,
+        query: async (text, values) =>
+          (await lent.client.query(toPgQuery(text, values, prepare))).rows,
         script: async (sql) => void (await lent.client.query(sql)),
         tx: lent.client,
         destroy: () => lent.giveBack(true),
@@ -32,6 +27,11 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
       }
     },
   }
+}
+
+export function toPgQuery(text: string, values: readonly Value[], prepare: boolean): PgQuery {
+  const name = prepare ? { name: preparedName(text) } : {}
+  return { text, values: [...values], rowMode: 'array', ...name }
 }
 
 interface LentClient {
@@ -65,7 +65,11 @@ async function lend(pool: PgPool): Promise<LentClient> {
   return { client, isGone: () => isGone, giveBack }
 }
 
-async function within<Result>(lent: LentClient, body: () => Promise<Result>): Promise<Result> {
+/** Runs `body` between BEGIN and COMMIT. */
+export async function within<Result>(
+  lent: Pick<LentClient, 'isGone' | 'giveBack'> & { readonly client: Pick<PgClient, 'query'> },
+  body: () => Promise<Result>,
+): Promise<Result> {
   const { client } = lent
   const run = async (sql: string, operation: string) => {
     try {
