@@ -44,7 +44,7 @@ describe('store: postgres, a single client of pg', () => {
   })
 
   for (const { name, run } of storeCases.filter(({ needs }) => needs !== 'transaction')) {
-    it(name as string, async () => {
+    it(name, async () => {
       await client.query('DELETE FROM oncekey_record; DELETE FROM oncekey_record_history')
       const clock = new FakeClock()
       await run({ store: postgresStore({ pool: client, clock, history: true }), clock })

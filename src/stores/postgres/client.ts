@@ -20,6 +20,18 @@ export interface Session {
   destroy(): void
 }
 
+/** What is heard on a channel. */
+export interface Listener {
+  /** From here on everything is heard. Called again after an interruption. */
+  opened(): void
+  heard(payload: string): void
+  /** Nothing will be heard any more. */
+  lost(): void
+}
+
+/** Listens on a connection of its own. Returns what ends that; no call comes after it. */
+export type Listen = (channel: string, listener: Listener) => () => void
+
 /** What the store needs of a driver. */
 export interface Driver {
   /** Connections that the pool opens at the most. */
@@ -34,6 +46,7 @@ export interface Driver {
    * `StoreFailedError`s.
    */
   transact<Result>(body: (session: Session) => Promise<Result>): Promise<Result>
+  readonly listen?: Listen
 }
 
 /** A query as `pg` takes it. */
@@ -58,6 +71,18 @@ export interface PgPool {
   query(query: PgQuery): Promise<{ rows: unknown[][] }>
   connect(): Promise<PgClient>
   readonly options: { readonly max?: number | undefined }
+  /** The class of its clients. Where it is known, one more of them can be made to listen. */
+  readonly Client?: unknown
+}
+
+/** The part of a Client that is used to listen. */
+export interface PgListeningClient {
+  connect(): Promise<unknown>
+  query(text: string): Promise<unknown>
+  end(): Promise<unknown>
+  unref?(): void
+  on(event: 'error' | 'end', listener: () => void): unknown
+  on(event: 'notification', listener: (message: { payload?: string }) => void): unknown
 }
 
 /** The part of a `postgres.js` connection or transaction that is used. */
@@ -72,6 +97,11 @@ export interface PostgresJsClient {
 /** The part of the `sql` of `postgres.js` that is used. */
 export interface PostgresJsPool extends PostgresJsClient {
   begin(options: string, body: (tx: PostgresJsClient) => Promise<unknown>): Promise<unknown>
+  listen(
+    channel: string,
+    heard: (payload: string) => void,
+    opened: () => void,
+  ): PromiseLike<{ unlisten(): Promise<unknown> }>
   readonly options: { readonly max: number }
 }
 

@@ -41,6 +41,15 @@ export interface PostgresStoreOptions extends TableOptions {
   prepare?: boolean
 
   /**
+   * Wakes callers who wait for a result (`waitMs`) by `NOTIFY`, heard on a connection of the
+   * store's own that is opened when somebody waits. Without it they look again at intervals.
+   * It costs nothing while nobody waits. Behind pgbouncer in transaction mode nothing is heard.
+   *
+   * @default the value of `prepare`, and `false` with a single Client
+   */
+  listen?: boolean
+
+  /**
    * How long work may keep a transaction open; then its connection is dropped, and with it all
    * that it wrote. It must leave the others time to get a connection.
    *
@@ -64,6 +73,8 @@ export interface ResolvedPostgresStoreOptions {
   readonly pool: PostgresPool
   readonly name: TableName
   readonly prepare: boolean
+  /** `undefined`: where it can be had. */
+  readonly listen: boolean | undefined
   readonly transactionMs: number
   readonly history: boolean
   readonly clock: Clock | undefined
@@ -74,6 +85,7 @@ const KNOWN = [
   'schema',
   'table',
   'prepare',
+  'listen',
   'transactionMs',
   'history',
   'clock',
@@ -90,14 +102,16 @@ export function resolvePostgresStoreOptions(
   options: PostgresStoreOptions,
 ): ResolvedPostgresStoreOptions {
   rejectUnknownOptions('postgresStore', options, KNOWN)
-  const { pool, schema, table, prepare, transactionMs, history, clock } = options
+  const { pool, schema, table, transactionMs, history, clock } = options
+  const prepare = flag('postgresStore: prepare', options.prepare, true)
   return Object.freeze({
     pool,
     name: resolveTableName('postgresStore', {
       ...(schema === undefined ? {} : { schema }),
       ...(table === undefined ? {} : { table }),
     }),
-    prepare: flag('postgresStore: prepare', prepare, true),
+    prepare,
+    listen: toListen(options.listen, prepare),
     transactionMs: wholeNumber('postgresStore: transactionMs', transactionMs, {
       fallback: TRANSACTION_MS,
       min: 1,
@@ -106,6 +120,12 @@ export function resolvePostgresStoreOptions(
     history: flag('postgresStore: history', history, false),
     clock,
   })
+}
+
+/** Whoever cannot prepare statements is behind something that cannot listen, either. */
+function toListen(listen: unknown, prepare: boolean): boolean | undefined {
+  if (listen !== undefined) return flag('postgresStore: listen', listen, false)
+  return prepare ? undefined : false
 }
 
 export function resolveTableName(where: string, options: TableOptions): TableName {

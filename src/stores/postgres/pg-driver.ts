@@ -1,4 +1,13 @@
-import type { Driver, PgClient, PgPool, PgQuery, Session, Value } from './client.ts'
+import type {
+  Driver,
+  Listen,
+  PgClient,
+  PgListeningClient,
+  PgPool,
+  PgQuery,
+  Session,
+  Value,
+} from './client.ts'
 import { storeFailed } from './failures.ts'
 import { preparedName } from './prepared-name.ts'
 
@@ -8,7 +17,9 @@ const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
 const CONNECTIONS_MAX = 10
 
 export function pgDriver(pool: PgPool, prepare: boolean): Driver {
+  const listen = listenBeside(pool)
   return {
+    ...(listen === undefined ? {} : { listen }),
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
     query: async (text, values) => (await pool.query(toPgQuery(text, values, prepare))).rows,
     async transact(body) {
@@ -26,6 +37,41 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
         lent.giveBack(false)
       }
     },
+  }
+}
+
+/** A connection beside the pool: one that listens is of no use for anything else. */
+function listenBeside(pool: PgPool): Listen | undefined {
+  if (typeof pool.Client !== 'function') return undefined
+  const Client = pool.Client as new (options: unknown) => PgListeningClient
+  return (channel, listener) => {
+    const client = new Client(pool.options)
+    let isOver = false
+    const end = () => {
+      if (isOver) return
+      isOver = true
+      // A connection that is gone cannot be ended, and need not be.
+      client.end().catch(() => undefined)
+    }
+    const lose = () => {
+      if (isOver) return
+      end()
+      listener.lost()
+    }
+    client.on('error', lose)
+    client.on('end', lose)
+    client.on('notification', ({ payload }) => {
+      if (!isOver) listener.heard(payload ?? '')
+    })
+    const open = async () => {
+      await client.connect()
+      // It must not keep a process alive that is otherwise done.
+      client.unref?.()
+      await client.query(`LISTEN "${channel}"`)
+      if (!isOver) listener.opened()
+    }
+    open().catch(lose)
+    return end
   }
 }
 
