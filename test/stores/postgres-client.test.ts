@@ -72,7 +72,7 @@ it('refuses transactions in a sentence that says why, and the key is not lost', 
   await engine.close()
 })
 
-it('writes nothing while the client has a transaction open, and leaves that one whole', async () => {
+it('writes nothing while the client has a transaction open, and leaves that whole', async () => {
   const { store, client, column, paid } = await setup()
   await finish(store, { key: 'before' })
   await client.query('BEGIN')

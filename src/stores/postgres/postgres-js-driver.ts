@@ -44,7 +44,7 @@ function listenBeside(pool: PostgresJsPool): Listen {
     return () => {
       isOver = true
       // Where it cannot be taken back, there is nothing to take back, or nobody to hear it.
-      listening.then(({ unlisten }) => unlisten()).catch(() => undefined)
+      listening.then((request) => request.unlisten()).catch(() => undefined)
     }
   }
 }
