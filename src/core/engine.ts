@@ -67,6 +67,9 @@ const WAITING_MAX = 10_000
 /** How soon a waiting duplicate looks again; doubles up to the longest. */
 const LOOK_AGAIN_MS_FIRST = 25
 const LOOK_AGAIN_MS_MAX = 1_000
+/** Where the store tells, to look is for what it may miss: a tenth as often, and at the longest. */
+const LOOK_AGAIN_WATCHED_FACTOR = 10
+const LOOK_AGAIN_WATCHED_MS_MAX = 2_000
 const LIST_LIMIT = 100
 const LIST_LIMIT_MAX = 10_000
 
@@ -106,7 +109,7 @@ class OnceEngine implements Engine {
     this.#port = new StorePort(store, { clock: this.#clock, limits, emit })
     this.#settler = new Settler(this.#clock, this.#port)
     this.#lost = new LostClaims(this.#clock, this.#port)
-    this.#room = new WaitingRoom(this.#clock)
+    this.#room = new WaitingRoom(this.#clock, store)
     this.#upkeep = new Upkeep({
       store,
       clock: this.#clock,
@@ -328,10 +331,15 @@ class OnceEngine implements Engine {
     try {
       let claim = first
       let pauseMs = LOOK_AGAIN_MS_FIRST
+      let isTold = false
       while (isBusy(claim.outcome) && !this.#closing) {
         const leftMs = deadlineMs - this.#clock.monotonicMs()
         if (leftMs <= 0) break
-        await this.#room.sleep(claim.identity, Math.min(pauseMs, leftMs))
+        // Told, and still busy: a pause comes before the next watch, or a store that is wrong
+        // about a record would have everybody claim it without end.
+        const isWatched: boolean = !isTold && this.#room.watch(first.identity)
+        const ms: number = isWatched ? watchedPauseMs(pauseMs) : pauseMs
+        isTold = (await this.#room.sleep(first.identity, Math.min(ms, leftMs))) === 'told'
         // Woken by `close()`: to claim now could be to start work.
         if (this.#closing) break
         pauseMs = Math.min(pauseMs * 2, LOOK_AGAIN_MS_MAX)
@@ -339,6 +347,7 @@ class OnceEngine implements Engine {
       }
       return claim
     } finally {
+      this.#room.unwatch(first.identity)
       this.#room.leave(tenant)
     }
   }
@@ -383,6 +392,10 @@ async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
     if (error instanceof StoreFailedError) error.keyInUse = true
     throw error
   }
+}
+
+function watchedPauseMs(pauseMs: number): number {
+  return Math.min(pauseMs * LOOK_AGAIN_WATCHED_FACTOR, LOOK_AGAIN_WATCHED_MS_MAX)
 }
 
 function isBusy(outcome: ClaimOutcome): boolean {

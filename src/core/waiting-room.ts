@@ -1,22 +1,31 @@
 import type { Clock } from './clock.ts'
+import type { Store } from './store.ts'
 
 /** Duplicates that wait for a result hold a connection each; these are the most that may. */
 export const WAITING_MAX = 1_000
 /** So that one tenant's duplicates leave room for the others. */
 export const WAITING_PER_TENANT_MAX = 100
 
+/** What ended a sleep. `told`: the store has said that the record moved on. */
+export type WokenBy = 'time' | 'here' | 'told'
+
 /**
  * Where duplicates wait for the first request to finish. A holder in this process wakes them at
- * once; for holders elsewhere they look again after a pause.
+ * once. So does the store where it can tell that a record has moved on; where it cannot, they look
+ * again after a pause.
  */
 export class WaitingRoom {
   readonly #clock: Clock
-  readonly #sleepers = new Map<string, Set<() => void>>()
+  readonly #store: Pick<Store, 'watch'>
+  readonly #sleepers = new Map<string, Set<(by: WokenBy) => void>>()
+  /** What ends the watch over a record: one for all who wait for it. */
+  readonly #watches = new Map<string, () => void>()
   readonly #perTenant = new Map<string, number>()
   #count = 0
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, store: Pick<Store, 'watch'> = {}) {
     this.#clock = clock
+    this.#store = store
   }
 
   /** Takes a place for a whole wait; `false` when the room, or the tenant's part of it, is full. */
@@ -35,26 +44,49 @@ export class WaitingRoom {
     this.#count--
   }
 
-  /** Sleeps until the record settles here, or for `ms`. */
-  sleep(identity: string, ms: number): Promise<void> {
+  /** Whether the store will tell those who sleep that the record has moved on. */
+  watch(identity: string): boolean {
+    if (this.#store.watch === undefined) return false
+    if (this.#watches.has(identity)) return true
+    let isSpent = false
+    const end = this.#store.watch(identity, () => {
+      isSpent = true
+      this.#watches.delete(identity)
+      this.wake(identity, 'told')
+    })
+    // Told before anybody sleeps: the next look is due at once, and not to be slept through.
+    if (isSpent) return false
+    this.#watches.set(identity, end)
+    return true
+  }
+
+  /** Ends the watch over a record for which nobody sleeps. */
+  unwatch(identity: string): void {
+    if (this.#sleepers.has(identity)) return
+    this.#watches.get(identity)?.()
+    this.#watches.delete(identity)
+  }
+
+  /** Sleeps until the record settles here, the store tells of it, or for `ms`. */
+  sleep(identity: string, ms: number): Promise<WokenBy> {
     return new Promise((resolve) => {
       const sleepers = this.#sleepers.get(identity) ?? new Set()
       this.#sleepers.set(identity, sleepers)
-      const wake = () => {
+      const wake = (by: WokenBy) => {
         cancel()
         sleepers.delete(wake)
         if (sleepers.size === 0) this.#sleepers.delete(identity)
-        resolve()
+        resolve(by)
       }
-      const cancel = this.#clock.after(ms, wake)
+      const cancel = this.#clock.after(ms, () => wake('time'))
       sleepers.add(wake)
     })
   }
 
-  wake(identity: string): void {
+  wake(identity: string, by: WokenBy = 'here'): void {
     const sleepers = this.#sleepers.get(identity)
     if (sleepers === undefined) return
-    for (const wake of [...sleepers]) wake()
+    for (const wake of [...sleepers]) wake(by)
   }
 
   wakeAll(): void {

@@ -55,9 +55,9 @@ async function loop(store: PostgresStore, seed: number): Promise<void> {
   }
 }
 
-const [mode, url, number] = process.argv.slice(2)
+const [mode, url, number, behind] = process.argv.slice(2)
 const pool = new pg.Pool({ connectionString: url, max: 3 })
-const store = postgresStore({ pool })
+const store = postgresStore({ pool, prepare: behind !== 'pgbouncer' })
 if (mode === 'race') await race(store, Number(number))
 else await loop(store, Number(number))
 await pool.end()

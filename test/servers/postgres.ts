@@ -122,7 +122,7 @@ export function findBinaries(): string {
 }
 
 /** PostgreSQL refuses to run as root; the package has made a user for it. */
-function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
+export function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
   if (process.getuid?.() !== 0) return undefined
   try {
     return userIds('postgres')

@@ -70,11 +70,19 @@ it('works for a role that may create nothing, after a migration by hand', async 
   await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
 })
 
-it('refuses a single client, unknown options and names that are none', async () => {
-  const { connect } = await setup()
+it('refuses what is no pool, unknown options and names that are none', async () => {
+  const { connect, connectJs } = await setup()
   const pool = connect()
-  expect(() => postgresStore({ pool: new pg.Client() as never })).toThrow('A single Client')
+  const sql = connectJs()
   expect(() => postgresStore({ pool: {} as never })).toThrow('pool must be')
+  const old = { query: () => undefined, connect: () => undefined }
+  expect(() => postgresStore({ pool: old as never })).toThrow('8.21')
+  const reserved = await sql.reserve()
+  expect(() => postgresStore({ pool: reserved as never })).toThrow('reserved')
+  reserved.release()
+  await sql.begin((tx) => {
+    expect(() => postgresStore({ pool: tx as never })).toThrow('of a transaction')
+  })
   expect(() => postgresStore({ pool, tabel: 'x' } as never)).toThrow('no option "tabel"')
   expect(() => postgresStore({ pool, table: 'a"b' })).toThrow('table must be a name')
   expect(() => postgresStore({ pool, schema: '1a' })).toThrow('schema must be a name')
@@ -217,53 +225,4 @@ it('lets go of the rows that refer to a record when it is reaped or replaced', a
   expect(await references()).toEqual([1])
   await store.reap({ limit: 10 })
   expect(await references()).toEqual([0])
-})
-
-it('cuts through by index on a table that was never analysed', { timeout: 60_000 }, async () => {
-  const { open, url, app, column } = await setup()
-  const store = await open()
-  await app.query('ALTER TABLE oncekey_record SET (autovacuum_enabled = false)')
-  await app.query(`INSERT INTO oncekey_record (identity, record_id, tenant, operation, key,
-      fingerprint, state, attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at,
-      last_run_at, expires_at)
-    SELECT decode(md5(n::text), 'hex'), gen_random_uuid(), 't', 'o', n::text, 'f',
-      CASE WHEN n % 100 = 0 THEN 'in_progress' ELSE 'completed' END, 1, 0, '', now() + '1 h',
-      'unknown', 'new', now(), now(), now() + '1 h'
-    FROM generate_series(1, 20000) n`)
-  expect(
-    await column(`SELECT reltuples::int FROM pg_class WHERE relname = 'oncekey_record'`),
-  ).toEqual([-1])
-
-  const client = new pg.Client({ connectionString: url })
-  const plans: string[] = []
-  client.on('notice', ({ message }) => void plans.push(message ?? ''))
-  await client.connect()
-  await client.query(`LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
-    SET auto_explain.log_nested_statements = on; SET client_min_messages = log`)
-  // A pool of the one connection whose plans are shown.
-  const pool = {
-    query: (query: never) => client.query(query),
-    connect: () => Promise.reject(new Error('not needed')),
-    options: { max: 1 },
-  }
-  const watched = postgresStore({ pool })
-  const requests = claimRequests(20)
-  await watched.claim(requests)
-  await watched.claim(claimRequests(20))
-  const leases = requests.map(({ identity, token }) => ({ identity, token, attempt: 1 }))
-  await watched.renew(leases.map((lease) => ({ ...lease, leaseMs: 1 })))
-  await watched.settle(leases.map((lease) => completeOf(lease)))
-  await watched.sweep({ limit: 10 })
-  await watched.reap({ limit: 10 })
-  for (const state of ['in_progress', 'completed', 'unknown'] as const) {
-    await watched.list({ state, limit: 10 })
-  }
-  await client.end()
-
-  const text = plans.join('\n')
-  for (const index of ['pkey', 'lease', 'expiry', 'listed']) {
-    expect(text).toContain(`oncekey_record_${index}`)
-  }
-  expect(text).not.toMatch(/Seq Scan|Hash Join|Merge Join|Bitmap/)
-  ofKind(await claim(store, { key: 'key-1' }), 'completed')
 })

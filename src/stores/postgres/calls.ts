@@ -56,7 +56,9 @@ export class Calls {
       try {
         return await this.#sendOnce(this.textOf(sql), values())
       } catch (error) {
-        if (isWrongIsolation(error) && isPlain) this.#needsTransaction = true
+        // Statements of the caller's could get into a transaction on a connection that it shares.
+        const mayTransact = isPlain && this.#driver.isShared !== true
+        if (isWrongIsolation(error) && mayTransact) this.#needsTransaction = true
         else if (!isConflict(error) || tries === TRIES_MAX) throw storeFailed(operation, error)
       }
       await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)

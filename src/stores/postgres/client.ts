@@ -20,10 +20,24 @@ export interface Session {
   destroy(): void
 }
 
+/** What is heard on a channel. */
+export interface Listener {
+  /** From here on everything is heard. Called again after an interruption. */
+  opened(): void
+  heard(payload: string): void
+  /** Nothing will be heard any more. */
+  lost(): void
+}
+
+/** Listens on a connection of its own. Returns what ends that; no call comes after it. */
+export type Listen = (channel: string, listener: Listener) => () => void
+
 /** What the store needs of a driver. */
 export interface Driver {
   /** Connections that the pool opens at the most. */
   readonly connectionsMax: number
+  /** Statements of the caller's may come in between, even into a transaction. */
+  readonly isShared?: boolean
   /** On any connection, as a transaction of its own. */
   query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
   /**
@@ -32,6 +46,7 @@ export interface Driver {
    * `StoreFailedError`s.
    */
   transact<Result>(body: (session: Session) => Promise<Result>): Promise<Result>
+  readonly listen?: Listen
 }
 
 /** A query as `pg` takes it. */
@@ -56,6 +71,18 @@ export interface PgPool {
   query(query: PgQuery): Promise<{ rows: unknown[][] }>
   connect(): Promise<PgClient>
   readonly options: { readonly max?: number | undefined }
+  /** The class of its clients. Where it is known, one more of them can be made to listen. */
+  readonly Client?: unknown
+}
+
+/** The part of a Client that is used to listen. */
+export interface PgListeningClient {
+  connect(): Promise<unknown>
+  query(text: string): Promise<unknown>
+  end(): Promise<unknown>
+  unref?(): void
+  on(event: 'error' | 'end', listener: () => void): unknown
+  on(event: 'notification', listener: (message: { payload?: string }) => void): unknown
 }
 
 /** The part of a `postgres.js` connection or transaction that is used. */
@@ -70,7 +97,21 @@ export interface PostgresJsClient {
 /** The part of the `sql` of `postgres.js` that is used. */
 export interface PostgresJsPool extends PostgresJsClient {
   begin(options: string, body: (tx: PostgresJsClient) => Promise<unknown>): Promise<unknown>
+  listen(
+    channel: string,
+    heard: (payload: string) => void,
+    opened: () => void,
+  ): PromiseLike<{ unlisten(): Promise<unknown> }>
   readonly options: { readonly max: number }
 }
 
-export type PostgresPool = PgPool | PostgresJsPool
+/** The part of a single, connected Client of `pg` that is used. */
+export interface PgSingleClient {
+  query(query: PgQuery): Promise<{ rows: unknown[][] }>
+  query(text: string): Promise<unknown>
+  /** `I` where no transaction is open. */
+  getTransactionStatus(): string | null
+  readonly pipeline?: boolean
+}
+
+export type PostgresPool = PgPool | PgSingleClient | PostgresJsPool

@@ -1,4 +1,4 @@
-/** What the functions of this folder are made of. `functions.ts` says what holds for all of them. */
+/** What the functions are made of. `functions.ts` says what holds for all of them. */
 
 export const SETTINGS = `
   SET search_path = pg_catalog, pg_temp

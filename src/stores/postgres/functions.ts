@@ -51,7 +51,8 @@ const FRESH = `q.identity, q.record_id, q.tenant, q.operation, q.key, q.fingerpr
 
 /** What a claim that has just written tells. */
 const taken = (how: string, own = 'true') => `encode(r.identity, 'hex'), ${how},
-        r.record_id::text, r.state, r.attempt, ${own}, r.fingerprint, r.recovery_point, NULL::bytea, 0::float8, 0::float8,
+        r.record_id::text, r.state, r.attempt, ${own}, r.fingerprint, r.recovery_point,
+        NULL::bytea, 0::float8, 0::float8,
         ${epochMs('r.expires_at')}`
 
 const TAKEN_OVER = `CASE l.was WHEN 'in_progress' THEN 'lapsed' WHEN 'pending' THEN 'accepted'

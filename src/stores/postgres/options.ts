@@ -27,6 +27,8 @@ export interface PostgresStoreOptions extends TableOptions {
    * A `Pool` of `pg`, or the `sql` of `postgres.js`. It stays yours: the store does not close it.
    * The store keeps two of its connections (one of a pool smaller than four) free of
    * transactions, so that leases are renewed while handlers work.
+   *
+   * A single, connected `Client` of `pg` will do where nothing needs a transaction.
    */
   pool: PostgresPool
 
@@ -37,6 +39,15 @@ export interface PostgresStoreOptions extends TableOptions {
    * @default true
    */
   prepare?: boolean
+
+  /**
+   * Wakes callers who wait for a result (`waitMs`) by `NOTIFY`, heard on a connection of the
+   * store's own that is opened when somebody waits. Without it they look again at intervals.
+   * It costs nothing while nobody waits. Behind pgbouncer in transaction mode nothing is heard.
+   *
+   * @default the value of `prepare`, and `false` with a single Client
+   */
+  listen?: boolean
 
   /**
    * How long work may keep a transaction open; then its connection is dropped, and with it all
@@ -62,6 +73,8 @@ export interface ResolvedPostgresStoreOptions {
   readonly pool: PostgresPool
   readonly name: TableName
   readonly prepare: boolean
+  /** `undefined`: where it can be had. */
+  readonly listen: boolean | undefined
   readonly transactionMs: number
   readonly history: boolean
   readonly clock: Clock | undefined
@@ -72,6 +85,7 @@ const KNOWN = [
   'schema',
   'table',
   'prepare',
+  'listen',
   'transactionMs',
   'history',
   'clock',
@@ -88,14 +102,16 @@ export function resolvePostgresStoreOptions(
   options: PostgresStoreOptions,
 ): ResolvedPostgresStoreOptions {
   rejectUnknownOptions('postgresStore', options, KNOWN)
-  const { pool, schema, table, prepare, transactionMs, history, clock } = options
+  const { pool, schema, table, transactionMs, history, clock } = options
+  const prepare = flag('postgresStore: prepare', options.prepare, true)
   return Object.freeze({
     pool,
     name: resolveTableName('postgresStore', {
       ...(schema === undefined ? {} : { schema }),
       ...(table === undefined ? {} : { table }),
     }),
-    prepare: flag('postgresStore: prepare', prepare, true),
+    prepare,
+    listen: toListen(options.listen, prepare),
     transactionMs: wholeNumber('postgresStore: transactionMs', transactionMs, {
       fallback: TRANSACTION_MS,
       min: 1,
@@ -104,6 +120,12 @@ export function resolvePostgresStoreOptions(
     history: flag('postgresStore: history', history, false),
     clock,
   })
+}
+
+/** Whoever cannot prepare statements is behind something that cannot listen, either. */
+function toListen(listen: unknown, prepare: boolean): boolean | undefined {
+  if (listen !== undefined) return flag('postgresStore: listen', listen, false)
+  return prepare ? undefined : false
 }
 
 export function resolveTableName(where: string, options: TableOptions): TableName {

@@ -1,4 +1,13 @@
-import type { Driver, PgClient, PgPool, PgQuery, Session, Value } from './client.ts'
+import type {
+  Driver,
+  Listen,
+  PgClient,
+  PgListeningClient,
+  PgPool,
+  PgQuery,
+  Session,
+  Value,
+} from './client.ts'
 import { storeFailed } from './failures.ts'
 import { preparedName } from './prepared-name.ts'
 
@@ -8,19 +17,16 @@ const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
 const CONNECTIONS_MAX = 10
 
 export function pgDriver(pool: PgPool, prepare: boolean): Driver {
-  const toQuery = (text: string, values: readonly Value[]): PgQuery => ({
-    text,
-    values: [...values],
-    rowMode: 'array',
-    ...(prepare ? { name: preparedName(text) } : {}),
-  })
+  const listen = listenBeside(pool)
   return {
+    ...(listen === undefined ? {} : { listen }),
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
-    query: async (text, values) => (await pool.query(toQuery(text, values))).rows,
+    query: async (text, values) => (await pool.query(toPgQuery(text, values, prepare))).rows,
     async transact(body) {
       const lent = await lend(pool)
       const session: Session = {
-        query: async (text, values) => (await lent.client.query(toQuery(text, values))).rows,
+        query: async (text, values) =>
+          (await lent.client.query(toPgQuery(text, values, prepare))).rows,
         script: async (sql) => void (await lent.client.query(sql)),
         tx: lent.client,
         destroy: () => lent.giveBack(true),
@@ -32,6 +38,46 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
       }
     },
   }
+}
+
+/** A connection beside the pool: one that listens is of no use for anything else. */
+function listenBeside(pool: PgPool): Listen | undefined {
+  if (typeof pool.Client !== 'function') return undefined
+  const Client = pool.Client as new (options: unknown) => PgListeningClient
+  return (channel, listener) => {
+    const client = new Client(pool.options)
+    let isOver = false
+    const end = () => {
+      if (isOver) return
+      isOver = true
+      // A connection that is gone cannot be ended, and need not be.
+      client.end().catch(() => undefined)
+    }
+    const lose = () => {
+      if (isOver) return
+      end()
+      listener.lost()
+    }
+    client.on('error', lose)
+    client.on('end', lose)
+    client.on('notification', ({ payload }) => {
+      if (!isOver) listener.heard(payload ?? '')
+    })
+    const open = async () => {
+      await client.connect()
+      // It must not keep a process alive that is otherwise done.
+      client.unref?.()
+      await client.query(`LISTEN "${channel}"`)
+      if (!isOver) listener.opened()
+    }
+    open().catch(lose)
+    return end
+  }
+}
+
+export function toPgQuery(text: string, values: readonly Value[], prepare: boolean): PgQuery {
+  const name = prepare ? { name: preparedName(text) } : {}
+  return { text, values: [...values], rowMode: 'array', ...name }
 }
 
 interface LentClient {
@@ -65,7 +111,11 @@ async function lend(pool: PgPool): Promise<LentClient> {
   return { client, isGone: () => isGone, giveBack }
 }
 
-async function within<Result>(lent: LentClient, body: () => Promise<Result>): Promise<Result> {
+/** Runs `body` between BEGIN and COMMIT. */
+export async function within<Result>(
+  lent: Pick<LentClient, 'isGone' | 'giveBack'> & { readonly client: Pick<PgClient, 'query'> },
+  body: () => Promise<Result>,
+): Promise<Result> {
   const { client } = lent
   const run = async (sql: string, operation: string) => {
     try {

@@ -1,5 +1,13 @@
 import { systemClock } from '../../core/clock.ts'
-import type { Driver, PostgresJsClient, PostgresJsPool, Row, Session, Value } from './client.ts'
+import type {
+  Driver,
+  Listen,
+  PostgresJsClient,
+  PostgresJsPool,
+  Row,
+  Session,
+  Value,
+} from './client.ts'
 import { isConnectionLost, storeFailed } from './failures.ts'
 import { BACKEND_ID, TERMINATE } from './sql.ts'
 
@@ -14,6 +22,30 @@ export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver
     connectionsMax: pool.options.max,
     query: (text, values) => send(pool, text, values),
     transact: (body) => new Transaction(pool, send).run(body),
+    listen: listenBeside(pool),
+  }
+}
+
+/**
+ * The driver keeps one connection for all that is listened to, until it is ended itself. It opens
+ * it again by itself, and after a first failure, too: then `opened` is the first that is heard.
+ */
+function listenBeside(pool: PostgresJsPool): Listen {
+  return (channel, listener) => {
+    let isOver = false
+    const heard = (payload: string) => {
+      if (!isOver) listener.heard(payload)
+    }
+    const opened = () => {
+      if (!isOver) listener.opened()
+    }
+    const listening = Promise.resolve(pool.listen(channel, heard, opened))
+    listening.catch(() => undefined)
+    return () => {
+      isOver = true
+      // Where it cannot be taken back, there is nothing to take back, or nobody to hear it.
+      listening.then((request) => request.unlisten()).catch(() => undefined)
+    }
   }
 }
 

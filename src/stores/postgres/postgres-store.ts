@@ -50,6 +50,7 @@ import {
   toSwept,
 } from './rows.ts'
 import {
+  channelOf,
   CLAIM,
   CLOCK,
   FIND,
@@ -64,6 +65,7 @@ import {
   type TableName,
 } from './sql.ts'
 import { transact, type TransactionWork } from './transaction.ts'
+import { Watcher } from './watcher.ts'
 
 /**
  * How often a row is looked at that somebody has locked: whoever it is, is about to commit. After
@@ -86,6 +88,9 @@ export interface PostgresStore extends Store {
    * while as many transactions are open as the pool has connections to spare.
    */
   transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+
+  /** Ends the connection that listens, if there is one. The pool stays yours to close. */
+  close(): Promise<void>
 }
 
 /**
@@ -107,7 +112,10 @@ class TableStore implements PostgresStore {
   readonly #transactionMs: number
   readonly #slots: Slots | undefined
   readonly #hasHistory: boolean
+  readonly #watcher: Watcher | undefined
   readonly history?: NonNullable<Store['history']>
+  readonly watch?: NonNullable<Store['watch']>
+  #isClosed = false
 
   constructor(options: ResolvedPostgresStoreOptions, driver: Driver) {
     this.#driver = driver
@@ -119,9 +127,18 @@ class TableStore implements PostgresStore {
     this.#slots = spare > 0 ? new Slots(spare) : undefined
     this.#hasHistory = options.history
     if (options.history) this.history = (query) => this.#listHistory(query)
+    const watcher = toWatcher(options, driver, this.#calls)
+    this.#watcher = watcher
+    if (watcher !== undefined) this.watch = (identity, wake) => watcher.watch(identity, wake)
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    this.#watcher?.close()
   }
 
   async migrate(): Promise<void> {
+    this.#checkOpen('migrate')
     try {
       await migrate(this.#driver, this.#tableName)
     } catch (error) {
@@ -186,6 +203,7 @@ class TableStore implements PostgresStore {
   }
 
   async transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
+    this.#checkOpen('begin a transaction')
     if (this.#slots === undefined) {
       throw new InvalidOptionsError(
         'postgresStore: a transaction needs a pool of at least 2 connections: with one, no ' +
@@ -285,13 +303,34 @@ class TableStore implements PostgresStore {
     })
   }
 
-  #send(
+  async #send(
     operation: string,
     sql: string,
     values: (nowMs: number | null) => Value[],
   ): Promise<readonly Row[]> {
+    this.#checkOpen(operation)
     return this.#calls.send(operation, sql, () => values(this.#calls.nowMs))
   }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw storeFailed(operation, new Error('the store is closed'))
+  }
+}
+
+function toWatcher(
+  { listen, name, clock = systemClock }: ResolvedPostgresStoreOptions,
+  driver: Driver,
+  calls: Calls,
+): Watcher | undefined {
+  if (listen === false) return undefined
+  if (driver.listen !== undefined) {
+    return new Watcher({ listen: driver.listen, channel: channelOf(name), calls, clock })
+  }
+  if (listen === undefined) return undefined
+  throw new InvalidOptionsError(
+    'postgresStore: listen: true needs a Pool of "pg" or the sql of "postgres": what listens must ' +
+      'be a connection of its own',
+  )
 }
 
 /** There was none to take, or it was reaped between two statements. */

@@ -1,0 +1,182 @@
+import { sleep, type Clock } from '../../core/clock.ts'
+import { hexArray } from './array-literal.ts'
+import type { Calls } from './calls.ts'
+import type { Listen } from './client.ts'
+import { WATCH } from './sql.ts'
+
+/** Records in one call that marks them. */
+const MARKED_MAX = 128
+/** After a call that failed, or that found a record locked, which is about to move. */
+const MARK_AGAIN_MS_FIRST = 20
+const MARK_AGAIN_MS_MAX = 1_000
+const LISTEN_AGAIN_MS_FIRST = 100
+const LISTEN_AGAIN_MS_MAX = 5_000
+/** A connection is kept this long after the last watch: waits come in bursts. */
+const IDLE_MS = 30_000
+
+interface Watch {
+  readonly wakes: Set<() => void>
+  /** Its record is marked: whoever ends it will say so. */
+  isMarked: boolean
+}
+
+/**
+ * Wakes those who wait for records that are held elsewhere. Listens first and marks the record
+ * then, so that its end is either seen by the mark or heard of.
+ *
+ * Nothing that goes wrong here is an error for anybody: who waits also looks for itself, and that
+ * is what it comes down to while nothing is heard.
+ */
+export class Watcher {
+  readonly #listen: Listen
+  readonly #channel: string
+  readonly #calls: Calls
+  readonly #clock: Clock
+  readonly #watches = new Map<string, Watch>()
+  readonly #closing = new AbortController()
+  /** Ends the listening under way. */
+  #end: (() => void) | undefined
+  #isListening = false
+  #isMarking = false
+  #listenAgainMs = LISTEN_AGAIN_MS_FIRST
+  #cancelTimer: (() => void) | undefined
+
+  constructor(parts: { listen: Listen; channel: string; calls: Calls; clock: Clock }) {
+    this.#listen = parts.listen
+    this.#channel = parts.channel
+    this.#calls = parts.calls
+    this.#clock = parts.clock
+  }
+
+  /** One wake ends the watch. */
+  watch(identity: string, wake: () => void): () => void {
+    const watch = this.#watches.get(identity) ?? { wakes: new Set(), isMarked: false }
+    // A function of its own: the same one may be given twice.
+    const own = () => wake()
+    watch.wakes.add(own)
+    if (!this.#closing.signal.aborted) this.#watches.set(identity, watch)
+    this.#start()
+    return () => {
+      watch.wakes.delete(own)
+      if (watch.wakes.size > 0 || this.#watches.get(identity) !== watch) return
+      this.#watches.delete(identity)
+      this.#rest()
+    }
+  }
+
+  close(): void {
+    this.#closing.abort()
+    this.#watches.clear()
+    this.#stop()
+  }
+
+  #start(): void {
+    if (this.#closing.signal.aborted) return
+    if (this.#isListening) void this.#mark()
+    // Under way, or due: what is due is left to its timer, or every watch would try at once.
+    if (this.#end !== undefined) this.#timer(undefined)
+    else if (this.#cancelTimer === undefined) this.#open()
+  }
+
+  #open(): void {
+    this.#timer(undefined)
+    this.#end = this.#listen(this.#channel, {
+      opened: () => {
+        this.#listenAgainMs = LISTEN_AGAIN_MS_FIRST
+        this.#isListening = true
+        // What was said while nobody listened was missed.
+        this.#unmark()
+        void this.#mark()
+      },
+      heard: (identity) => this.#wake(identity),
+      lost: () => {
+        this.#end = undefined
+        this.#isListening = false
+        this.#unmark()
+        if (this.#watches.size > 0) this.#openLater()
+      },
+    })
+  }
+
+  #openLater(): void {
+    const ms = this.#listenAgainMs
+    this.#listenAgainMs = Math.min(ms * 2, LISTEN_AGAIN_MS_MAX)
+    this.#timer({ ms, run: () => this.#open() })
+  }
+
+  /** Nobody watches any more. */
+  #rest(): void {
+    if (this.#watches.size > 0) return
+    this.#timer(this.#end && { ms: IDLE_MS, run: () => this.#stop() })
+  }
+
+  #stop(): void {
+    this.#timer(undefined)
+    this.#end?.()
+    this.#end = undefined
+    this.#isListening = false
+  }
+
+  /** There is one timer at the most: to try again, or to stop. */
+  #timer(next: { readonly ms: number; readonly run: () => void } | undefined): void {
+    this.#cancelTimer?.()
+    this.#cancelTimer = undefined
+    if (next === undefined || this.#closing.signal.aborted) return
+    const run = () => {
+      this.#cancelTimer = undefined
+      next.run()
+    }
+    this.#cancelTimer = this.#clock.after(next.ms, run, { background: true })
+  }
+
+  #unmark(): void {
+    for (const watch of this.#watches.values()) watch.isMarked = false
+  }
+
+  #wake(identity: string): void {
+    const watch = this.#watches.get(identity)
+    if (watch === undefined) return
+    this.#watches.delete(identity)
+    this.#rest()
+    for (const wake of watch.wakes) wake()
+  }
+
+  /** Marks what is not marked yet, until all is. One at a time: what comes meanwhile joins it. */
+  async #mark(): Promise<void> {
+    if (this.#isMarking) return
+    this.#isMarking = true
+    try {
+      await new Promise<void>((resolve) => this.#clock.soon(resolve))
+      for (let pauseMs = MARK_AGAIN_MS_FIRST; this.#isListening;) {
+        const batch = [...this.#watches].filter(([, watch]) => !watch.isMarked)
+        if (batch.length === 0) break
+        if (await this.#markOnce(batch.slice(0, MARKED_MAX))) continue
+        await sleep(this.#clock, pauseMs, this.#closing.signal)
+        pauseMs = Math.min(pauseMs * 2, MARK_AGAIN_MS_MAX)
+      }
+    } finally {
+      this.#isMarking = false
+    }
+  }
+
+  /** Whether all of it was marked, or is over. */
+  async #markOnce(batch: readonly (readonly [string, Watch])[]): Promise<boolean> {
+    let answers: Map<unknown, unknown>
+    try {
+      const identities = batch.map(([identity]) => identity)
+      const rows = await this.#calls.send('watch', WATCH, () => [hexArray(identities)])
+      answers = new Map(rows.map(([identity, how]) => [identity, how]))
+    } catch {
+      // The database falters: who waits will hear of it by its own looking.
+      return false
+    }
+    for (const [identity, watch] of batch) {
+      const how = answers.get(identity)
+      // Woken meanwhile, the record was moved after it was marked: the mark is no longer there.
+      if (this.#watches.get(identity) !== watch) continue
+      if (how === 'watched') watch.isMarked = true
+      else if (how === undefined) this.#wake(identity)
+    }
+    return batch.every(([identity]) => answers.get(identity) !== 'locked')
+  }
+}

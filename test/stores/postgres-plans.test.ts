@@ -1,0 +1,268 @@
+import { hash } from 'node:crypto'
+import pg from 'pg'
+import { expect, it, onTestFinished } from 'vitest'
+import { postgresStore, type PostgresStore } from '../../src/stores/postgres/index.ts'
+import {
+  bytes,
+  claimRequest,
+  claimRequests,
+  completeOf,
+  RETENTION_MS,
+} from '../../src/testing/store-cases/store-case.ts'
+import { usePostgres } from './postgres-setup.ts'
+
+const setup = usePostgres()
+
+const RECORDS = 1_000_000
+const BATCH = 50
+
+/** Which of the records are in which state: by number, so that each call finds its own. */
+const STATES = `CASE
+    WHEN n % 100 = 1 THEN 'in_progress' WHEN n % 100 = 2 THEN 'failed_retryable'
+    WHEN n % 1000 = 3 THEN 'unknown' WHEN n % 1000 = 4 THEN 'pending'
+    WHEN n % 1000 = 5 THEN 'expired' ELSE 'completed' END`
+
+/** Without a log and without room for updates, which is faster and changes no plan. */
+async function fill(app: pg.Pool): Promise<void> {
+  await app.query(`
+    ALTER TABLE oncekey_record SET UNLOGGED;
+    ALTER TABLE oncekey_record SET (autovacuum_enabled = false, fillfactor = 100);
+    ALTER TABLE oncekey_record_history SET UNLOGGED;
+    ALTER TABLE oncekey_record_history SET (autovacuum_enabled = false);
+    INSERT INTO oncekey_record (identity, record_id, tenant, operation, key, fingerprint, state,
+      attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at,
+      expires_at, reconcile_at)
+    SELECT decode(md5(n::text), 'hex'), md5(n::text)::uuid, 't', 'o', n::text, 'f', ${STATES}, 1, 0,
+      '', now() + (CASE WHEN n % 200 = 1 THEN '-1 h' ELSE '1 h' END)::interval, 'rerun', 'new',
+      now(), now() - n * interval '1 ms',
+      now() + (CASE WHEN n % 50 = 4 THEN '-1 h' ELSE '1 h' END)::interval + n * interval '1 ms',
+      CASE WHEN n % 1000 = 3 THEN now() - n * interval '1 ms' END
+    FROM generate_series(1, ${RECORDS}) n;
+    INSERT INTO oncekey_record_history (identity, record_id, tenant, operation, key, fingerprint,
+      attempt, lapses, lease_until, on_lapse, after_expiry, created_at, last_run_at, expires_at)
+    SELECT decode(md5((n / 2)::text), 'hex'), md5('h' || n)::uuid, 't', 'o', n::text, 'f', 1, 0,
+      now(), 'rerun', 'new', now() - n * interval '1 ms', now(), now()
+    FROM generate_series(1, ${RECORDS / 10}) n`)
+}
+
+interface PlanNode {
+  readonly 'Node Type': string
+  readonly 'Relation Name'?: string
+  readonly 'Index Name'?: string
+  readonly 'Actual Rows': number
+  readonly 'Actual Loops': number
+  readonly 'Rows Removed by Filter'?: number
+  readonly Plans?: readonly PlanNode[]
+}
+
+/** Runs a call and says how its statements, those inside of functions too, were carried out. */
+async function planner(url: string) {
+  const client = new pg.Client({ connectionString: url })
+  const plans: PlanNode[] = []
+  client.on('notice', ({ message = '' }) => {
+    const json = message.slice(message.indexOf('{'))
+    if (message.includes('plan:')) plans.push((JSON.parse(json) as { Plan: PlanNode }).Plan)
+  })
+  await client.connect()
+  onTestFinished(() => client.end())
+  await client.query(`LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
+    SET auto_explain.log_nested_statements = on; SET auto_explain.log_analyze = on;
+    SET auto_explain.log_timing = off; SET auto_explain.log_format = json;
+    SET client_min_messages = log`)
+  const store = postgresStore({ pool: client, history: true })
+  return async (call: (store: PostgresStore, client: pg.Client) => Promise<unknown>) => {
+    plans.length = 0
+    await call(store, client)
+    const nodes = plans.flatMap((plan) => [...walk(plan)])
+    const scans = nodes.filter((node) => node['Relation Name']?.startsWith('oncekey_record'))
+    return {
+      // A node that writes names its table, too.
+      indexes: new Set(
+        scans
+          .filter((node) => node['Node Type'] !== 'ModifyTable')
+          .map((node) => node['Index Name'] ?? node['Node Type']),
+      ),
+      kinds: new Set(nodes.map((node) => node['Node Type'])),
+      rowsMax: Math.max(...scans.map(touched)),
+    }
+  }
+}
+
+function* walk(node: PlanNode): Generator<PlanNode> {
+  yield node
+  for (const child of node.Plans ?? []) yield* walk(child)
+}
+
+function touched(node: PlanNode): number {
+  return (node['Actual Rows'] + (node['Rows Removed by Filter'] ?? 0)) * node['Actual Loops']
+}
+
+/** Claims on records that exist: those whose number leaves `rest` when divided by 1,000. */
+function claimsOn(rest: number, { from }: { readonly from: number }) {
+  return Array.from({ length: BATCH }, (_, n) => {
+    const key = `${(from + n) * 1000 + rest}`
+    const names = { tenant: 't', operation: 'o', fingerprint: 'f' }
+    return claimRequest({ identity: hash('md5', key), ...names, key, onLapse: 'rerun' })
+  })
+}
+
+interface Case {
+  readonly name: string
+  readonly run: (store: PostgresStore, client: pg.Client, from: number) => Promise<unknown>
+  /** All the indexes that may be looked into. */
+  readonly by: readonly string[]
+  /** Rows that one node may read, beyond the batch or the limit. */
+  readonly more?: number
+}
+
+const ABANDONED = { result: bytes('too late'), retentionMs: RETENTION_MS }
+const VERDICT = { kind: 'failed_retryable' } as const
+
+/** What is in progress is listed by way of the leases: there are only so many at a time. */
+const IN_PROGRESS = RECORDS / 50
+
+const CASES: readonly Case[] = [
+  {
+    name: 'claim free keys, settle and renew them',
+    by: ['pkey'],
+    run: async (store, _client, from) => {
+      const requests = claimRequests(BATCH, { tenant: `${from}` })
+      expect((await store.claim(requests)).every(({ kind }) => kind === 'claimed')).toBe(true)
+      const leases = requests.map(({ identity, token }) => ({ identity, token, attempt: 1 }))
+      await store.renew(leases.map((lease) => ({ ...lease, leaseMs: 1000 })))
+      await store.settle(leases.map((lease) => completeOf(lease)))
+    },
+  },
+  {
+    name: 'claim completed keys',
+    by: ['pkey'],
+    run: async (store, _client, from) => {
+      const outcomes = await store.claim(claimsOn(7, { from }))
+      expect(outcomes.every(({ kind }) => kind === 'completed')).toBe(true)
+    },
+  },
+  ...(
+    [
+      ['released', 2, 'retry'],
+      ['lapsed', 1, 'lapsed'],
+      ['expired', 54, 'expired'],
+      ['tombstoned', 5, 'expired'],
+    ] as const
+  ).map(([what, rest, how]) => ({
+    name: `claim ${what} keys`,
+    by: ['pkey'],
+    run: async (store: PostgresStore, _client: pg.Client, from: number) => {
+      const outcomes = await store.claim(claimsOn(rest, { from }))
+      expect(new Set(outcomes.map((one) => one.kind === 'claimed' && one.from))).toEqual(
+        new Set([how]),
+      )
+    },
+  })),
+  {
+    name: 'watch',
+    by: ['pkey'],
+    run: (_store, client, from) =>
+      client.query('SELECT * FROM oncekey_record_watch($1::bytea[])', [
+        claimsOn(101, { from }).map(({ identity }) => Buffer.from(identity, 'hex')),
+      ]),
+  },
+  { name: 'sweep', by: ['lease', 'pkey'], run: (store) => store.sweep({ limit: BATCH }) },
+  {
+    name: 'reap',
+    by: ['pending', 'expiry', 'pkey'],
+    run: async (store) => {
+      const report = await store.reap({ limit: 3 * BATCH, abandoned: ABANDONED })
+      expect(report.removed + report.abandoned).toBe(3 * BATCH)
+    },
+    more: 2 * BATCH,
+  },
+  {
+    name: 'resolve',
+    by: ['pkey', 'record_id'],
+    run: async (store, _client, from) => {
+      const refs = claimsOn(3, { from }).map(({ identity }, n) =>
+        n % 2 === 0 ? { identity } : { recordId: toUuid(identity) },
+      )
+      const verdicts = refs.map((ref) => ({ ref, verdict: VERDICT, retentionMs: RETENTION_MS }))
+      const outcomes = await store.resolve(verdicts)
+      expect(outcomes.every(({ kind }) => kind === 'resolved')).toBe(true)
+    },
+  },
+  {
+    name: 'read',
+    by: ['pkey', 'record_id'],
+    run: async (store, _client, from) => {
+      const { identity } = claimsOn(8, { from })[0]!
+      const views = [
+        await store.read({ identity }),
+        await store.read({ recordId: toUuid(identity) }),
+      ]
+      expect(views.map((view) => view?.state)).toEqual(['completed', 'completed'])
+    },
+  },
+  {
+    name: 'list in_progress',
+    by: ['lease'],
+    run: (store) => store.list({ state: 'in_progress', limit: BATCH }),
+    more: IN_PROGRESS,
+  },
+  ...(['completed', 'failed_retryable', 'unknown', 'pending', 'expired'] as const).map(
+    (state): Case => ({
+      name: `list ${state}`,
+      by: [state === 'completed' ? 'expiry' : 'listed'],
+      run: async (store) => {
+        expect((await store.list({ state, limit: BATCH })).length).toBe(BATCH)
+      },
+      more: BATCH,
+    }),
+  ),
+  {
+    name: 'what is due for reconciliation',
+    by: ['reconcile'],
+    run: (_store, client) =>
+      client.query(`SELECT identity FROM oncekey_record
+        WHERE state = 'unknown' AND reconcile_at <= now() ORDER BY reconcile_at LIMIT ${BATCH}`),
+  },
+  {
+    name: 'the history',
+    by: ['history_key', 'history_pkey'],
+    run: async (store) => {
+      const views = await store.history!({ ref: { identity: hash('md5', '77') }, limit: 10 })
+      expect(views.length).toBe(2)
+      const { recordId } = views[0]!
+      expect((await store.history!({ ref: { recordId }, limit: 10 })).length).toBe(1)
+    },
+  },
+]
+
+it('cuts through a million records by index, analysed or not', { timeout: 240_000 }, async () => {
+  const { open, url, app, column } = await setup()
+  await open()
+  await fill(app)
+  const planOf = await planner(url)
+  const look = async (from: number) => {
+    for (const { name, run, by, more = 0 } of CASES) {
+      const plan = await planOf((store, client) => run(store, client, from))
+      const indexes = by.map((index) => `oncekey_record_${index}`)
+      const others = [...plan.indexes].filter((index) => !indexes.includes(index))
+      expect({ name, others }).toEqual({ name, others: [] })
+      expect({ name, indexes: [...plan.indexes].toSorted() }).toEqual({
+        name,
+        indexes: indexes.toSorted(),
+      })
+      const kinds = [...plan.kinds].filter((kind) => /Seq Scan|Hash Join|Merge|Bitmap/.test(kind))
+      expect({ name, kinds }).toEqual({ name, kinds: [] })
+      expect({ name, rows: plan.rowsMax }).toSatisfy(({ rows }) => rows <= BATCH + more)
+    }
+  }
+  const analysed = `SELECT reltuples::int FROM pg_class WHERE relname = 'oncekey_record'`
+  expect(await column(analysed)).toEqual([-1])
+  await look(0)
+  expect(await column(analysed)).toEqual([-1])
+  await app.query('ANALYZE oncekey_record, oncekey_record_history')
+  await look(2 * BATCH)
+})
+
+function toUuid(hex: string): string {
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+}
