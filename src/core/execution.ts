@@ -1,5 +1,10 @@
 import type { Clock } from './clock.ts'
-import { InvalidOptionsError, OutcomeNotRecordedError, isRejected } from './errors.ts'
+import {
+  InvalidOptionsError,
+  OutcomeNotRecordedError,
+  OutcomeUnknownError,
+  isRejected,
+} from './errors.ts'
 import type { EventListener, EventSubject } from './events.ts'
 import {
   errorCodeOf,
@@ -12,29 +17,14 @@ import { HeldLease } from './held-lease.ts'
 import type { Scope } from './identity.ts'
 import type { Policy } from './policy.ts'
 import type { Proof } from './record.ts'
-import { LiveContext, type RunContext } from './run-context.ts'
+import { LiveContext, type LiveContextOptions } from './run-context.ts'
 import { describe } from './options.ts'
 import type { NotRecorded, Settler } from './settler.ts'
 import type { StorePort } from './store-port.ts'
 import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
+import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
-/** What guarded work does. It returns its result as bytes, or says how it ended. */
-export type Work = (context: RunContext) => WorkEnd | Promise<WorkEnd>
-
-export type WorkEnd =
-  /** Completed: these bytes are replayed from now on. */
-  | Uint8Array
-  | { readonly kind: 'complete'; readonly result: Uint8Array }
-  /** Ended without an effect and without a lasting answer: the bytes go to this caller only. */
-  | { readonly kind: 'release'; readonly result: Uint8Array; readonly error?: unknown }
-  /** Failed, with bytes to show for it: `onError` decides. */
-  | {
-      readonly kind: 'fail'
-      readonly result: Uint8Array
-      readonly error: unknown
-      /** The error that caused it could not be seen. @default false */
-      readonly blind?: boolean
-    }
+export type { Work, WorkEnd } from './work-end.ts'
 
 /** How a run ended. Thrown instead: the work's own error, and broken promises of the store. */
 export type RunOutcome =
@@ -146,7 +136,17 @@ export class Execution {
       held: this.#held,
       store: parts.store,
       probe: () => this.#probe(),
+      settleIn: this.#joining(),
     })
+  }
+
+  #joining(): LiveContextOptions['settleIn'] {
+    const { store, port } = this.#parts
+    const { settleIn } = store
+    if (settleIn === undefined) return undefined
+    const { lease } = this.#held
+    return (tx, completion) =>
+      port.askJoined('settleIn', () => settleIn.call(store, tx, lease, completion))
   }
 
   /**
@@ -182,15 +182,21 @@ export class Execution {
       end = await work(this.#context)
     } catch (error) {
       await this.#workEnded()
-      await this.#afterThrow(error)
+      const outcome = await this.#afterThrow(error)
+      if (outcome !== undefined) return outcome
       throw error
     }
     await this.#workEnded()
-    const { committed, declared } = this.#context
+    const committed = await this.#committed()
     if (committed !== undefined) {
       this.#held.stop()
-      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+      return committed
     }
+    return this.#afterReturn(end)
+  }
+
+  async #afterReturn(end: WorkEnd): Promise<RunOutcome> {
+    const { declared } = this.#context
     const ending = toEnding(end)
     if (ending === undefined) return this.#withoutResult(end)
     if (declared === 'not_executed') return this.#release(ending.result, 'proven', undefined)
@@ -209,6 +215,20 @@ export class Execution {
     this.#context.ended = true
     await this.#context.transactionEnded
     this.#settling = true
+  }
+
+  /**
+   * What a transaction of this attempt has committed, as far as that can be told without touching
+   * the record. That one of the work's own did not commit is for the settlement to prove: it waits
+   * for the transaction to end, and finds its result or takes hold.
+   */
+  async #committed(): Promise<RunOutcome | undefined> {
+    const { committed, joined } = this.#context
+    if (committed !== undefined) {
+      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+    }
+    const recorded = joined ? await this.#recorded() : undefined
+    return recorded?.kind === 'ran' ? recorded : undefined
   }
 
   /** The work ran to its end and left nothing to replay: it may not run again for that. */
@@ -240,19 +260,37 @@ export class Execution {
     }
   }
 
-  /** The work threw and left no bytes, so `store` has nothing to store: caution decides. */
-  async #afterThrow(error: unknown): Promise<void> {
+  /**
+   * The work threw and left no bytes, so `store` has nothing to store: caution decides. Returns an
+   * outcome where the error was only our own word to the work that it had committed before.
+   */
+  async #afterThrow(error: unknown): Promise<RunOutcome | undefined> {
     if (this.#context.committed !== undefined) {
       this.#held.stop()
-      return
+      return undefined
     }
     let verdict = this.#judge(error)
     if (verdict === 'store') verdict = judgeFailure(this.#failure(error, false), 'auto')
-    if (verdict === 'proven' || verdict === 'declared') {
-      await this.#settle(this.#releaseAs(verdict, error), error)
-    } else {
-      await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    const settlement =
+      verdict === 'proven' || verdict === 'declared'
+        ? this.#releaseAs(verdict, error)
+        : this.#doubtAs(errorCodeOf(error))
+    const outcome = await this.#settle(settlement, error)
+    return this.#context.joined ? this.#afterJoinedThrow(outcome, error) : undefined
+  }
+
+  /** A settlement that took hold has proven that the transaction of the work did not commit. */
+  async #afterJoinedThrow(
+    outcome: SettleOutcome | NotRecorded,
+    error: unknown,
+  ): Promise<RunOutcome | undefined> {
+    if (outcome.kind === 'not_recorded') {
+      // Never the work's own word alone: what it takes for undone may be done.
+      throw new OutcomeUnknownError('the transaction may or may not have committed', {
+        cause: error,
+      })
     }
+    return hasResult(outcome) && error === this.#context.overtaken ? this.#recorded() : undefined
   }
 
   #judge(error: unknown, blind = false): FailureVerdict {
@@ -263,9 +301,13 @@ export class Execution {
   }
 
   #failure(error: unknown, blind: boolean): Failure {
-    const { effectBegun, rollback, attempt } = this.#context
-    const rolledBack = rollback !== undefined && rollback.error === error
-    return { error, blind, effectBegun, rolledBack, attempt }
+    const { effectBegun, rollback, attempt, joined } = this.#context
+    const isRollback = rollback !== undefined && rollback.error === error
+    // Of work that has joined its key to a transaction, the failure is taken for that of the
+    // transaction: the release that says so takes hold only if it did not commit. Not where the
+    // work has outlived its time: what it did since may be anything.
+    const isJoined = joined && error !== undefined && !this.#outlived
+    return { error, blind, effectBegun, rolledBack: isRollback || isJoined, attempt }
   }
 
   async #complete(result: Uint8Array): Promise<RunOutcome> {
@@ -280,6 +322,7 @@ export class Execution {
     const outcome = await this.#settle(settlement, undefined)
     switch (outcome.kind) {
       case 'settled':
+        if (this.#context.joined) return this.#settledJoined()
         return { kind: 'ran', recordId, result, expiresAt: outcome.expiresAt }
       case 'fenced':
         return this.#whatTheRecordSays()
@@ -289,6 +332,14 @@ export class Execution {
         // Never the unrecorded result: its caller would take it for done.
         throw new OutcomeNotRecordedError(recordId, outcome.cause)
     }
+  }
+
+  /** Settled: by this result, or by that of the work's own transaction, which may be another. */
+  async #settledJoined(): Promise<RunOutcome> {
+    const recorded = await this.#recorded()
+    if (recorded !== undefined) return recorded
+    const cause = new Error('its record cannot be read')
+    throw new OutcomeNotRecordedError(this.#subject.recordId, cause)
   }
 
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
@@ -324,13 +375,15 @@ export class Execution {
     const { settler } = this.#parts
     const { settleTimeoutMs } = this.#request.policy
     let abandoned = false
-    const outcome = await settler.settle(settlement, settleTimeoutMs, (late) => {
+    const onEnd = (late: SettleOutcome | undefined) => {
       abandoned = late === undefined
       this.#held.stop()
       if (late === undefined) this.#report('settle_abandoned')
       else this.#reportSettled(settlement, late, error)
       this.#parts.onSettled(this.#subject.identity)
-    })
+    }
+    const { joined } = this.#context
+    const outcome = await settler.settle(settlement, settleTimeoutMs, onEnd, joined)
     if (outcome.kind === 'not_recorded') {
       if (!abandoned) this.#report('settle_late')
       return outcome
@@ -343,8 +396,10 @@ export class Execution {
   #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
     const { attempt } = this.#held.lease
     if (outcome.kind === 'fenced') {
-      // A doubt that meets the result of its own attempt is a doubt removed.
-      if (settlement.kind === 'doubt' && hasResult(outcome)) return
+      // A doubt that meets the result of its own attempt is a doubt removed; and so is a release,
+      // where the work has committed by itself.
+      const isAsking = settlement.kind === 'doubt' || this.#context.joined
+      if (isAsking && hasResult(outcome)) return
       this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
     } else if (settlement.kind === 'doubt') {
       const { errorCode } = settlement
@@ -366,12 +421,19 @@ export class Execution {
 
   /** The record moved on while the work ran. If it has a result by now, that one is the answer. */
   async #whatTheRecordSays(): Promise<RunOutcome> {
+    const { recordId } = this.#subject
+    return (await this.#recorded()) ?? { kind: 'lease_lost', recordId }
+  }
+
+  /** The result on record. Of this very attempt, where it may have put one there by itself. */
+  async #recorded(): Promise<Extract<RunOutcome, { kind: 'ran' | 'replayed' }> | undefined> {
     const { recordId, identity } = this.#subject
     const record = await this.#read(identity)
-    if (record?.recordId === recordId && record.state === 'completed' && record.result) {
-      return { kind: 'replayed', recordId, result: record.result, expiresAt: record.expiresAt }
-    }
-    return { kind: 'lease_lost', recordId }
+    if (record?.recordId !== recordId || record.state !== 'completed') return undefined
+    const { result, expiresAt, attempt } = record
+    if (result === undefined) return undefined
+    const isOurs = this.#context.joined && attempt === this.#held.lease.attempt
+    return { kind: isOurs ? 'ran' : 'replayed', recordId, result, expiresAt }
   }
 
   async #read(identity: string): Promise<RecordView | undefined> {
@@ -404,8 +466,8 @@ export class Execution {
   async #overrun(): Promise<RunOutcome> {
     const { recordId } = this.#subject
     const { policy } = this.#request
-    const { committed } = this.#context
-    if (committed !== undefined) return { kind: 'ran', recordId, ...committed }
+    const committed = await this.#committed()
+    if (committed !== undefined) return committed
     if (policy.onLapse !== 'unknown') {
       // The lease runs out by itself, and the next claim or sweep may run it again.
       const { expiresAt } = this.#request.claimed
@@ -416,13 +478,6 @@ export class Execution {
     if (outcome.kind === 'fenced') return this.#whatTheRecordSays()
     return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
   }
-}
-
-/** The end that the types promise, or `undefined` where plain JavaScript returned another. */
-function toEnding(end: WorkEnd | undefined): Exclude<WorkEnd, Uint8Array> | undefined {
-  if (end instanceof Uint8Array) return { kind: 'complete', result: end }
-  const known = end?.kind === 'complete' || end?.kind === 'release' || end?.kind === 'fail'
-  return known && end.result instanceof Uint8Array ? end : undefined
 }
 
 /** The record turned out to have the result of this very attempt. */
