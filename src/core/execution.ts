@@ -142,11 +142,10 @@ export class Execution {
 
   #joining(): LiveContextOptions['settleIn'] {
     const { store, port } = this.#parts
-    const { settleIn } = store
+    const settleIn = store.settleIn?.bind(store)
     if (settleIn === undefined) return undefined
     const { lease } = this.#held
-    return (tx, completion) =>
-      port.askJoined('settleIn', () => settleIn.call(store, tx, lease, completion))
+    return (tx, completion) => port.askJoined('settleIn', () => settleIn(tx, lease, completion))
   }
 
   /**

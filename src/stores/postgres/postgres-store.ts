@@ -6,6 +6,7 @@ import { Slots } from '../../core/slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Completion,
   Lease,
   ListQuery,
   ReapReport,
@@ -42,6 +43,7 @@ import {
   SWEEP,
   type TableName,
 } from './sql.ts'
+import { settleIn } from './settle-in.ts'
 import { transact, type TransactionWork } from './transaction.ts'
 
 /**
@@ -65,6 +67,9 @@ export interface PostgresStore extends Store {
    * while as many transactions are open as the pool has connections to spare.
    */
   transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+
+  /** The transaction is one of `core/foreign-transaction.ts`, open in the same database. */
+  settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
 }
 
 /**
@@ -166,6 +171,10 @@ class TableStore implements PostgresStore {
       transactionMs: this.#transactionMs,
     }
     return this.#slots.use(() => transact(context, lease, work as TransactionWork<never>))
+  }
+
+  settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome> {
+    return settleIn(this.#calls, tx, lease, completion)
   }
 
   async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
