@@ -1,6 +1,7 @@
 import type { Clock } from './clock.ts'
 import {
   InvalidOptionsError,
+  NotExecutedError,
   OutcomeNotRecordedError,
   OutcomeUnknownError,
   isRejected,
@@ -18,58 +19,15 @@ import type { Scope } from './identity.ts'
 import type { Policy } from './policy.ts'
 import type { Proof } from './record.ts'
 import { LiveContext, type LiveContextOptions } from './run-context.ts'
+import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
 import type { NotRecorded, Settler } from './settler.ts'
 import type { StorePort } from './store-port.ts'
 import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
 import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
+export type { RunOutcome } from './run-outcome.ts'
 export type { Work, WorkEnd } from './work-end.ts'
-
-/** How a run ended. Thrown instead: the work's own error, and broken promises of the store. */
-export type RunOutcome =
-  /** The work ran and its result is recorded. */
-  | {
-      readonly kind: 'ran'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly expiresAt: Date
-    }
-  /** An earlier run's result. */
-  | {
-      readonly kind: 'replayed'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly expiresAt: Date
-    }
-  /** The work ran, had no effect (as proven or declared), and may be run again. */
-  | {
-      readonly kind: 'released'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly proof: Proof
-      /** Absent where the release could not be recorded in time. */
-      readonly expiresAt: Date | undefined
-    }
-  /** The work ran, and nobody can know whether it had an effect. */
-  | { readonly kind: 'doubted'; readonly recordId: string; readonly result: Uint8Array }
-  /** Another request holds the key. */
-  | {
-      readonly kind: 'in_progress'
-      readonly recordId: string
-      readonly retryAfterMs: number
-      readonly expiresAt: Date
-    }
-  /** Accepted, and not yet taken by a worker. */
-  | { readonly kind: 'pending'; readonly recordId: string }
-  /** An earlier run may have had an effect; only a verdict can tell. */
-  | { readonly kind: 'unknown'; readonly recordId: string; readonly retryAfterMs: number }
-  /** The key was used for another request. */
-  | { readonly kind: 'mismatch'; readonly recordId: string }
-  /** The key's record has expired, and the policy refuses to use it again. */
-  | { readonly kind: 'expired'; readonly recordId: string }
-  /** The work ran, but the record had moved on meanwhile and has no result to show. */
-  | { readonly kind: 'lease_lost'; readonly recordId: string }
 
 export type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
 
@@ -95,6 +53,9 @@ export interface ExecutionRequest {
 
 /** When an `unknown` that no reconciler is known for should be looked at: at once. */
 const RECONCILE_AFTER_MS = 0
+
+const NOT_COMMITTED =
+  'the work returned the result of a transaction that did not commit: it counts for nothing'
 
 /** One attempt: the work under its lease, and the record brought to what came of it. */
 export class Execution {
@@ -202,7 +163,9 @@ export class Execution {
     if (declared === 'unknown') return this.#doubt(ending.result, undefined)
     switch (ending.kind) {
       case 'complete':
-        return this.#complete(ending.result)
+        return this.#standsForCommit(ending.result)
+          ? this.#withoutCommit()
+          : this.#complete(ending.result)
       case 'release':
         return this.#afterRefusal(ending.result, ending.error)
       case 'fail':
@@ -226,7 +189,7 @@ export class Execution {
     if (committed !== undefined) {
       return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
     }
-    const recorded = joined ? await this.#recorded() : undefined
+    const recorded = joined === undefined ? undefined : await this.#recorded()
     return recorded?.kind === 'ran' ? recorded : undefined
   }
 
@@ -275,7 +238,7 @@ export class Execution {
         ? this.#releaseAs(verdict, error)
         : this.#doubtAs(errorCodeOf(error))
     const outcome = await this.#settle(settlement, error)
-    return this.#context.joined ? this.#afterJoinedThrow(outcome, error) : undefined
+    return this.#hasJoined ? this.#afterJoinedThrow(outcome, error) : undefined
   }
 
   /** A settlement that took hold has proven that the transaction of the work did not commit. */
@@ -300,12 +263,12 @@ export class Execution {
   }
 
   #failure(error: unknown, blind: boolean): Failure {
-    const { effectBegun, rollback, attempt, joined } = this.#context
+    const { effectBegun, rollback, attempt } = this.#context
     const isRollback = rollback !== undefined && rollback.error === error
     // Of work that has joined its key to a transaction, the failure is taken for that of the
     // transaction: the release that says so takes hold only if it did not commit. Not where the
     // work has outlived its time: what it did since may be anything.
-    const isJoined = joined && error !== undefined && !this.#outlived
+    const isJoined = this.#hasJoined && error !== undefined && !this.#outlived
     return { error, blind, effectBegun, rolledBack: isRollback || isJoined, attempt }
   }
 
@@ -321,7 +284,7 @@ export class Execution {
     const outcome = await this.#settle(settlement, undefined)
     switch (outcome.kind) {
       case 'settled':
-        if (this.#context.joined) return this.#settledJoined()
+        if (this.#hasJoined) return this.#settledJoined()
         return { kind: 'ran', recordId, result, expiresAt: outcome.expiresAt }
       case 'fenced':
         return this.#whatTheRecordSays()
@@ -330,6 +293,40 @@ export class Execution {
           await this.#settle(this.#doubtAs('result_rejected'), undefined)
         // Never the unrecorded result: its caller would take it for done.
         throw new OutcomeNotRecordedError(recordId, outcome.cause)
+    }
+  }
+
+  /** A transaction of the work's own may have completed the key. */
+  get #hasJoined(): boolean {
+    return this.#context.joined !== undefined
+  }
+
+  #standsForCommit(result: Uint8Array): boolean {
+    const { joined } = this.#context
+    return joined !== undefined && isEqual(joined, result)
+  }
+
+  /**
+   * The work returned what it gave to its transaction, as if that had committed, and it has not:
+   * some databases answer the COMMIT of a failed transaction without an error. Recorded now, the
+   * result would acknowledge what was rolled back.
+   */
+  async #withoutCommit(): Promise<RunOutcome> {
+    const isProven = !this.#context.effectBegun && !this.#outlived
+    const error = isProven
+      ? new NotExecutedError(NOT_COMMITTED)
+      : new OutcomeUnknownError(NOT_COMMITTED)
+    const settlement = isProven
+      ? this.#releaseAs('proven', error)
+      : this.#doubtAs(errorCodeOf(error))
+    const outcome = await this.#settle(settlement, error)
+    switch (outcome.kind) {
+      case 'settled':
+        throw error
+      case 'fenced':
+        return hasResult(outcome) ? this.#settledJoined() : this.#whatTheRecordSays()
+      case 'not_recorded':
+        throw new OutcomeNotRecordedError(this.#subject.recordId, outcome.cause)
     }
   }
 
@@ -381,8 +378,7 @@ export class Execution {
       else this.#reportSettled(settlement, late, error)
       this.#parts.onSettled(this.#subject.identity)
     }
-    const { joined } = this.#context
-    const outcome = await settler.settle(settlement, settleTimeoutMs, onEnd, joined)
+    const outcome = await settler.settle(settlement, settleTimeoutMs, onEnd, this.#hasJoined)
     if (outcome.kind === 'not_recorded') {
       if (!abandoned) this.#report('settle_late')
       return outcome
@@ -397,7 +393,7 @@ export class Execution {
     if (outcome.kind === 'fenced') {
       // A doubt that meets the result of its own attempt is a doubt removed; and so is a release,
       // where the work has committed by itself.
-      const isAsking = settlement.kind === 'doubt' || this.#context.joined
+      const isAsking = settlement.kind === 'doubt' || this.#hasJoined
       if (isAsking && hasResult(outcome)) return
       this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
     } else if (settlement.kind === 'doubt') {
@@ -431,7 +427,7 @@ export class Execution {
     if (record?.recordId !== recordId || record.state !== 'completed') return undefined
     const { result, expiresAt, attempt } = record
     if (result === undefined) return undefined
-    const isOurs = this.#context.joined && attempt === this.#held.lease.attempt
+    const isOurs = this.#hasJoined && attempt === this.#held.lease.attempt
     return { kind: isOurs ? 'ran' : 'replayed', recordId, result, expiresAt }
   }
 
@@ -477,6 +473,10 @@ export class Execution {
     if (outcome.kind === 'fenced') return this.#whatTheRecordSays()
     return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
   }
+}
+
+function isEqual(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((byte, index) => byte === b[index])
 }
 
 /** The record turned out to have the result of this very attempt. */

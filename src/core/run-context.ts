@@ -56,9 +56,11 @@ export interface RunContext {
    * last, right before the commit. Where the lease is lost, or the key was completed before, it
    * throws `LeaseLostError`: let it roll the transaction back.
    *
-   * Nothing is decided until the work commits, so the engine asks the record afterwards. A
-   * transaction that was rolled back may be tried again, with a new call; of several, at most one
-   * can commit.
+   * Nothing is decided until the work commits, so the engine asks the record afterwards: what was
+   * committed is the result, whatever the work returns. If nothing was, the work's end counts, as
+   * ever; but not if it returns the very bytes that it gave here, for they stand for the commit.
+   * A transaction that was rolled back may be tried again, with a new call; of several, at most
+   * one can commit.
    */
   completeIn(tx: unknown, result: Uint8Array): Promise<void>
 }
@@ -95,8 +97,11 @@ export class LiveContext implements RunContext {
   declared: 'not_executed' | 'unknown' | undefined
   /** The result that a transaction of this attempt has committed. */
   committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
-  /** A transaction of the work's own may have completed the key: only the record can tell. */
-  joined = false
+  /**
+   * With this result a transaction of the work's own may have completed the key: only the record
+   * can tell.
+   */
+  joined: Uint8Array | undefined
   /** The work was told by this error that an earlier transaction of its own had committed. */
   overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
@@ -202,14 +207,13 @@ export class LiveContext implements RunContext {
     this.#checkFree()
     const before = this.joined
     // From the moment it is sent: the work may commit whatever it hears of this call.
-    this.joined = true
+    this.joined = result
     held.renewAlone()
     this.#transactionOpen = true
     try {
       const outcome = await settleIn(tx, { result, retentionMs: this.retentionMs })
       if (outcome.kind === 'settled') return
-      this.joined = before
-      throw this.#fenced(outcome)
+      throw this.#fenced(outcome, before)
     } catch (error) {
       if (hasCode(error, 'INVALID_OPTIONS')) {
         // There is no transaction: what the work has written before may be kept, without its key.
@@ -223,12 +227,15 @@ export class LiveContext implements RunContext {
   }
 
   /** With this error the transaction of the work is to be rolled back. */
-  #fenced({ own, state }: Extract<SettleOutcome, { kind: 'fenced' }>): LeaseLostError {
+  #fenced(
+    { own, state }: Extract<SettleOutcome, { kind: 'fenced' }>,
+    before: Uint8Array | undefined,
+  ): LeaseLostError {
     const error = new LeaseLostError(this.recordId)
     if (own && state === 'completed') {
-      this.joined = true
       this.overtaken = error
     } else {
+      this.joined = before
       this.rollback = { error }
     }
     return error
@@ -242,7 +249,7 @@ export class LiveContext implements RunContext {
       )
     }
     this.#checkFree()
-    if (this.joined) {
+    if (this.joined !== undefined) {
       throw new InvalidOptionsError('this attempt completes its key in a transaction of its own')
     }
 

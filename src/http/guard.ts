@@ -152,9 +152,9 @@ class HttpGuard<Request> implements Guard<Request> {
         entry.context = guarded
         const end = await this.#work(guarded, handler)
         entry.sent = end instanceof Uint8Array ? end : end.result
-        return end
+        return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
-      if (outcome.kind === 'ran' && entry.context?.joined === true) {
+      if (outcome.kind === 'ran' && entry.context?.joined !== undefined) {
         return await this.#joined(outcome, entry.sent)
       }
       return await this.#answer(outcome, handler.produced())
@@ -397,6 +397,16 @@ function meaningOf(
   if (status < 400) return 'complete'
   if (hasCode(error, 'NOT_EXECUTED') || isNotExecuted || status >= 500) return 'fail'
   return RELEASED_STATUS.has(status) ? 'release' : 'complete'
+}
+
+/** Whether the handler has replied as if its own transaction had committed. */
+function standsForCommit(
+  produced: Produced | undefined,
+  { joined }: { readonly joined: { readonly status: number } | undefined },
+): boolean {
+  if (produced === undefined || joined === undefined) return false
+  const status = statusOf(produced)
+  return status === joined.status || (status < 400 && joined.status < 400)
 }
 
 function statusOf(produced: Produced): number {

@@ -23,7 +23,9 @@ export interface HandlerContext extends Omit<RunContext, 'transaction' | 'comple
    * Completes the key with this reply, as a statement of a transaction that the handler has begun
    * itself, in the database of the store. Call it last, right before the commit; where it throws,
    * roll back. The handler still ends the request as usual: if the transaction has committed, the
-   * reply that leaves is this one, whatever the handler sends; if not, the handler's.
+   * reply that leaves is this one, whatever the handler sends. If it has not, the handler's reply
+   * counts as ever; but one of the same status, or a success for a success, is taken for this very
+   * reply, and without its commit it is an error.
    *
    * Only a reply that would be recorded will do: not 5xx, 401, 403, 408, 425 or 429.
    */
@@ -54,8 +56,8 @@ export class GuardedContext implements HandlerContext {
   rolledBackReply: RolledBackReply | undefined
   /** Resolves when the last transaction has ended, well or badly: its caller has the error. */
   transactionEnded: Promise<void> | undefined
-  /** The key may have been completed with another reply than the one that the handler sent. */
-  joined = false
+  /** With this reply a transaction of the handler's own may have completed the key. */
+  joined: { readonly status: number; readonly result: Uint8Array } | undefined
   readonly #run: RunContext
   readonly #handler: HeldHandler
   readonly #encode: EncodeProduced
@@ -138,7 +140,7 @@ export class GuardedContext implements HandlerContext {
 
   async completeIn(tx: unknown, reply: GivenReply): Promise<void> {
     const result = await this.#encodeGiven(reply)
-    this.joined = true
+    this.joined = { status: reply.status, result }
     await this.#run.completeIn(tx, result)
   }
 

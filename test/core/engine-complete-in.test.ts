@@ -159,6 +159,23 @@ describe('a transaction of the work that was rolled back', () => {
     expect(outcome).toMatchObject({ kind: 'ran', result: bytes('declined') })
   })
 
+  // Some databases answer the COMMIT of a failed transaction without an error.
+  it('is not acknowledged by work that takes it for committed', async () => {
+    const { run, database, record } = setup()
+    const takenForCommitted = (effect: boolean) => async (context: RunContext) => {
+      if (effect) context.downstreamKey()
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      return bytes('receipt')
+    }
+    await expect(run(takenForCommitted(false))).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    await expect(run(takenForCommitted(true))).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
   it('may be tried again by the same attempt', async () => {
     const { run, database } = setup()
     database.fates = ['fail']
