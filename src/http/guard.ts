@@ -151,7 +151,8 @@ class HttpGuard<Request> implements Guard<Request> {
         })
         entry.context = guarded
         const end = await this.#work(guarded, handler)
-        entry.sent = end instanceof Uint8Array ? end : end.result
+        if (!(end instanceof Uint8Array)) return end
+        entry.sent = end
         return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
       if (outcome.kind === 'ran' && entry.context?.joined !== undefined) {
