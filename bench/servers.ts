@@ -27,7 +27,7 @@ export async function openServers(connections: number): Promise<Servers> {
   ends.unshift(() => postgresServer.close())
   const mariadbServer = await startMariadb({ private: true })
   ends.unshift(() => mariadbServer.close())
-  const redisServer = await startRedis({ private: true })
+  const redisServer = await startRedis()
   ends.unshift(() => redisServer.close())
 
   const freshPool = async () => {

@@ -1,5 +1,11 @@
 import type { Clock } from './clock.ts'
-import { InvalidOptionsError, OutcomeNotRecordedError, isRejected } from './errors.ts'
+import {
+  InvalidOptionsError,
+  NotExecutedError,
+  OutcomeNotRecordedError,
+  OutcomeUnknownError,
+  isRejected,
+} from './errors.ts'
 import type { EventListener, EventSubject } from './events.ts'
 import {
   errorCodeOf,
@@ -12,74 +18,16 @@ import { HeldLease } from './held-lease.ts'
 import type { Scope } from './identity.ts'
 import type { Policy } from './policy.ts'
 import type { Proof } from './record.ts'
-import { LiveContext, type RunContext } from './run-context.ts'
+import { LiveContext, type LiveContextOptions } from './run-context.ts'
+import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
 import type { NotRecorded, Settler } from './settler.ts'
 import type { StorePort } from './store-port.ts'
 import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
+import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
-/** What guarded work does. It returns its result as bytes, or says how it ended. */
-export type Work = (context: RunContext) => WorkEnd | Promise<WorkEnd>
-
-export type WorkEnd =
-  /** Completed: these bytes are replayed from now on. */
-  | Uint8Array
-  | { readonly kind: 'complete'; readonly result: Uint8Array }
-  /** Ended without an effect and without a lasting answer: the bytes go to this caller only. */
-  | { readonly kind: 'release'; readonly result: Uint8Array; readonly error?: unknown }
-  /** Failed, with bytes to show for it: `onError` decides. */
-  | {
-      readonly kind: 'fail'
-      readonly result: Uint8Array
-      readonly error: unknown
-      /** The error that caused it could not be seen. @default false */
-      readonly blind?: boolean
-    }
-
-/** How a run ended. Thrown instead: the work's own error, and broken promises of the store. */
-export type RunOutcome =
-  /** The work ran and its result is recorded. */
-  | {
-      readonly kind: 'ran'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly expiresAt: Date
-    }
-  /** An earlier run's result. */
-  | {
-      readonly kind: 'replayed'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly expiresAt: Date
-    }
-  /** The work ran, had no effect (as proven or declared), and may be run again. */
-  | {
-      readonly kind: 'released'
-      readonly recordId: string
-      readonly result: Uint8Array
-      readonly proof: Proof
-      /** Absent where the release could not be recorded in time. */
-      readonly expiresAt: Date | undefined
-    }
-  /** The work ran, and nobody can know whether it had an effect. */
-  | { readonly kind: 'doubted'; readonly recordId: string; readonly result: Uint8Array }
-  /** Another request holds the key. */
-  | {
-      readonly kind: 'in_progress'
-      readonly recordId: string
-      readonly retryAfterMs: number
-      readonly expiresAt: Date
-    }
-  /** Accepted, and not yet taken by a worker. */
-  | { readonly kind: 'pending'; readonly recordId: string }
-  /** An earlier run may have had an effect; only a verdict can tell. */
-  | { readonly kind: 'unknown'; readonly recordId: string; readonly retryAfterMs: number }
-  /** The key was used for another request. */
-  | { readonly kind: 'mismatch'; readonly recordId: string }
-  /** The key's record has expired, and the policy refuses to use it again. */
-  | { readonly kind: 'expired'; readonly recordId: string }
-  /** The work ran, but the record had moved on meanwhile and has no result to show. */
-  | { readonly kind: 'lease_lost'; readonly recordId: string }
+export type { RunOutcome } from './run-outcome.ts'
+export type { Work, WorkEnd } from './work-end.ts'
 
 export type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
 
@@ -105,6 +53,9 @@ export interface ExecutionRequest {
 
 /** When an `unknown` that no reconciler is known for should be looked at: at once. */
 const RECONCILE_AFTER_MS = 0
+
+const NOT_COMMITTED =
+  'the work returned the result of a transaction that did not commit: it counts for nothing'
 
 /** One attempt: the work under its lease, and the record brought to what came of it. */
 export class Execution {
@@ -146,7 +97,16 @@ export class Execution {
       held: this.#held,
       store: parts.store,
       probe: () => this.#probe(),
+      settleIn: this.#joining(),
     })
+  }
+
+  #joining(): LiveContextOptions['settleIn'] {
+    const { store, port } = this.#parts
+    const settleIn = store.settleIn?.bind(store)
+    if (settleIn === undefined) return undefined
+    const { lease } = this.#held
+    return (tx, completion) => port.askJoined('settleIn', () => settleIn(tx, lease, completion))
   }
 
   /**
@@ -182,22 +142,30 @@ export class Execution {
       end = await work(this.#context)
     } catch (error) {
       await this.#workEnded()
-      await this.#afterThrow(error)
+      const outcome = await this.#afterThrow(error)
+      if (outcome !== undefined) return outcome
       throw error
     }
     await this.#workEnded()
-    const { committed, declared } = this.#context
+    const committed = await this.#committed()
     if (committed !== undefined) {
       this.#held.stop()
-      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+      return committed
     }
+    return this.#afterReturn(end)
+  }
+
+  async #afterReturn(end: WorkEnd): Promise<RunOutcome> {
+    const { declared } = this.#context
     const ending = toEnding(end)
     if (ending === undefined) return this.#withoutResult(end)
     if (declared === 'not_executed') return this.#release(ending.result, 'proven', undefined)
     if (declared === 'unknown') return this.#doubt(ending.result, undefined)
     switch (ending.kind) {
       case 'complete':
-        return this.#complete(ending.result)
+        return this.#standsForCommit(ending.result)
+          ? this.#withoutCommit()
+          : this.#complete(ending.result)
       case 'release':
         return this.#afterRefusal(ending.result, ending.error)
       case 'fail':
@@ -209,6 +177,20 @@ export class Execution {
     this.#context.ended = true
     await this.#context.transactionEnded
     this.#settling = true
+  }
+
+  /**
+   * What a transaction of this attempt has committed, as far as that can be told without touching
+   * the record. That one of the work's own did not commit is for the settlement to prove: it waits
+   * for the transaction to end, and finds its result or takes hold.
+   */
+  async #committed(): Promise<RunOutcome | undefined> {
+    const { committed, joined } = this.#context
+    if (committed !== undefined) {
+      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+    }
+    const recorded = joined === undefined ? undefined : await this.#recorded()
+    return recorded?.kind === 'ran' ? recorded : undefined
   }
 
   /** The work ran to its end and left nothing to replay: it may not run again for that. */
@@ -240,19 +222,37 @@ export class Execution {
     }
   }
 
-  /** The work threw and left no bytes, so `store` has nothing to store: caution decides. */
-  async #afterThrow(error: unknown): Promise<void> {
+  /**
+   * The work threw and left no bytes, so `store` has nothing to store: caution decides. Returns an
+   * outcome where the error was only our own word to the work that it had committed before.
+   */
+  async #afterThrow(error: unknown): Promise<RunOutcome | undefined> {
     if (this.#context.committed !== undefined) {
       this.#held.stop()
-      return
+      return undefined
     }
     let verdict = this.#judge(error)
     if (verdict === 'store') verdict = judgeFailure(this.#failure(error, false), 'auto')
-    if (verdict === 'proven' || verdict === 'declared') {
-      await this.#settle(this.#releaseAs(verdict, error), error)
-    } else {
-      await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
+    const settlement =
+      verdict === 'proven' || verdict === 'declared'
+        ? this.#releaseAs(verdict, error)
+        : this.#doubtAs(errorCodeOf(error))
+    const outcome = await this.#settle(settlement, error)
+    return this.#hasJoined ? this.#afterJoinedThrow(outcome, error) : undefined
+  }
+
+  /** A settlement that took hold has proven that the transaction of the work did not commit. */
+  async #afterJoinedThrow(
+    outcome: SettleOutcome | NotRecorded,
+    error: unknown,
+  ): Promise<RunOutcome | undefined> {
+    if (outcome.kind === 'not_recorded') {
+      // Never the work's own word alone: what it takes for undone may be done.
+      throw new OutcomeUnknownError('the transaction may or may not have committed', {
+        cause: error,
+      })
     }
+    return hasResult(outcome) && error === this.#context.overtaken ? this.#recorded() : undefined
   }
 
   #judge(error: unknown, blind = false): FailureVerdict {
@@ -264,8 +264,12 @@ export class Execution {
 
   #failure(error: unknown, blind: boolean): Failure {
     const { effectBegun, rollback, attempt } = this.#context
-    const rolledBack = rollback !== undefined && rollback.error === error
-    return { error, blind, effectBegun, rolledBack, attempt }
+    const isRollback = rollback !== undefined && rollback.error === error
+    // Of work that has joined its key to a transaction, the failure is taken for that of the
+    // transaction: the release that says so takes hold only if it did not commit. Not where the
+    // work has outlived its time: what it did since may be anything.
+    const isJoined = this.#hasJoined && error !== undefined && !this.#outlived
+    return { error, blind, effectBegun, rolledBack: isRollback || isJoined, attempt }
   }
 
   async #complete(result: Uint8Array): Promise<RunOutcome> {
@@ -280,6 +284,7 @@ export class Execution {
     const outcome = await this.#settle(settlement, undefined)
     switch (outcome.kind) {
       case 'settled':
+        if (this.#hasJoined) return this.#settledJoined()
         return { kind: 'ran', recordId, result, expiresAt: outcome.expiresAt }
       case 'fenced':
         return this.#whatTheRecordSays()
@@ -289,6 +294,48 @@ export class Execution {
         // Never the unrecorded result: its caller would take it for done.
         throw new OutcomeNotRecordedError(recordId, outcome.cause)
     }
+  }
+
+  /** A transaction of the work's own may have completed the key. */
+  get #hasJoined(): boolean {
+    return this.#context.joined !== undefined
+  }
+
+  #standsForCommit(result: Uint8Array): boolean {
+    const { joined } = this.#context
+    return joined !== undefined && isEqual(joined, result)
+  }
+
+  /**
+   * The work returned what it gave to its transaction, as if that had committed, and it has not:
+   * some databases answer the COMMIT of a failed transaction without an error. Recorded now, the
+   * result would acknowledge what was rolled back.
+   */
+  async #withoutCommit(): Promise<RunOutcome> {
+    const isProven = !this.#context.effectBegun && !this.#outlived
+    const error = isProven
+      ? new NotExecutedError(NOT_COMMITTED)
+      : new OutcomeUnknownError(NOT_COMMITTED)
+    const settlement = isProven
+      ? this.#releaseAs('proven', error)
+      : this.#doubtAs(errorCodeOf(error))
+    const outcome = await this.#settle(settlement, error)
+    switch (outcome.kind) {
+      case 'settled':
+        throw error
+      case 'fenced':
+        return hasResult(outcome) ? this.#settledJoined() : this.#whatTheRecordSays()
+      case 'not_recorded':
+        throw new OutcomeNotRecordedError(this.#subject.recordId, outcome.cause)
+    }
+  }
+
+  /** Settled: by this result, or by that of the work's own transaction, which may be another. */
+  async #settledJoined(): Promise<RunOutcome> {
+    const recorded = await this.#recorded()
+    if (recorded !== undefined) return recorded
+    const cause = new Error('its record cannot be read')
+    throw new OutcomeNotRecordedError(this.#subject.recordId, cause)
   }
 
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
@@ -324,13 +371,14 @@ export class Execution {
     const { settler } = this.#parts
     const { settleTimeoutMs } = this.#request.policy
     let abandoned = false
-    const outcome = await settler.settle(settlement, settleTimeoutMs, (late) => {
+    const onEnd = (late: SettleOutcome | undefined) => {
       abandoned = late === undefined
       this.#held.stop()
       if (late === undefined) this.#report('settle_abandoned')
       else this.#reportSettled(settlement, late, error)
       this.#parts.onSettled(this.#subject.identity)
-    })
+    }
+    const outcome = await settler.settle(settlement, settleTimeoutMs, onEnd, this.#hasJoined)
     if (outcome.kind === 'not_recorded') {
       if (!abandoned) this.#report('settle_late')
       return outcome
@@ -343,8 +391,10 @@ export class Execution {
   #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
     const { attempt } = this.#held.lease
     if (outcome.kind === 'fenced') {
-      // A doubt that meets the result of its own attempt is a doubt removed.
-      if (settlement.kind === 'doubt' && hasResult(outcome)) return
+      // A doubt that meets the result of its own attempt is a doubt removed; and so is a release,
+      // where the work has committed by itself.
+      const isAsking = settlement.kind === 'doubt' || this.#hasJoined
+      if (isAsking && hasResult(outcome)) return
       this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
     } else if (settlement.kind === 'doubt') {
       const { errorCode } = settlement
@@ -366,12 +416,19 @@ export class Execution {
 
   /** The record moved on while the work ran. If it has a result by now, that one is the answer. */
   async #whatTheRecordSays(): Promise<RunOutcome> {
+    const { recordId } = this.#subject
+    return (await this.#recorded()) ?? { kind: 'lease_lost', recordId }
+  }
+
+  /** The result on record. Of this very attempt, where it may have put one there by itself. */
+  async #recorded(): Promise<Extract<RunOutcome, { kind: 'ran' | 'replayed' }> | undefined> {
     const { recordId, identity } = this.#subject
     const record = await this.#read(identity)
-    if (record?.recordId === recordId && record.state === 'completed' && record.result) {
-      return { kind: 'replayed', recordId, result: record.result, expiresAt: record.expiresAt }
-    }
-    return { kind: 'lease_lost', recordId }
+    if (record?.recordId !== recordId || record.state !== 'completed') return undefined
+    const { result, expiresAt, attempt } = record
+    if (result === undefined) return undefined
+    const isOurs = this.#hasJoined && attempt === this.#held.lease.attempt
+    return { kind: isOurs ? 'ran' : 'replayed', recordId, result, expiresAt }
   }
 
   async #read(identity: string): Promise<RecordView | undefined> {
@@ -404,8 +461,8 @@ export class Execution {
   async #overrun(): Promise<RunOutcome> {
     const { recordId } = this.#subject
     const { policy } = this.#request
-    const { committed } = this.#context
-    if (committed !== undefined) return { kind: 'ran', recordId, ...committed }
+    const committed = await this.#committed()
+    if (committed !== undefined) return committed
     if (policy.onLapse !== 'unknown') {
       // The lease runs out by itself, and the next claim or sweep may run it again.
       const { expiresAt } = this.#request.claimed
@@ -418,11 +475,8 @@ export class Execution {
   }
 }
 
-/** The end that the types promise, or `undefined` where plain JavaScript returned another. */
-function toEnding(end: WorkEnd | undefined): Exclude<WorkEnd, Uint8Array> | undefined {
-  if (end instanceof Uint8Array) return { kind: 'complete', result: end }
-  const known = end?.kind === 'complete' || end?.kind === 'release' || end?.kind === 'fail'
-  return known && end.result instanceof Uint8Array ? end : undefined
+function isEqual(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((byte, index) => byte === b[index])
 }
 
 /** The record turned out to have the result of this very attempt. */

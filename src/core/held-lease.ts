@@ -33,6 +33,7 @@ export class HeldLease {
   #ended: 'no' | 'stopped' | 'lost' | 'overrun' = 'no'
   /** A renewal was sent, and none has succeeded since. */
   #unconfirmed = false
+  #isAlone = false
   #abort: AbortController | undefined
   #cancelTimer: () => void = () => undefined
 
@@ -60,6 +61,11 @@ export class HeldLease {
 
   assertHeld(): void {
     if (!this.isHeld()) throw this.#reason()
+  }
+
+  /** The record may be locked from now on: other leases must not be renewed together with it. */
+  renewAlone(): void {
+    this.#isAlone = true
   }
 
   /** The work is over and its result recorded (or given up): no more renewals. */
@@ -94,7 +100,8 @@ export class HeldLease {
     this.#wakeAt(sentMs < this.#heldUntilMs ? this.#heldUntilMs : Number.POSITIVE_INFINITY)
     let renewed: boolean | 'failed'
     try {
-      renewed = await port.renew({ ...this.lease, leaseMs: policy.leaseMs })
+      const renewal = { ...this.lease, leaseMs: policy.leaseMs }
+      renewed = await (this.#isAlone ? port.renewAlone(renewal) : port.renew(renewal))
     } catch {
       // Reported by the port as a store error; here it only means: try again while there is time.
       renewed = 'failed'

@@ -49,6 +49,20 @@ export interface RunContext {
    * on SQLite keep it synchronous, because it holds the file's only writer.
    */
   transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array>
+
+  /**
+   * Completes the key as a statement of a transaction that the work has begun itself, in the
+   * database of the store: what was written in it commits with the key, or neither does. Call it
+   * last, right before the commit. Where the lease is lost, or the key was completed before, it
+   * throws `LeaseLostError`: let it roll the transaction back.
+   *
+   * Nothing is decided until the work commits, so the engine asks the record afterwards: what was
+   * committed is the result, whatever the work returns. If nothing was, the work's end counts, as
+   * ever; but not if it returns the very bytes that it gave here, for they stand for the commit.
+   * A transaction that was rolled back may be tried again, with a new call; of several, at most
+   * one can commit.
+   */
+  completeIn(tx: unknown, result: Uint8Array): Promise<void>
 }
 
 export interface LiveContextOptions {
@@ -61,6 +75,8 @@ export interface LiveContextOptions {
   readonly store: Store
   /** Finds out whether a transaction whose commit was not answered took effect. */
   readonly probe: () => Promise<SettleOutcome | undefined>
+  /** Completes the key in a transaction of the caller's; absent where the store cannot. */
+  readonly settleIn: ((tx: unknown, completion: Completion) => Promise<SettleOutcome>) | undefined
 }
 
 /** The context of one attempt, and what the engine needs to know of it afterwards. */
@@ -81,6 +97,13 @@ export class LiveContext implements RunContext {
   declared: 'not_executed' | 'unknown' | undefined
   /** The result that a transaction of this attempt has committed. */
   committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
+  /**
+   * With this result a transaction of the work's own may have completed the key: only the record
+   * can tell.
+   */
+  joined: Uint8Array | undefined
+  /** The work was told by this error that an earlier transaction of its own had committed. */
+  overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
   ended = false
   /**
@@ -135,8 +158,15 @@ export class LiveContext implements RunContext {
   }
 
   transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
+    return this.#waitedFor(this.#transaction(work))
+  }
+
+  completeIn(tx: unknown, result: Uint8Array): Promise<void> {
+    return this.#waitedFor(this.#completeIn(tx, result))
+  }
+
+  #waitedFor<Result>(ended: Promise<Result>): Promise<Result> {
     const before = this.transactionEnded
-    const ended = this.#transaction(work)
     this.transactionEnded = ended.then(
       () => before,
       () => before,
@@ -145,13 +175,8 @@ export class LiveContext implements RunContext {
     return ended.then((result) => result)
   }
 
-  async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
-    const { store, held } = this.#options
-    if (store.transaction === undefined) {
-      throw new InvalidOptionsError(
-        `the ${store.name} store has no transactions; use one in the database of your own data`,
-      )
-    }
+  /** One at a time, and none where the record may have its result already. */
+  #checkFree(): void {
     if (this.ended) throw new InvalidOptionsError('the work of this attempt has ended already')
     if (this.committed !== undefined) {
       throw new InvalidOptionsError('this attempt has committed its result already')
@@ -164,7 +189,69 @@ export class LiveContext implements RunContext {
     if (this.#transactionOpen) {
       throw new InvalidOptionsError('a transaction of this attempt is still open')
     }
-    held.assertHeld()
+    this.#options.held.assertHeld()
+  }
+
+  async #completeIn(tx: unknown, result: Uint8Array): Promise<void> {
+    const { store, held, settleIn } = this.#options
+    if (settleIn === undefined) {
+      throw new InvalidOptionsError(
+        `the ${store.name} store cannot complete a key in a transaction of yours`,
+      )
+    }
+    if (!(result instanceof Uint8Array)) {
+      throw new InvalidOptionsError(
+        `completeIn must be given bytes to record, got ${describe(result)}`,
+      )
+    }
+    this.#checkFree()
+    const before = this.joined
+    // From the moment it is sent: the work may commit whatever it hears of this call.
+    this.joined = result
+    held.renewAlone()
+    this.#transactionOpen = true
+    try {
+      const outcome = await settleIn(tx, { result, retentionMs: this.retentionMs })
+      if (outcome.kind === 'settled') return
+      throw this.#fenced(outcome, before)
+    } catch (error) {
+      if (hasCode(error, 'INVALID_OPTIONS')) {
+        // There is no transaction: what the work has written before may be kept, without its key.
+        this.joined = before
+        this.declared = 'unknown'
+      }
+      throw error
+    } finally {
+      this.#transactionOpen = false
+    }
+  }
+
+  /** With this error the transaction of the work is to be rolled back. */
+  #fenced(
+    { own, state }: Extract<SettleOutcome, { kind: 'fenced' }>,
+    before: Uint8Array | undefined,
+  ): LeaseLostError {
+    const error = new LeaseLostError(this.recordId)
+    if (own && state === 'completed') {
+      this.overtaken = error
+    } else {
+      this.joined = before
+      this.rollback = { error }
+    }
+    return error
+  }
+
+  async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
+    const { store, held } = this.#options
+    if (store.transaction === undefined) {
+      throw new InvalidOptionsError(
+        `the ${store.name} store has no transactions; use one in the database of your own data`,
+      )
+    }
+    this.#checkFree()
+    if (this.joined !== undefined) {
+      throw new InvalidOptionsError('this attempt completes its key in a transaction of its own')
+    }
 
     const attempt = new TransactionAttempt(work, () => this.retentionMs)
     let outcome: SettleOutcome | undefined

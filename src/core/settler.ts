@@ -11,6 +11,8 @@ export interface NotRecorded {
 
 interface Task {
   readonly settlement: Settlement
+  /** Not in a batch: its row may be locked. */
+  readonly alone: boolean
   /** Why the last try failed. */
   cause: unknown
   abandoned: boolean
@@ -55,14 +57,16 @@ export class Settler {
   /**
    * Resolves with the store's answer, or with `not_recorded` after `timeoutMs`, also where a try is
    * then still unanswered. In that case `onEnd` is called once the background tries have ended:
-   * with the answer, or without one when they were given up.
+   * with the answer, or without one when they were given up. `alone`: no other settlement may have
+   * to wait for this one.
    */
   settle(
     settlement: Settlement,
     timeoutMs: number,
     onEnd: (outcome: SettleOutcome | undefined) => void,
+    alone = false,
   ): Promise<SettleOutcome | NotRecorded> {
-    const task: Task = { settlement, cause: undefined, abandoned: false }
+    const task: Task = { settlement, alone, cause: undefined, abandoned: false }
     const tried = this.#tryUntil(task, this.#clock.monotonicMs() + timeoutMs + KEEP_TRYING_MS)
     return new Promise((resolve) => {
       let waiting = true
@@ -111,7 +115,9 @@ export class Settler {
     let pauseMs = PAUSE_MS_FIRST
     for (;;) {
       try {
-        return await this.#port.settle(task.settlement)
+        return await (task.alone
+          ? this.#port.settleAlone(task.settlement)
+          : this.#port.settle(task.settlement))
       } catch (cause) {
         // Reported by the port as a store error; repeating is safe, the store knows its tokens.
         task.cause = cause

@@ -22,7 +22,7 @@ const ROW_BYTES = 256
  */
 export class StorePort {
   readonly #emit: EventListener
-  readonly #store: string
+  readonly #backend: Store
   readonly #clock: Clock
   readonly #timeoutMs: number
   readonly #claims: Coalescer<ClaimRequest, ClaimOutcome>
@@ -35,7 +35,7 @@ export class StorePort {
     { clock, limits, emit }: { clock: Clock; limits: CoalescerLimits; emit: EventListener },
   ) {
     this.#emit = emit
-    this.#store = store.name
+    this.#backend = store
     this.#clock = clock
     this.#timeoutMs = limits.timeoutMs
     const shared = { clock, limits, store: store.name }
@@ -84,9 +84,22 @@ export class StorePort {
     return this.#renewals.add(renewal)
   }
 
+  /**
+   * By itself: its row may be locked by a transaction of the caller's, and whatever shared its
+   * batch would wait for that as well.
+   */
+  settleAlone(settlement: Settlement): Promise<SettleOutcome> {
+    return this.ask('settle', async () => only(await this.#backend.settle([settlement])))
+  }
+
+  /** By itself, for the same reason. */
+  renewAlone(renewal: Renewal): Promise<boolean> {
+    return this.ask('renew', async () => only(await this.#backend.renew([renewal])))
+  }
+
   /** A call that needs no batch: given up in time, and its failure reported, like the others. */
   async ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
-    const details = { store: this.#store, call, timeoutMs: this.#timeoutMs }
+    const details = { store: this.#backend.name, call, timeoutMs: this.#timeoutMs }
     try {
       return await answerWithin(this.#clock, details, ask)
     } catch (error) {
@@ -95,9 +108,36 @@ export class StorePort {
     }
   }
 
-  #report(call: string, error: unknown): void {
-    this.#emit({ kind: 'store_error', store: this.#store, call, error })
+  /**
+   * A call on a connection of the caller's: given up in time, too, but its failure is the caller's
+   * own, and comes out as it is.
+   */
+  async askJoined<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+    const details = { store: this.#backend.name, call, timeoutMs: this.#timeoutMs }
+    let failure: { readonly error: unknown } | undefined
+    try {
+      return await answerWithin(this.#clock, details, async () => {
+        try {
+          return await ask()
+        } catch (error) {
+          failure = { error }
+          throw error
+        }
+      })
+    } catch (error) {
+      throw failure === undefined ? error : failure.error
+    }
   }
+
+  #report(call: string, error: unknown): void {
+    this.#emit({ kind: 'store_error', store: this.#backend.name, call, error })
+  }
+}
+
+function only<Answer>(answers: readonly Answer[]): Answer {
+  const [answer] = answers
+  if (answer === undefined) throw new Error('it gave no answer')
+  return answer
 }
 
 /** Whether a failed store call may have been carried out all the same. */

@@ -81,6 +81,12 @@ export function expiresHeader(expiresAt: Date): HeaderPair {
   return ['Idempotency-Expires', expiresAt.toUTCString()]
 }
 
+/** The stored reply of the work that has just run. */
+export function toRecorded(stored: StoredReply, expiresAt: Date): HttpReply {
+  const { status, headers, body } = stored
+  return { status, headers: [...headers, expiresHeader(expiresAt)], body }
+}
+
 /** The stored reply, marked as a replay. */
 export function toReplay(stored: StoredReply, expiresAt: Date): HttpReply {
   const marks: HeaderPair[] = [['Idempotent-Replayed', 'true'], expiresHeader(expiresAt)]

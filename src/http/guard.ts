@@ -4,7 +4,12 @@
  */
 import { createHash } from 'node:crypto'
 import type { Engine, RunRequest } from '../core/engine.ts'
-import { OutcomeUnknownError, StoreFailedError, hasCode } from '../core/errors.ts'
+import {
+  InvalidOptionsError,
+  OutcomeUnknownError,
+  StoreFailedError,
+  hasCode,
+} from '../core/errors.ts'
 import type { RunOutcome, WorkEnd } from '../core/execution.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
 import { checkKey, parseKeyHeader, type KeyParse } from '../protocol/key-syntax.ts'
@@ -13,6 +18,7 @@ import {
   expiresHeader,
   retryAfterInProgress,
   retryAfterUnknown,
+  toRecorded,
   toReplay,
   type ProblemOptions,
 } from './answers.ts'
@@ -26,6 +32,7 @@ import {
   type ResolvedGuardOptions,
 } from './guard-options.ts'
 import { GuardedContext, RolledBackReply } from './handler-context.ts'
+import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { pickStored, type HeaderPair } from './stored-headers.ts'
 
@@ -135,18 +142,25 @@ class HttpGuard<Request> implements Guard<Request> {
 
   async #run(request: RunRequest, handler: HeldHandler): Promise<Answer> {
     const { engine } = this.#options
-    const entry = { entered: false }
+    const entry: Entry = { context: undefined, sent: undefined }
     try {
-      const outcome = await engine.run(request, (context) => {
-        entry.entered = true
-        const guarded = new GuardedContext(context, handler, () =>
-          this.#encodeForCommit(handler.produced(), guarded),
-        )
-        return this.#work(guarded, handler)
+      const outcome = await engine.run(request, async (context) => {
+        const guarded = new GuardedContext(context, handler, {
+          produced: () => this.#encodeForCommit(handler.produced(), guarded),
+          given: (reply) => this.#encodeGiven(reply, guarded),
+        })
+        entry.context = guarded
+        const end = await this.#work(guarded, handler)
+        if (!(end instanceof Uint8Array)) return end
+        entry.sent = end
+        return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
+      if (outcome.kind === 'ran' && entry.context?.joined !== undefined) {
+        return await this.#joined(outcome, entry.sent)
+      }
       return await this.#answer(outcome, handler.produced())
     } catch (error) {
-      return this.#failed(error, entry.entered, request.scope)
+      return this.#failed(error, entry.context !== undefined, request.scope)
     }
   }
 
@@ -200,6 +214,38 @@ class HttpGuard<Request> implements Guard<Request> {
     return this.#encode(produced)
   }
 
+  #encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+    const { replyBytesMax, replyVersion, seal } = this.#options
+    const produced = { kind: 'reply', reply: toReply('completeIn', given) } as const
+    const { status, headers, body } = produced.reply
+    if (meaningOf(produced, context) !== 'complete') {
+      throw new InvalidOptionsError(
+        `completeIn.status ${status} is none that is recorded, so it completes no key: roll back`,
+      )
+    }
+    if (body.byteLength > replyBytesMax) {
+      throw new InvalidOptionsError(
+        `completeIn.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
+      )
+    }
+    // All of its headers: each of them was named for this reply.
+    const reply = { status, headers, body, elided: false, schemaVersion: replyVersion }
+    return sealReply(encodeReply(reply), seal)
+  }
+
+  /** The handler has sent one reply, and may have completed its key with another: that one counts. */
+  async #joined(
+    { result, expiresAt }: Extract<RunOutcome, { kind: 'ran' }>,
+    sent: Uint8Array | undefined,
+  ): Promise<Answer> {
+    if (sent !== undefined && Buffer.compare(sent, result) === 0) {
+      return { kind: 'deliver', headers: [expiresHeader(expiresAt)] }
+    }
+    const decoded = await openReply(result, this.#options.open)
+    if (decoded.kind === 'unreadable') return this.#unreadable()
+    return { kind: 'reply', reply: toRecorded(decoded.reply, expiresAt) }
+  }
+
   async #answer(outcome: RunOutcome, produced: Produced | undefined): Promise<Answer> {
     switch (outcome.kind) {
       case 'ran':
@@ -230,17 +276,19 @@ class HttpGuard<Request> implements Guard<Request> {
   async #replay(result: Uint8Array, expiresAt: Date): Promise<Answer> {
     const { open, upgradeReply, replyVersion } = this.#options
     const decoded = await openReply(result, open)
-    if (decoded.kind === 'unreadable') {
-      // Never a second run: the work was done, only its reply cannot be shown.
-      const retryAfterSeconds = retryAfterUnknown(Number.POSITIVE_INFINITY)
-      return this.#problem('reply_unreadable', { retryAfterSeconds })
-    }
+    if (decoded.kind === 'unreadable') return this.#unreadable()
     const { reply } = decoded
     const replay = toReplay(reply, expiresAt)
     if (upgradeReply === undefined || reply.schemaVersion === replyVersion || reply.elided) {
       return { kind: 'reply', reply: replay }
     }
     return { kind: 'reply', reply: upgradeReply(replay, reply.schemaVersion) }
+  }
+
+  /** Never a second run: the work was done, only its reply cannot be shown. */
+  #unreadable(): Answer {
+    const retryAfterSeconds = retryAfterUnknown(Number.POSITIVE_INFINITY)
+    return this.#problem('reply_unreadable', { retryAfterSeconds })
   }
 
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
@@ -297,6 +345,13 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 }
 
+/** What is known of a handler that was entered. */
+interface Entry {
+  context: GuardedContext | undefined
+  /** Its reply, in the form in which it is recorded. */
+  sent: Uint8Array | undefined
+}
+
 const NO_BODY = new Uint8Array(0)
 
 function expiryOf({ expiresAt }: { readonly expiresAt: Date | undefined }): HeaderPair[] {
@@ -343,6 +398,16 @@ function meaningOf(
   if (status < 400) return 'complete'
   if (hasCode(error, 'NOT_EXECUTED') || isNotExecuted || status >= 500) return 'fail'
   return RELEASED_STATUS.has(status) ? 'release' : 'complete'
+}
+
+/** Whether the handler has replied as if its own transaction had committed. */
+function standsForCommit(
+  produced: Produced | undefined,
+  { joined }: { readonly joined: { readonly status: number } | undefined },
+): boolean {
+  if (produced === undefined || joined === undefined) return false
+  const status = statusOf(produced)
+  return status === joined.status || (status < 400 && joined.status < 400)
 }
 
 function statusOf(produced: Produced): number {

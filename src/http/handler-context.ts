@@ -1,9 +1,10 @@
 import { InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler } from './exchange.ts'
+import type { GivenReply } from './http-reply.ts'
 
 /** What a handler can know and do about its key: `req.idempotency`. */
-export interface HandlerContext extends Omit<RunContext, 'transaction'> {
+export interface HandlerContext extends Omit<RunContext, 'transaction' | 'completeIn'> {
   /**
    * Tells the guard what went wrong, with its class. Adapters that see errors call it themselves;
    * a handler that turns an error into a reply of its own may call it too.
@@ -17,6 +18,18 @@ export interface HandlerContext extends Omit<RunContext, 'transaction'> {
    * everything back.
    */
   transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void>
+
+  /**
+   * Completes the key with this reply, as a statement of a transaction that the handler has begun
+   * itself, in the database of the store. Call it last, right before the commit; where it throws,
+   * roll back. The handler still ends the request as usual: if the transaction has committed, the
+   * reply that leaves is this one, whatever the handler sends. If it has not, the handler's reply
+   * counts as ever; but one of the same status, or a success for a success, is taken for this very
+   * reply, and without its commit it is an error.
+   *
+   * Only a reply that would be recorded will do: not 5xx, 401, 403, 408, 425 or 429.
+   */
+  completeIn(tx: unknown, reply: GivenReply): Promise<void>
 }
 
 /** A reply that must not be recorded, so its transaction must not commit. */
@@ -31,6 +44,9 @@ export class RolledBackReply extends Error {
 /** How the guard turns what is produced so far into bytes; throws where it must not be recorded. */
 export type EncodeProduced = () => Uint8Array | Promise<Uint8Array>
 
+/** The same for a reply that the handler gives by hand. */
+export type EncodeGiven = (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+
 export class GuardedContext implements HandlerContext {
   /** The last error the handler, or its framework, has reported. */
   error: unknown
@@ -40,14 +56,22 @@ export class GuardedContext implements HandlerContext {
   rolledBackReply: RolledBackReply | undefined
   /** Resolves when the last transaction has ended, well or badly: its caller has the error. */
   transactionEnded: Promise<void> | undefined
+  /** With this reply a transaction of the handler's own may have completed the key. */
+  joined: { readonly status: number; readonly result: Uint8Array } | undefined
   readonly #run: RunContext
   readonly #handler: HeldHandler
   readonly #encode: EncodeProduced
+  readonly #encodeGiven: EncodeGiven
 
-  constructor(run: RunContext, handler: HeldHandler, encode: EncodeProduced) {
+  constructor(
+    run: RunContext,
+    handler: HeldHandler,
+    encode: { readonly produced: EncodeProduced; readonly given: EncodeGiven },
+  ) {
     this.#run = run
     this.#handler = handler
-    this.#encode = encode
+    this.#encode = encode.produced
+    this.#encodeGiven = encode.given
   }
 
   get key(): string {
@@ -112,6 +136,12 @@ export class GuardedContext implements HandlerContext {
     )
     // Not `ended` itself: a handler that forgets to wait should hear of a failure from Node.
     return ended.then(() => undefined)
+  }
+
+  async completeIn(tx: unknown, reply: GivenReply): Promise<void> {
+    const result = await this.#encodeGiven(reply)
+    this.joined = { status: reply.status, result }
+    await this.#run.completeIn(tx, result)
   }
 
   async #transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {

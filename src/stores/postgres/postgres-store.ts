@@ -6,6 +6,7 @@ import { Slots } from '../../core/slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Completion,
   HistoryQuery,
   Lease,
   ListQuery,
@@ -64,6 +65,7 @@ import {
   SWEEP,
   type TableName,
 } from './sql.ts'
+import { settleIn } from './settle-in.ts'
 import { transact, type TransactionWork } from './transaction.ts'
 import { Watcher } from './watcher.ts'
 
@@ -88,6 +90,9 @@ export interface PostgresStore extends Store {
    * while as many transactions are open as the pool has connections to spare.
    */
   transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+
+  /** The transaction is one of `core/foreign-transaction.ts`, open in the same database. */
+  settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
 
   /** Ends the connection that listens, if there is one. The pool stays yours to close. */
   close(): Promise<void>
@@ -222,6 +227,10 @@ class TableStore implements PostgresStore {
   async #listHistory(query: HistoryQuery): Promise<RecordView[]> {
     const rows = await this.#send('read the history', LIST_HISTORY, () => historyValues(query))
     return rows.map((row) => toView(toRecord(row)))
+  }
+
+  settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome> {
+    return settleIn(this.#calls, tx, lease, completion)
   }
 
   async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {

@@ -1,0 +1,557 @@
+import { describe, expect, it } from 'vitest'
+import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
+import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError } from '../../src/core/errors.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
+import type { Work, WorkEnd } from '../../src/core/execution.ts'
+import type { RunContext } from '../../src/core/run-context.ts'
+import type { Settlement } from '../../src/core/store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { bytes, engineFixture, gate, KEY, SCOPE, standing } from './engine-fixture.ts'
+import { FaultyStore } from './faulty-store.ts'
+import { JoinableStore, LOCK_MS, type Transaction } from './joinable-store.ts'
+
+const DAY_MS = 86_400_000
+
+function setup(options: Partial<EngineOptions> = {}) {
+  const clock = new FakeClock()
+  const database = new JoinableStore(clock)
+  const settleIn = database.settleIn.bind(database)
+  const store = Object.assign(new FaultyStore(database, clock), { settleIn })
+  const events: EngineEvent[] = []
+  const start = (of: Partial<EngineOptions> = {}) =>
+    createEngine({
+      store,
+      clock,
+      sweepEveryMs: 0,
+      reapEveryMs: 0,
+      onEvent: (event) => events.push(event),
+      ...options,
+      ...of,
+    })
+  const engine = start()
+  const run = (work: Work, key = KEY) => engine.run({ scope: SCOPE, key, fingerprint: 'f' }, work)
+  const record = (key = KEY) => engine.read({ scope: SCOPE, key })
+  const kinds = () => events.map(({ kind }) => kind)
+  return { clock, database, store, engine, start, run, record, kinds }
+}
+
+type Setup = ReturnType<typeof setup>
+
+/** Work that pays in a transaction of its own and completes its key with it. */
+const payIn =
+  ({ database }: Pick<Setup, 'database'>, row: string) =>
+  async (context: RunContext): Promise<Uint8Array> => {
+    const tx = database.begin()
+    tx.pay(row)
+    await context.completeIn(tx, bytes(`receipt of ${row}`))
+    tx.commit()
+    return bytes(`receipt of ${row}`)
+  }
+
+/** The same, but its transaction stays open when the work ends. */
+const payLater =
+  (of: Pick<Setup, 'database'>, opened: (tx: Transaction) => void, end: () => WorkEnd) =>
+  async (context: RunContext): Promise<WorkEnd> => {
+    const tx = of.database.begin()
+    tx.pay('later')
+    await context.completeIn(tx, bytes('receipt of later'))
+    opened(tx)
+    return end()
+  }
+
+describe('a key completed in a transaction of the work', () => {
+  it('has the result that was committed, whatever the work returns after it', async () => {
+    const { run, database, store, clock, kinds, record } = setup()
+    const outcome = await run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      return bytes('something else')
+    })
+    const expiresAt = new Date(clock.nowMs() + DAY_MS)
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt of a'), expiresAt })
+    expect(await record()).toMatchObject({ state: 'completed', attempt: 1 })
+    expect(store.asked('settle')).toEqual([])
+    const again = await run(payIn({ database }, 'b'))
+    expect(again).toMatchObject({ kind: 'replayed', result: bytes('receipt of a') })
+    expect(database.paid).toEqual(['a'])
+    expect(kinds()).toEqual(['reserve_created', 'reserve_replay'])
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('is kept as long as the work asked for', async () => {
+    const { run, database, clock } = setup()
+    const outcome = await run((context) => {
+      context.extendRetention(3 * DAY_MS)
+      return payIn({ database }, 'a')(context)
+    })
+    expect(outcome).toMatchObject({ expiresAt: new Date(clock.nowMs() + 3 * DAY_MS) })
+  })
+
+  it('is as committed where the work throws after it', async () => {
+    const { run, database, clock, kinds } = setup()
+    const running = run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      throw new Error('the mail server is down')
+    })
+    await expect(running).rejects.toThrow('the mail server is down')
+    expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'replayed' })
+    expect(kinds()).toEqual(['reserve_created', 'reserve_replay'])
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('is the answer where the work hangs after it', async () => {
+    const { run, database, clock, kinds } = setup({ maxRunMs: 10_000 })
+    const running = run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      return new Promise<WorkEnd>(() => undefined)
+    })
+    await clock.advanceAsync(10_000)
+    expect(await running).toMatchObject({ kind: 'ran', result: bytes('receipt of a') })
+    expect(kinds()).toEqual(['reserve_created'])
+  })
+
+  it('is found by the settlement where the record cannot be read', async () => {
+    const { run, database, store } = setup()
+    store.next('read', 'fail')
+    const outcome = await run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      return bytes('something else')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt of a') })
+  })
+
+  it('is not told as done while nobody can read what was recorded', async () => {
+    const { run, database, store } = setup()
+    store.always('read', 'fail')
+    const running = run(payIn({ database }, 'a'))
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_NOT_RECORDED' })
+    expect(database.paid).toEqual(['a'])
+    store.always('read', 'ok')
+    expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'replayed' })
+  })
+})
+
+describe('a transaction of the work that was rolled back', () => {
+  it('proves that nothing happened, and its error is thrown on', async () => {
+    const { run, database, record, clock } = setup()
+    const declined = new Error('card declined')
+    const running = run(async (context) => {
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      throw declined
+    })
+    await expect(running).rejects.toBe(declined)
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'ran' })
+    expect(database.paid).toEqual(['b'])
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('leaves the last word to what the work returns', async () => {
+    const { run, database } = setup()
+    const outcome = await run(async (context) => {
+      const tx = database.begin()
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      return bytes('declined')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('declined') })
+  })
+
+  // Some databases answer the COMMIT of a failed transaction without an error.
+  it('is not acknowledged by work that takes it for committed', async () => {
+    const { run, database, record } = setup()
+    const takenForCommitted = (effect: boolean) => async (context: RunContext) => {
+      if (effect) context.downstreamKey()
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      return bytes('receipt')
+    }
+    await expect(run(takenForCommitted(false))).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    await expect(run(takenForCommitted(true))).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('may be tried again by the same attempt', async () => {
+    const { run, database } = setup()
+    database.fates = ['fail']
+    const outcome = await run(async (context) => {
+      const pay = payIn({ database }, 'a')
+      await expect(pay(context)).rejects.toThrow('could not serialize access')
+      const tx = database.begin()
+      await context.completeIn(tx, bytes('refused at the commit'))
+      tx.rollback()
+      return pay(context)
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt of a') })
+    expect(database.paid).toEqual(['a'])
+  })
+
+  it('proves nothing where an outside effect was begun beside it', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      context.downstreamKey()
+      const tx = database.begin()
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      throw new Error('broke')
+    })
+    await expect(running).rejects.toThrow('broke')
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  // The work runs too long, is answered for, and may have acted by other means since.
+  it('proves nothing about work that has outlived its time', async () => {
+    const { run, database, clock, record } = setup({ maxRunMs: 1_000 })
+    const overrun = gate()
+    const running = run(async (context) => {
+      const tx = database.begin()
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollback()
+      await overrun.opened
+      throw new Error('broke after acting outside')
+    })
+    await clock.advanceAsync(1_000)
+    expect(await running).toMatchObject({ kind: 'unknown' })
+    overrun.open()
+    await clock.advanceAsync(0)
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+})
+
+describe('a commit of the work whose answer was lost', () => {
+  it('is not contradicted by what the work says instead', async () => {
+    const { run, database, kinds } = setup()
+    const outcome = await run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      return { kind: 'fail', result: bytes('sorry'), error: new Error('connection lost') }
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt of a') })
+    expect(kinds()).toEqual(['reserve_created'])
+  })
+
+  it('is not repeated by work that tries again, and is its answer', async () => {
+    const { run, database, kinds } = setup()
+    let refusal: unknown
+    const outcome = await run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      return payIn(
+        { database },
+        'b',
+      )(context).catch((error: unknown) => {
+        refusal = error
+        throw error
+      })
+    })
+    expect(refusal).toBeInstanceOf(LeaseLostError)
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt of a') })
+    expect(database.paid).toEqual(['a'])
+    expect(kinds()).toEqual(['reserve_created'])
+  })
+
+  it('leaves the outcome unknown while the store cannot be asked', async () => {
+    const { run, database, store, clock, record } = setup()
+    store.always('settle', 'fail')
+    const lost = new Error('connection lost')
+    const running = run(async (context) => {
+      await payIn({ database }, 'a')(context)
+      throw lost
+    }).catch((error: unknown) => error)
+    await clock.advanceAsync(10_000)
+    const error = await running
+    expect(error).toBeInstanceOf(OutcomeUnknownError)
+    expect((error as Error).cause).toBe(lost)
+    store.always('settle', 'ok')
+    await clock.advanceAsync(10_000)
+    expect(await record()).toMatchObject({ state: 'completed', result: bytes('receipt of a') })
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('also counts where the statement itself was not answered', async () => {
+    const { run, database } = setup()
+    database.fates = ['lose']
+    const outcome = await run(async (context) => {
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt')).catch(() => undefined)
+      tx.commit()
+      return bytes('I think that it failed')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt') })
+    expect(database.paid).toEqual(['a'])
+  })
+})
+
+describe('a transaction that is open when the work has ended', () => {
+  it('is waited for, and what it commits is the answer', async () => {
+    const of = setup()
+    const opened = gate<Transaction>()
+    const running = of.run(payLater(of, opened.open, () => bytes('something else')))
+    const tx = await opened.opened
+    await of.clock.advanceAsync(1_000)
+    expect(await standing(running)).toBe('pending')
+    tx.commit()
+    await of.clock.advanceAsync(5_000)
+    expect(await running).toMatchObject({ kind: 'ran', result: bytes('receipt of later') })
+    expect(of.clock.pendingTimers).toBe(0)
+  })
+
+  it.each(['commit', 'rollback'] as const)(
+    'is waited for no longer than a settlement may take, and its %s still counts',
+    async (how) => {
+      const of = setup()
+      const opened = gate<Transaction>()
+      const running = of
+        .run(payLater(of, opened.open, () => bytes('something else')))
+        .catch((error: unknown) => error)
+      const tx = await opened.opened
+      await of.clock.advanceAsync(10_000)
+      expect(await running).toMatchObject({ code: 'OUTCOME_NOT_RECORDED' })
+      expect(await of.run(() => bytes('a duplicate'))).toMatchObject({ kind: 'in_progress' })
+      tx[how]()
+      await of.clock.advanceAsync(20_000)
+      const result = how === 'commit' ? bytes('receipt of later') : bytes('something else')
+      expect(await of.record()).toMatchObject({ state: 'completed', result })
+      expect(of.database.paid).toEqual(how === 'commit' ? ['later'] : [])
+      expect(of.clock.pendingTimers).toBe(0)
+    },
+  )
+
+  it('leaves the outcome unknown where the work threw, until it ends', async () => {
+    const of = setup()
+    const opened = gate<Transaction>()
+    const thrown = () => {
+      throw new Error('broke')
+    }
+    const running = of.run(payLater(of, opened.open, thrown)).catch((error: unknown) => error)
+    const tx = await opened.opened
+    await of.clock.advanceAsync(10_000)
+    expect(await running).toBeInstanceOf(OutcomeUnknownError)
+    tx.rollback()
+    await of.clock.advanceAsync(20_000)
+    expect(await of.record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(of.clock.pendingTimers).toBe(0)
+  })
+
+  it('delays no other key', async () => {
+    const of = setup()
+    const opened = gate<Transaction>()
+    const running = of.run(payLater(of, opened.open, () => bytes('x'))).catch(() => undefined)
+    const tx = await opened.opened
+    const others = Array.from({ length: 10 }, (_, n) => of.run(() => bytes('ok'), `other-${n}`))
+    // Without a step of the clock: nothing of it waits for the lock.
+    for (const outcome of await Promise.all(others)) expect(outcome).toMatchObject({ kind: 'ran' })
+    const settled = of.store.asked('settle') as Settlement[][]
+    const { identity } = tx.staged!
+    const together = settled.filter((batch) =>
+      batch.some(({ lease }) => lease.identity === identity),
+    )
+    expect(together.map((batch) => batch.length)).toEqual([1])
+    tx.rollback()
+    await of.clock.advanceAsync(LOCK_MS)
+    await running
+  })
+})
+
+describe('while the transaction of the work is open', () => {
+  it('the leases of other keys are renewed', async () => {
+    const of = setup()
+    const done = gate<Uint8Array>()
+    const held = gate()
+    const joined = of.run(async (context) => {
+      const tx = of.database.begin()
+      await context.completeIn(tx, bytes('receipt'))
+      await held.opened
+      tx.commit()
+      return bytes('receipt')
+    })
+    const other = of.run(async (context) => {
+      const result = await done.opened
+      context.assertHeld()
+      return result
+    }, 'other')
+    await of.clock.advanceAsync(300_000)
+    done.open(bytes('still held'))
+    expect(await other).toMatchObject({ kind: 'ran' })
+    held.open()
+    expect(await joined).toMatchObject({ kind: 'ran', result: bytes('receipt') })
+  })
+
+  // Its lease runs out meanwhile, but nobody can take a row that is locked.
+  it('its key is taken over by nobody, and its commit counts', async () => {
+    const of = setup({ onLapse: 'rerun' })
+    const held = gate()
+    const joined = of.run(async (context) => {
+      const tx = of.database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      await held.opened
+      tx.commit()
+      return bytes('receipt')
+    })
+    await of.clock.advanceAsync(120_000)
+    expect(await of.engine.sweep()).toBe(0)
+    expect(await of.run(() => bytes('a duplicate'))).toMatchObject({ kind: 'in_progress' })
+    expect(of.kinds()).toContain('lease_lost')
+    held.open()
+    expect(await joined).toMatchObject({ kind: 'ran', result: bytes('receipt') })
+    expect(of.database.paid).toEqual(['a'])
+  })
+
+  it('work that hangs is answered for all the same, and its commit still counts', async () => {
+    const of = setup({ maxRunMs: 10_000 })
+    const opened = gate<Transaction>()
+    const end = () => new Promise<never>(() => undefined)
+    const running = of.run(payLater(of, opened.open, end as never))
+    const tx = await opened.opened
+    await of.clock.advanceAsync(20_000)
+    expect(await running).toMatchObject({ kind: 'unknown' })
+    tx.commit()
+    await of.clock.advanceAsync(20_000)
+    expect(await of.record()).toMatchObject({ state: 'completed' })
+    expect(of.clock.pendingTimers).toBe(0)
+  })
+})
+
+describe('completeIn', () => {
+  it('throws where the lease was lost, and the transaction can be rolled back', async () => {
+    const { run, start, database, clock, kinds } = setup({ onLapse: 'rerun' })
+    const held = gate()
+    const running = run(async (context) => {
+      await held.opened
+      return payIn({ database }, 'a')(context)
+    }).catch((error: unknown) => error)
+    await clock.advanceAsync(0)
+    clock.jumpWallTime(60_000)
+    const other = start()
+    const request = { scope: SCOPE, key: KEY, fingerprint: 'f' }
+    expect(await other.run(request, () => bytes('from B'))).toMatchObject({ kind: 'ran' })
+    held.open()
+    expect(await running).toBeInstanceOf(LeaseLostError)
+    expect(database.paid).toEqual([])
+    expect(kinds()).toContain('settle_fenced')
+    expect(await run(() => bytes('c'))).toMatchObject({ kind: 'replayed', result: bytes('from B') })
+  })
+
+  it('sends nothing where this attempt has lost its lease by its own clock', async () => {
+    const { run, store, database, clock } = setup()
+    store.always('renew', 'hang')
+    const held = gate()
+    const running = run(async (context) => {
+      await held.opened
+      return payIn({ database }, 'a')(context)
+    }).catch((error: unknown) => error)
+    await clock.advanceAsync(60_000)
+    held.open()
+    expect(await running).toBeInstanceOf(LeaseLostError)
+    expect(database.paid).toEqual([])
+  })
+
+  it('leaves the outcome unknown where it is given something else than a transaction', async () => {
+    const { run, record } = setup()
+    const running = run(async (context) => {
+      await context.completeIn({ pool: true }, bytes('receipt'))
+      return bytes('receipt')
+    })
+    await expect(running).rejects.toBeInstanceOf(InvalidOptionsError)
+    // What was written through a pool is committed already, and must not be written twice.
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('is given up when it is not answered', async () => {
+    const { run, database, clock } = setup()
+    database.fates = ['hang']
+    const running = run(payIn({ database }, 'a')).catch((error: unknown) => error)
+    await clock.advanceAsync(5_000)
+    expect(await running).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('is waited for where the work does not wait for it', async () => {
+    const { run, database, clock } = setup()
+    const running = run((context) => {
+      const tx = database.begin()
+      void context.completeIn(tx, bytes('receipt')).then(() => tx.commit())
+      return bytes('not waited for')
+    })
+    await clock.advanceAsync(5_000)
+    expect(await running).toMatchObject({ kind: 'ran', result: bytes('receipt') })
+  })
+
+  it('refuses what is not bytes, before anything is sent', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      await context.completeIn(database.begin(), 'text' as never)
+      return bytes('x')
+    })
+    await expect(running).rejects.toThrow('must be given bytes to record')
+    expect(await record()).toMatchObject({ state: 'failed_retryable' })
+  })
+
+  it('is refused beside another, and twice in one transaction', async () => {
+    const { run, database } = setup()
+    const outcome = await run(async (context) => {
+      const tx = database.begin()
+      tx.pay('a')
+      const first = context.completeIn(tx, bytes('receipt'))
+      await expect(context.completeIn(tx, bytes('beside'))).rejects.toThrow('is still open')
+      await first
+      await expect(context.completeIn(tx, bytes('again'))).rejects.toBeInstanceOf(LeaseLostError)
+      tx.rollback()
+      return bytes('neither')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('neither') })
+    expect(database.paid).toEqual([])
+  })
+
+  it('is refused once the work has ended', async () => {
+    const { run, database } = setup()
+    let kept: RunContext | undefined
+    await run((context) => {
+      kept = context
+      return bytes('done')
+    })
+    await expect(payIn({ database }, 'late')(kept!)).rejects.toThrow('has ended already')
+    expect(database.paid).toEqual([])
+  })
+
+  it("does not mix with the store's own transaction", async () => {
+    const { run, store, database } = setup()
+    const own = store.transaction.bind(store)
+    const outcome = await run(async (context) => {
+      const tx = database.begin()
+      const inside = context.transaction(async () => {
+        await expect(context.completeIn(tx, bytes('inside'))).rejects.toThrow('is still open')
+        throw new Error('no')
+      })
+      await expect(inside).rejects.toThrow('no')
+      store.transaction = own
+      await context.completeIn(tx, bytes('receipt'))
+      const after = context.transaction(() => bytes('after'))
+      await expect(after).rejects.toThrow('in a transaction of its own')
+      tx.commit()
+      return bytes('x')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt') })
+    const late = run(async (context) => {
+      await context.transaction(() => bytes('committed'))
+      await payIn({ database }, 'b')(context)
+      return bytes('x')
+    }, 'another')
+    await expect(late).rejects.toThrow('has committed its result already')
+    expect(database.paid).toEqual([])
+  })
+
+  it('is refused where the store has none', async () => {
+    const { run } = engineFixture()
+    const running = run(async (context) => {
+      await context.completeIn({}, bytes('x'))
+      return bytes('x')
+    })
+    await expect(running).rejects.toThrow('cannot complete a key in a transaction of yours')
+  })
+})

@@ -1,0 +1,343 @@
+import fc from 'fast-check'
+import type pg from 'pg'
+import { describe, expect, it } from 'vitest'
+import { systemClock } from '../../src/core/clock.ts'
+import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
+import type { RunContext } from '../../src/core/run-context.ts'
+import { Calls } from '../../src/stores/postgres/calls.ts'
+import { settleIn } from '../../src/stores/postgres/settle-in.ts'
+import {
+  claim,
+  claimRequests,
+  completeOf,
+  hold,
+  LEASE_MS,
+  ofKind,
+  settle,
+  tally,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { TOOLS, withPg } from './postgres-join-tools.ts'
+import { completion, usePostgres } from './postgres-setup.ts'
+
+const setup = usePostgres()
+
+const bytes = (text: string) => new TextEncoder().encode(text)
+const SCOPE = { tenant: 'acme', operation: 'pay' }
+const REQUEST = { scope: SCOPE, key: 'k', fingerprint: 'f' }
+const UPKEEP_OFF = { sweepEveryMs: 0, reapEveryMs: 0 }
+
+async function withEngine(options: Partial<EngineOptions> = {}) {
+  const database = await setup()
+  const store = await database.open()
+  const engine = createEngine({ store, ...UPKEEP_OFF, ...options })
+  const record = () => engine.read({ scope: SCOPE, key: 'k' })
+  return { ...database, store, engine, record }
+}
+
+describe('a connection without a transaction', () => {
+  it('is recognised, and nothing is written', async () => {
+    const { open, connect } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const client = await connect().connect()
+    // With the simple protocol, and with the extended one, where a lone statement begins before
+    // its own time.
+    const extended = {
+      runSql: async (text: string) => {
+        const query = { text, values: [], queryMode: 'extended' }
+        return (await client.query<object>(query)).rows
+      },
+    }
+    for (const tx of [client, extended]) {
+      for (const sql of ['SELECT 1', 'BEGIN; SELECT 1; COMMIT', 'BEGIN; SELECT 1; ROLLBACK']) {
+        await client.query(sql)
+        const refused = store.settleIn(tx, lease, completion())
+        await expect(refused).rejects.toThrow('no transaction is open')
+      }
+    }
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+    await client.query('BEGIN')
+    ofKind(await store.settleIn(extended, lease, completion()), 'settled')
+    await client.query('COMMIT')
+    expect((await viewOf(store, lease)).state).toBe('completed')
+    client.release()
+  })
+
+  it('of postgres.js is recognised, too', async () => {
+    const { open, connectJs } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const reserved = await connectJs().reserve()
+    const refused = store.settleIn(reserved, lease, completion())
+    await expect(refused).rejects.toThrow('no transaction is open')
+    await reserved`BEGIN`
+    ofKind(await store.settleIn(reserved, lease, completion()), 'settled')
+    await reserved`ROLLBACK`
+    reserved.release()
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+  })
+})
+
+describe('of one lease', () => {
+  it('one of two transactions commits', async () => {
+    const { open, connect } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const pool = connect()
+    const [a, b] = [await pool.connect(), await pool.connect()]
+    for (const client of [a, b]) await client.query('BEGIN')
+    ofKind(await store.settleIn(a, lease, completion('a')), 'settled')
+    // Waits for the other, and finds that it has committed.
+    const second = store.settleIn(b, lease, completion('b'))
+    await a.query('COMMIT')
+    expect(await second).toEqual({ kind: 'fenced', own: true, state: 'completed' })
+    await b.query('ROLLBACK')
+    for (const client of [a, b]) client.release()
+    expect(await viewOf(store, lease)).toMatchObject({ result: Buffer.from('a') })
+  })
+
+  it('a savepoint that is rolled back takes the completion with it', async () => {
+    const { open, connect, paid } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const client = await connect().connect()
+    await client.query(`BEGIN; INSERT INTO payment VALUES ('kept'); SAVEPOINT s`)
+    ofKind(await store.settleIn(client, lease, completion('undone')), 'settled')
+    await client.query('ROLLBACK TO s')
+    ofKind(await store.settleIn(client, lease, completion('kept')), 'settled')
+    await client.query('COMMIT')
+    client.release()
+    expect(await viewOf(store, lease)).toMatchObject({ result: Buffer.from('kept') })
+    expect(await paid()).toEqual(['kept'])
+  })
+})
+
+describe('a transaction that stays open', () => {
+  it('delays no other key, and its own duplicate gets in_progress at once', async () => {
+    const { store, connect, engine, paid } = await withEngine()
+    const lease = await hold(store)
+    const client = await connect().connect()
+    await client.query(`BEGIN; INSERT INTO payment VALUES ('held')`)
+    ofKind(await store.settleIn(client, lease, completion('held')), 'settled')
+
+    // All of it is answered while the row of the key is locked.
+    ofKind(await claim(store), 'in_progress')
+    ofKind(await claim(store, { fingerprint: 'other' }), 'mismatch')
+    const outcomes = await store.claim([...claimRequests(20), ...claimRequests(20)])
+    expect(tally(outcomes)).toEqual({ claimed: 19, in_progress: 21 })
+    const others = outcomes.flatMap((one) => (one.kind === 'claimed' ? [one.lease] : []))
+    const renewals = others.map((one) => ({ ...one, leaseMs: LEASE_MS }))
+    expect(await store.renew(renewals)).not.toContain(false)
+    await store.settle(others.map((one) => completeOf(one)))
+    await store.sweep({ limit: 10 })
+    const runs = Array.from({ length: 20 }, (_, n) =>
+      engine.run({ ...REQUEST, key: `other-${n}` }, () => bytes('ok')),
+    )
+    expect(tally(await Promise.all(runs))).toEqual({ ran: 20 })
+
+    await client.query('COMMIT')
+    client.release()
+    expect(ofKind(await claim(store), 'completed').result).toEqual(Buffer.from('held'))
+    expect(await paid()).toEqual(['held'])
+  })
+
+  // The lease has run out, but the row is locked: whoever comes must wait for the transaction.
+  it('is not overtaken when its lease runs out', async () => {
+    const { open, connect, app } = await setup()
+    const store = await open()
+    const lease = await hold(store, { onLapse: 'rerun', leaseMs: 1 })
+    await expect
+      .poll(
+        async () =>
+          (
+            await app.query(`SELECT 1 FROM oncekey_record
+      WHERE lease_until < clock_timestamp()`)
+          ).rowCount,
+      )
+      .toBe(1)
+    const client = await connect().connect()
+    await client.query('BEGIN')
+    ofKind(await store.settleIn(client, lease, completion('held')), 'settled')
+    ofKind(await claim(store, { onLapse: 'rerun' }), 'in_progress')
+    expect(await store.sweep({ limit: 10 })).toEqual([])
+    await client.query('COMMIT')
+    client.release()
+    ofKind(await claim(store, { onLapse: 'rerun' }), 'completed')
+  })
+
+  it('is waited for no longer than a settlement may take, and counts when it commits', async () => {
+    const { engine, connect, record, paid } = await withEngine({ settleTimeoutMs: 100 })
+    const client = await connect().connect()
+    const running = engine.run(REQUEST, async (context) => {
+      await client.query(`BEGIN; INSERT INTO payment VALUES ('late')`)
+      await context.completeIn(client, bytes('late'))
+      return bytes('something else')
+    })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_NOT_RECORDED' })
+    await client.query('COMMIT')
+    client.release()
+    expect(await engine.close()).toEqual({ abandoned: 0 })
+    expect(await record()).toMatchObject({ state: 'completed', result: Buffer.from('late') })
+    expect(await paid()).toEqual(['late'])
+  })
+})
+
+describe('through the engine', () => {
+  const pay =
+    (pool: pg.Pool, after: (client: pg.PoolClient) => Promise<unknown> = async () => undefined) =>
+    (context: RunContext) =>
+      withPg(pool).transact(async ({ tx, pay: insert }) => {
+        await insert('row')
+        await context.completeIn(tx, bytes('receipt'))
+        await after(tx as pg.PoolClient)
+        return bytes('receipt')
+      })
+
+  // PostgreSQL answers this COMMIT with ROLLBACK, and `pg` calls it a success.
+  it('a COMMIT of a transaction that has failed unseen acknowledges nothing', async () => {
+    const { engine, connect, paid, record } = await withEngine()
+    const fail = (client: pg.PoolClient) => client.query('SELECT 1 / 0').catch(() => undefined)
+    const running = engine.run(REQUEST, pay(connect(), fail))
+    await expect(running).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
+    expect(await paid()).toEqual([])
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+  })
+
+  it('a commit whose answer is lost is found, and a second try is refused', async () => {
+    const { engine, connect, paid } = await withEngine()
+    const pool = connect()
+    const outcome = await engine.run(REQUEST, async (context) => {
+      const lost = pay(pool)(context).then(() => Promise.reject(new Error('connection lost')))
+      return lost.catch(() => pay(pool)(context))
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: Buffer.from('receipt') })
+    expect(await paid()).toEqual(['row'])
+  })
+
+  it('a connection that is cut before the commit leaves neither row nor result', async () => {
+    const { engine, connect, app, paid, record } = await withEngine()
+    const client = await connect().connect()
+    client.on('error', () => undefined)
+    const running = engine.run(REQUEST, async (context) => {
+      await client.query(`BEGIN; INSERT INTO payment VALUES ('cut')`)
+      await context.completeIn(client, bytes('receipt'))
+      const [{ pid }] = (await client.query('SELECT pg_backend_pid() AS pid')).rows as [
+        { pid: number },
+      ]
+      await app.query('SELECT pg_terminate_backend($1)', [pid])
+      await client.query('COMMIT').catch(() => undefined)
+      throw new Error('declined')
+    })
+    await expect(running).rejects.toThrow('declined')
+    client.release(true)
+    expect(await paid()).toEqual([])
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+  })
+
+  it('a pool that was handed in by mistake leaves the outcome unknown', async () => {
+    const { engine, connect, paid, record } = await withEngine()
+    const pool = connect()
+    const running = engine.run(REQUEST, async (context) => {
+      await pool.query(`INSERT INTO payment VALUES ('at once')`)
+      await context.completeIn(pool, bytes('receipt'))
+      return bytes('receipt')
+    })
+    await expect(running).rejects.toThrow('was given a pool')
+    // The row is there to stay: to run it again would be to pay twice.
+    expect(await paid()).toEqual(['at once'])
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+})
+
+describe('a statement that fails', () => {
+  it.each(['Drizzle on pg', 'Knex', 'pg'])('shows nothing of the result, with %s', async (name) => {
+    const { open, app, ...connections } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    await app.query('DROP FUNCTION oncekey_record_settle')
+    const tool = TOOLS[name]!(connections)
+    const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
+    const error = await failed.catch((reason: unknown) => reason)
+    expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
+    const { message } = error as Error
+    expect(message).toContain('oncekey_record_settle')
+    expect(message).not.toContain(Buffer.from('secret').toString('hex'))
+  })
+
+  it('says that it needs READ COMMITTED', async () => {
+    const { open, connect, paid } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    for (const level of ['REPEATABLE READ', 'SERIALIZABLE']) {
+      const client = await connect().connect()
+      await client.query(`BEGIN ISOLATION LEVEL ${level}; INSERT INTO payment VALUES ('x')`)
+      const refused = store.settleIn(client, lease, completion())
+      await expect(refused).rejects.toThrow('needs a transaction under READ COMMITTED')
+      await client.query('COMMIT')
+      client.release()
+    }
+    expect(await paid()).toEqual([])
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+  })
+
+  it('of a transaction that may not write, or has failed, is no completion', async () => {
+    const { open, connect } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const client = await connect().connect()
+    for (const begin of ['BEGIN READ ONLY', 'BEGIN; SELECT 1 / 0']) {
+      await client.query(begin).catch(() => undefined)
+      const failed = store.settleIn(client, lease, completion())
+      await expect(failed).rejects.toMatchObject({ code: 'STORE_FAILED' })
+      await client.query('COMMIT')
+    }
+    client.release()
+    ofKind(await settle(store, completeOf(lease)), 'settled')
+  })
+})
+
+describe('the statements', () => {
+  const calls = new Calls(undefined as never, {
+    name: { schema: 's', table: 't' },
+    clock: systemClock,
+  })
+  const sent = async (
+    lease: { identity: string; token: string; attempt: number },
+    result: Uint8Array,
+  ) => {
+    const statements: string[] = []
+    const runSql = async (sql: string) => {
+      statements.push(sql)
+      return [{ answer: 'absent' }]
+    }
+    await settleIn(calls, { runSql }, lease, { result, retentionMs: 1000 })
+    return statements
+  }
+
+  it('hold nothing that a tool could take for a placeholder', async () => {
+    const token = fc.string({ unit: 'grapheme' })
+    const property = fc.asyncProperty(token, fc.uint8Array(), async (text, result) => {
+      for (const sql of await sent({ identity: 'ab12', token: text, attempt: 1 }, result)) {
+        expect(sql).toMatch(/^[\w\s"'(),.=[\]]+$/)
+        // Every text is a word of ours, or hexadecimal.
+        const literals = sql.match(/'[^']*'/g) ?? []
+        for (const literal of literals) expect(literal).toMatch(/^'([a-zA-Z.8 ]+|([0-9a-f]{2})*)'$/)
+      }
+    })
+    await fc.assert(property)
+  })
+
+  it('are not sent with what is no value', async () => {
+    const lease = { identity: 'ab12', token: 't', attempt: 1 }
+    const wrong = [
+      sent({ ...lease, identity: `' OR 1` }, bytes('x')),
+      sent({ ...lease, token: '\ud800' }, bytes('x')),
+      sent({ ...lease, attempt: Number.NaN }, bytes('x')),
+      sent(lease, 'text' as never),
+    ]
+    for (const one of wrong) {
+      await expect(one).rejects.toMatchObject({ code: 'STORE_FAILED', failure: 'rejected' })
+    }
+  })
+})
