@@ -1,5 +1,7 @@
 import { expect, it } from 'vitest'
+import { inTime } from '../../src/stores/cached/in-time.ts'
 import { memoryCache, redisCache, type RedisCacheClient } from '../../src/stores/cached/index.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes } from '../../src/testing/store-cases/store-case.ts'
 
 it('keeps as many replies in memory as it may, those asked for last', async () => {
@@ -62,4 +64,20 @@ it('refuses the options of a cache that make no sense', () => {
   expect(() => redisCache({} as never)).toThrow(/client must be a client of ioredis/)
   const client = { get: async () => null, eval: async () => null }
   expect(() => redisCache({ client, prefix: 1 as never })).toThrow(/prefix must be a string/)
+})
+
+it('counts an answer that had arrived while the process was busy', async () => {
+  const clock = new FakeClock()
+  let afterInput = () => {}
+  clock.soon = (run) => {
+    afterInput = run
+  }
+  const answers = [Promise.withResolvers<string>(), Promise.withResolvers<string>()] as const
+  const outcomes = answers.map(({ promise }) => inTime(clock, 50, () => promise).catch(String))
+  clock.advance(50)
+  answers[0].resolve('in time')
+  expect(await outcomes[0]).toBe('in time')
+  afterInput()
+  expect(await outcomes[1]).toBe('Error: no answer within 50 ms')
+  expect(clock.pendingTimers).toBe(0)
 })

@@ -23,6 +23,7 @@ import { DatabaseClock } from './database-clock.ts'
 import { decodeEntry } from './entry.ts'
 import { Fills } from './fills.ts'
 import { HeldClaims, type HeldClaim } from './held-claims.ts'
+import { inTime } from './in-time.ts'
 import {
   resolveCachedStoreOptions,
   type CachedStoreOptions,
@@ -182,8 +183,7 @@ class ReadThroughStore implements CachedStore {
     if (!this.#reads.mayTry()) return found
     const { cache, clock, timeoutMs } = this.#options
     try {
-      const call = { store: this.name, call: 'read its cache', timeoutMs }
-      const entries = await answerWithin(clock, call, () => cache.get(identities))
+      const entries = await inTime(clock, timeoutMs, () => cache.get(identities))
       identities.forEach((identity, n) => {
         const bytes = entries[n]
         if (bytes instanceof Uint8Array) found.set(identity, bytes)
