@@ -32,6 +32,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   http: ['node:crypto'],
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express'],
+  'stores/cached': ['node:crypto'],
   'stores/postgres': ['node:crypto'],
   'stores/redis': ['node:crypto'],
   'stores/sqlite': ['node:fs', 'node:module', 'node:path', 'node:sqlite'],
