@@ -26,7 +26,8 @@ export function lightClient(endpoint: string): LightClient {
   const agent = new Agent({ keepAlive: true })
   const middlewares: Middleware[] = []
   const call = (target: string) => async (input: unknown) => {
-    const send = () => post({ endpoint, agent, target, body: JSON.stringify(input, toWire) })
+    const body = JSON.stringify(input, toWire)
+    const send = () => persistently(() => post({ endpoint, agent, target, body }))
     const handler = middlewares.reduce<Handler>((next, wrap) => wrap(next), send)
     const { response } = (await handler(undefined as never)) as Raw
     const answer = JSON.parse(response.text, fromWire)
@@ -50,6 +51,17 @@ interface Post {
   readonly agent: Agent
   readonly target: string
   readonly body: string
+}
+
+/** As the SDK does: the server may close a connection at the moment it is used again. */
+async function persistently<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await call()
+    } catch (error) {
+      if (tries === 5) throw error
+    }
+  }
 }
 
 function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
