@@ -21,7 +21,7 @@ import {
 import { around, counting, useDynamodb, type Call } from './dynamodb-setup.ts'
 
 // A server that returns the item it found with a refused write, as DynamoDB does.
-const setup = useDynamodb({ returnsItems: true })
+const setup = useDynamodb({ private: true, returnsItems: true })
 
 const KIB = 1024
 const MIB = 1024 * KIB
@@ -53,7 +53,6 @@ it('has a name for its table, and says what to do where there is none', async ()
   const store = dynamodbStore({ client })
   expect(tableDefinition().createTable.TableName).toBe('oncekey_record')
   expect(tableDefinition().timeToLive.TableName).toBe('oncekey_record')
-  if (process.env['ONCEKEY_TEST_DYNAMODB_URL'] !== undefined) return
   await expect(claim(store)).rejects.toThrow('tableDefinition() describes')
   await server.table('oncekey_record')
   ofKind(await claim(store), 'claimed')
