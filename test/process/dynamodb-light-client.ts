@@ -3,7 +3,7 @@
  * each load the SDK, and sign and check every call, would spend their time on that.
  */
 import { Agent, request } from 'node:http'
-import type { DynamodbClient, Handler, Middleware } from '../../src/stores/dynamodb/client.ts'
+import type { DynamodbClient, Handler, Item, Middleware } from '../../src/stores/dynamodb/client.ts'
 
 interface Raw {
   readonly response: {
@@ -25,11 +25,12 @@ const AUTHORIZATION =
 export function lightClient(endpoint: string): LightClient {
   const agent = new Agent({ keepAlive: true })
   const middlewares: Middleware[] = []
-  const call = (target: string) => async (input: unknown) => {
-    const send = () => post({ endpoint, agent, target, body: JSON.stringify(input, toWire) })
+  const call = (target: string) => async (input: object) => {
+    const body = toWire(input)
+    const send = () => persistently(() => post({ endpoint, agent, target, body }))
     const handler = middlewares.reduce<Handler>((next, wrap) => wrap(next), send)
     const { response } = (await handler(undefined as never)) as Raw
-    const answer = JSON.parse(response.text, fromWire)
+    const answer = fromWire(response.text)
     if (response.statusCode === 200) return answer
     const name = String(answer.__type).split('#').at(-1)
     throw Object.assign(new Error(answer.message), { name, Item: answer.Item })
@@ -50,6 +51,17 @@ interface Post {
   readonly agent: Agent
   readonly target: string
   readonly body: string
+}
+
+/** As the SDK does: the server may close a connection at the moment it is used again. */
+async function persistently<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await call()
+    } catch (error) {
+      if (tries === 5) throw error
+    }
+  }
 }
 
 function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
@@ -74,11 +86,21 @@ function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
   })
 }
 
-/** Bytes travel as base64 in `B`. */
-function toWire(name: string, value: unknown): unknown {
-  return name === 'B' ? Buffer.from(Object.values(value as object)).toString('base64') : value
+/** Bytes travel as base64 in `B`; what has none is spared the search for it. */
+function toWire(input: object): string {
+  const item = 'Item' in input ? (input.Item as Item) : {}
+  const hasBytes = Object.values(item).some((attribute) => 'B' in attribute)
+  return hasBytes ? JSON.stringify(input, bytesToBase64) : JSON.stringify(input)
 }
 
-function fromWire(name: string, value: unknown): unknown {
+function bytesToBase64(name: string, value: unknown): unknown {
+  return name === 'B' ? Buffer.from(value as Uint8Array).toString('base64') : value
+}
+
+function fromWire(text: string) {
+  return text.includes('"B":') ? JSON.parse(text, base64ToBytes) : JSON.parse(text)
+}
+
+function base64ToBytes(name: string, value: unknown): unknown {
   return name === 'B' ? new Uint8Array(Buffer.from(value as string, 'base64')) : value
 }

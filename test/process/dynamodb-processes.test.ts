@@ -1,17 +1,20 @@
 import { DynamoDB } from '@aws-sdk/client-dynamodb'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { dynamodbStore } from '../../src/stores/dynamodb/index.ts'
+import { hold, viewOf } from '../../src/testing/store-cases/store-case.ts'
 import { clientConfig, startDynalite, type DynamoServer } from '../servers/dynalite.ts'
 import { startWorker } from './worker-process.ts'
 
 const RACERS = 20
 const RACED_KEYS = 1000
+/** Long enough for a busy machine to renew in time. */
+const HELD_MS = 2000
 
 let server: DynamoServer
 let client: DynamoDB
 
 beforeAll(async () => {
-  server = await startDynalite()
+  server = await startDynalite({ returnsItems: true })
   client = new DynamoDB(clientConfig(server.endpoint))
 }, 120_000)
 
@@ -36,4 +39,33 @@ it('lets 20 processes win each of 1,000 keys once', { timeout: 120_000 }, async 
   const completed = await store.list({ state: 'completed', limit: 2 * RACED_KEYS })
   expect(completed.map((view) => view.key).toSorted()).toEqual(keys)
   expect(completed.every((view) => view.attempt === 1)).toBe(true)
+})
+
+// The process is stopped for longer than a lease, goes on, and must not believe its own count.
+it('takes nothing from a living holder after its process stood still', async () => {
+  const table = await server.table()
+  const store = dynamodbStore({ client, table })
+  const lease = await hold(store, { leaseMs: HELD_MS, onLapse: 'rerun' })
+  const renewing = new AbortController()
+  const renewals = (async () => {
+    while (!renewing.signal.aborted) {
+      expect(await store.renew([{ ...lease, leaseMs: HELD_MS }])).toEqual([true])
+      await new Promise((resolve) => setTimeout(resolve, HELD_MS / 20))
+    }
+  })()
+  const args = ['covet', server.endpoint, table, `${HELD_MS}`]
+  const rival = startWorker('dynamodb-worker.ts', args)
+  await rival.written(2)
+  const pid = Number(rival.lines[0])
+  process.kill(pid, 'SIGSTOP')
+  await new Promise((resolve) => setTimeout(resolve, 1.2 * HELD_MS))
+  process.kill(pid, 'SIGCONT')
+  await new Promise((resolve) => setTimeout(resolve, HELD_MS / 4))
+  expect(rival.lines.slice(1)).toEqual(['in_progress'])
+  // Once the holder falls silent, it gets the key.
+  renewing.abort()
+  await renewals
+  await rival.written(3)
+  expect(rival.lines.slice(1)).toEqual(['in_progress', 'claimed'])
+  expect((await viewOf(store, lease)).attempt).toBe(2)
 })

@@ -2,7 +2,11 @@
  * A DynamoDB for one test file: dynalite in a process of its own, on a free port, with its data in
  * a scratch folder. Tests may stop it as a power cut would, and start it again.
  */
-import { DynamoDB, type DynamoDBClientConfig } from '@aws-sdk/client-dynamodb'
+import {
+  DynamoDB,
+  ResourceNotFoundException,
+  type DynamoDBClientConfig,
+} from '@aws-sdk/client-dynamodb'
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -22,7 +26,7 @@ export interface DynamoServer {
 }
 
 export interface DynaliteOptions {
-  /** Stopped by its test, so that its data must be on the disk. */
+  /** Not the one of the environment. Its test may stop it, so its data is on the disk. */
   readonly private?: boolean
   /** Refused writes return the item they found, as with DynamoDB itself. */
   readonly returnsItems?: boolean
@@ -61,7 +65,12 @@ function foreignServer(endpoint: string): DynamoServer {
       return table
     },
     async close() {
-      for (const TableName of made) await client.deleteTable({ TableName })
+      for (const TableName of made) {
+        await client.deleteTable({ TableName }).catch((error: unknown) => {
+          // Its test has removed it.
+          if (!(error instanceof ResourceNotFoundException)) throw error
+        })
+      }
       client.destroy()
     },
   }

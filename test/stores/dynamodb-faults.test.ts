@@ -23,6 +23,9 @@ import { around, losingProxy, useDynamodb } from './dynamodb-setup.ts'
 
 const setup = useDynamodb({ private: true })
 
+/** For a machine that is busy with other things. */
+const PATIENT = { timeout: 60_000 }
+
 /** Loses the answer to every third write, and to every fifth read. */
 function everyThird() {
   let [writes, reads] = [0, 0]
@@ -158,7 +161,7 @@ it('is not misled by an index that is behind', async () => {
   expect((await store.read({ recordId: reborn.recordId }))?.key).toBe('old')
 })
 
-it('fails closed while the service is down, and carries on after it', async () => {
+it('fails closed while the service is down, and carries on after it', PATIENT, async () => {
   const { server, connect, open } = await setup()
   const store = open({ client: connect({ maxAttempts: 2 }) })
   const engine = createEngine({ store, settleTimeoutMs: 30_000 })
@@ -188,12 +191,12 @@ it('fails closed while the service is down, and carries on after it', async () =
     }
   }
   const clients = Array.from({ length: 6 }, (_, n) => client(`c${n}`))
-  await expect.poll(() => acknowledged.length).toBeGreaterThan(20)
+  await expect.poll(() => acknowledged.length, PATIENT).toBeGreaterThan(20)
   await server.stopAtOnce()
-  await expect.poll(() => failures).toBeGreaterThan(20)
+  await expect.poll(() => failures, PATIENT).toBeGreaterThan(20)
   await server.start()
   const before = acknowledged.length
-  await expect.poll(() => acknowledged.length, { timeout: 20_000 }).toBeGreaterThan(before + 20)
+  await expect.poll(() => acknowledged.length, PATIENT).toBeGreaterThan(before + 20)
   stopped.abort()
   await Promise.all(clients)
   await engine.close()

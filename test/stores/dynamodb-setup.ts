@@ -1,4 +1,4 @@
-import { DynamoDB, type DynamoDBClientConfig } from '@aws-sdk/client-dynamodb'
+import { DynamoDB, type AttributeValue, type DynamoDBClientConfig } from '@aws-sdk/client-dynamodb'
 import { createServer, request, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, onTestFinished } from 'vitest'
@@ -43,7 +43,17 @@ export function useDynamodb(options: DynaliteOptions = {}) {
       dynamodbStore({ client, table, ...more })
     /** Everything in the table, as plain values. */
     const items = async () => {
-      const { Items: found = [] } = await client.scan({ TableName: table, ConsistentRead: true })
+      const found: Record<string, AttributeValue>[] = []
+      let last: Record<string, AttributeValue> | undefined
+      do {
+        const page = await client.scan({
+          TableName: table,
+          ConsistentRead: true,
+          ExclusiveStartKey: last,
+        })
+        found.push(...(page.Items ?? []))
+        last = page.LastEvaluatedKey
+      } while (last !== undefined)
       return found.map((item) =>
         Object.fromEntries(
           Object.entries(item).map(([name, { S, N, B }]) => [name, S ?? B ?? Number(N)]),

@@ -24,7 +24,7 @@ function setClockOff(offMs: number) {
   return vi.spyOn(Date, 'now').mockImplementation(() => right.call(Date) + offMs)
 }
 
-it('replays on a machine whose clock is an hour ahead until the service says it is time', async () => {
+it('replays until the expiry by the service, on a machine an hour ahead of it', async () => {
   const { open, connect } = await setup()
   const expiresAtMs = Date.now() + HOUR_MS / 2
   await finish(open(), { retentionMs: HOUR_MS / 2 })
@@ -99,7 +99,7 @@ it('fails closed where the answers of the service have no date', async () => {
   expect(await store.list({ state: 'completed', limit: 10 })).toEqual([])
 })
 
-it('lets the service remove what nobody needs, a day after its expiry, and nothing else', async () => {
+it('lets the service remove only what nobody needs, a day after its expiry', async () => {
   const { open, items } = await setup()
   const store = open()
   const nowS = Date.now() / 1000
@@ -115,7 +115,7 @@ it('lets the service remove what nobody needs, a day after its expiry, and nothi
   const found = await items()
   expect(found.length).toBe(7)
   const removed = found.filter(({ ttl }) => ttl !== undefined)
-  expect(removed.map(({ key }) => key).toSorted()).toEqual(['completed', 'released'])
+  expect(removed.map(({ key }) => String(key)).toSorted()).toEqual(['completed', 'released'])
   for (const { ttl } of removed) {
     expect(Math.abs(Number(ttl) - nowS - 25 * 3600)).toBeLessThan(SLACK_MS / 1000)
   }

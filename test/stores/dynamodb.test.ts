@@ -1,45 +1,69 @@
 import { DynamoDB } from '@aws-sdk/client-dynamodb'
 import { afterAll, beforeAll } from 'vitest'
-import { dynamodbStore } from '../../src/stores/dynamodb/index.ts'
-import { clientConfig, startDynalite, type DynamoServer } from '../servers/dynalite.ts'
-import { runStoreCases } from './run-store-cases.ts'
+import { dynamodbStore, type DynamodbStoreOptions } from '../../src/stores/dynamodb/index.ts'
+import {
+  clientConfig,
+  startDynalite,
+  type DynaliteOptions,
+  type DynamoServer,
+} from '../servers/dynalite.ts'
+import { runStoreCases, type StoreUnderTest } from './run-store-cases.ts'
 
 const WITHOUT_TRANSACTION = {
   transaction: 'it has no transaction that a handler could hold open while it works',
 }
 
-let server: DynamoServer
-let client: DynamoDB
+interface Variant {
+  readonly name: string
+  readonly server: DynaliteOptions
+  readonly options: Omit<DynamodbStoreOptions, 'client' | 'table' | 'clock'>
+  readonly table: () => string
+  readonly without: StoreUnderTest['without']
+}
 
-beforeAll(async () => {
-  server = await startDynalite()
-  client = new DynamoDB(clientConfig(server.endpoint))
-}, 120_000)
+const random = () => crypto.randomUUID().slice(0, 8)
 
-afterAll(async () => {
-  client.destroy()
-  await server.close()
-})
-
-runStoreCases({
-  name: 'dynamodb',
-  without: {
-    ...WITHOUT_TRANSACTION,
-    history: 'it was not asked for, so that expired records are removed',
+const VARIANTS: readonly Variant[] = [
+  {
+    name: 'dynamodb',
+    server: {},
+    options: {},
+    table: () => `oncekey_${random()}`,
+    without: {
+      ...WITHOUT_TRANSACTION,
+      history: 'it was not asked for, so that expired records are removed',
+    },
   },
-  open: async (clock) => {
-    const table = await server.table()
-    const cleanUp = async () => void (await client.deleteTable({ TableName: table }))
-    return { store: dynamodbStore({ client, table, clock }), cleanUp }
+  {
+    name: 'dynamodb that returns what it found, with a history, under another kind of name',
+    server: { returnsItems: true },
+    options: { history: true },
+    table: () => `Kept.keys-${random()}`,
+    without: WITHOUT_TRANSACTION,
   },
-})
+]
 
-runStoreCases({
-  name: 'dynamodb, with a history, under another kind of name',
-  without: WITHOUT_TRANSACTION,
-  open: async (clock) => {
-    const table = await server.table(`Kept.keys-${crypto.randomUUID().slice(0, 8)}`)
-    const cleanUp = async () => void (await client.deleteTable({ TableName: table }))
-    return { store: dynamodbStore({ client, table, clock, history: true }), cleanUp }
-  },
-})
+for (const { name, without, ...variant } of VARIANTS) {
+  let server: DynamoServer
+  let client: DynamoDB
+
+  beforeAll(async () => {
+    server = await startDynalite(variant.server)
+    client = new DynamoDB(clientConfig(server.endpoint))
+  }, 120_000)
+
+  runStoreCases({
+    name,
+    ...(without === undefined ? {} : { without }),
+    open: async (clock) => {
+      const table = await server.table(variant.table())
+      const cleanUp = async () => void (await client.deleteTable({ TableName: table }))
+      return { store: dynamodbStore({ client, table, clock, ...variant.options }), cleanUp }
+    },
+  })
+
+  afterAll(async () => {
+    client.destroy()
+    await server.close()
+  })
+}

@@ -110,10 +110,7 @@ export class RecordMoves {
    * very version, for the whole length of the lease.
    */
   #judged({ record, version, leaseMs }: Kept, nowMs: number): StoredRecord {
-    if (record.state !== 'in_progress') {
-      this.sightings.forget(record.identity)
-      return record
-    }
+    if (record.state !== 'in_progress') return record
     const leftMs = leaseMs - this.sightings.ageMs(record.identity, version)
     return { ...record, leaseUntilMs: nowMs + Math.ceil(leftMs) }
   }
@@ -130,7 +127,7 @@ export class RecordMoves {
     if (step.write === undefined) {
       const outcome = await table.remove(kept!)
       if (outcome.kind === 'conflict') return { isWritten: false, kept: outcome.found }
-      this.#note(move.identity, undefined)
+      this.#note(undefined, move)
       if (isFreed) await this.results.discard(kept)
       return { isWritten: true, kept: undefined }
     }
@@ -142,7 +139,7 @@ export class RecordMoves {
       await this.results.discard(next)
       return { isWritten: false, kept: outcome.found }
     }
-    this.#note(move.identity, next)
+    this.#note(next, move)
     if (isFreed) await this.results.discard(kept)
     return { isWritten: true, kept: next }
   }
@@ -182,9 +179,14 @@ export class RecordMoves {
   }
 
   /** The write has been answered: from now on its version counts as seen. */
-  #note(identity: string, next: Kept | undefined): void {
+  #note(next: Kept | undefined, { identity, from }: Move<unknown>): void {
     this.#known.delete(identity)
-    if (next?.record.state !== 'in_progress') return this.sightings.forget(identity)
+    if (next?.record.state !== 'in_progress') {
+      // Settled by its holder, so there is nothing more to count. Where a lease has lapsed, others
+      // here may hold an older answer, and must not begin to count anew.
+      if (from === 'known') this.sightings.forget(identity)
+      return
+    }
     this.sightings.ageMs(identity, next.version)
     this.#known.set(identity, next)
     if (this.#known.size > KNOWN_MAX) {

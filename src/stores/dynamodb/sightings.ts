@@ -5,7 +5,7 @@ interface Sighting {
   readonly sinceMs: number
 }
 
-/** Each costs some 200 bytes. One that is given up is counted anew: later, never too early. */
+/** Each costs some 300 bytes. One that is given up is counted anew: later, never too early. */
 const SIGHTINGS_MAX = 50_000
 
 /**
@@ -20,7 +20,8 @@ const SIGHTINGS_MAX = 50_000
  */
 export class Sightings {
   readonly #clock: Clock
-  readonly #byIdentity = new Map<string, Sighting>()
+  /** The last two versions of each: answers overtake each other, and an index is behind. */
+  readonly #byIdentity = new Map<string, readonly Sighting[]>()
   readonly #countMax: number
 
   constructor(clock: Clock, countMax: number = SIGHTINGS_MAX) {
@@ -35,11 +36,12 @@ export class Sightings {
   /** For how long this version has been known. Call it with what has just been read or written. */
   ageMs(identity: string, version: string): number {
     const nowMs = this.#clock.monotonicMs()
-    const known = this.#byIdentity.get(identity)
-    const sighting = known?.version === version ? known : { version, sinceMs: nowMs }
+    const known = this.#byIdentity.get(identity) ?? []
+    const sighting = known.find((one) => one.version === version) ?? { version, sinceMs: nowMs }
+    const others = known.filter((one) => one !== sighting).slice(0, 1)
     // Put last: what was seen longest ago is given up first.
     this.#byIdentity.delete(identity)
-    this.#byIdentity.set(identity, sighting)
+    this.#byIdentity.set(identity, [sighting, ...others])
     if (this.#byIdentity.size > this.#countMax) {
       const [oldest] = this.#byIdentity.keys()
       this.#byIdentity.delete(oldest!)

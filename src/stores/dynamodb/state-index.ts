@@ -106,6 +106,8 @@ function toEntry(item: FoundItem): IndexEntry {
   }
 }
 
+/** Each once: a record that was moved while the pages were read may be on two of them. */
 function byAge(entries: readonly IndexEntry[]): IndexEntry[] {
-  return entries.toSorted((a, b) => a.listedAtMs - b.listedAtMs)
+  const once = new Map(entries.map((entry) => [entry.identity, entry]))
+  return [...once.values()].sort((a, b) => a.listedAtMs - b.listedAtMs)
 }

@@ -61,7 +61,8 @@ export class Upkeep {
     const released = await this.#index.nextPass('failed_retryable')
     const accepted = abandoned === undefined ? [] : await this.#index.nextPass('pending')
     const others = [...released, ...accepted].filter(({ expiresAtMs }) => expiresAtMs <= nowMs)
-    return identitiesOf([...completed, ...others])
+    // A record may be on its way from one state to the other, and so be in both.
+    return [...new Set(identitiesOf([...completed, ...others]))]
   }
 
   async #moveEach<Outcome>(
