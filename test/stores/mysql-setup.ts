@@ -7,6 +7,7 @@ import {
   type MysqlStoreOptions,
 } from '../../src/stores/mysql/index.ts'
 import { bytes, RETENTION_MS } from '../../src/testing/store-cases/store-case.ts'
+import type { MysqlPoolConnection, MysqlPromisePool } from '../../src/stores/mysql/client.ts'
 import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
 
 /** One server for the file, and a fresh database for each test. */
@@ -64,4 +65,22 @@ export async function openTransaction(store: MysqlStore, lease: Lease, row: stri
   })
   await Promise.race([entered.promise, outcome])
   return { outcome, finish: finished.resolve }
+}
+
+/** A pool that tells of every statement before it is sent, and waits. */
+export function telling(pool: Pool, tell: (sql: string) => unknown): MysqlPromisePool {
+  return {
+    pool: pool.pool,
+    getConnection: async (): Promise<MysqlPoolConnection> => {
+      const connection = await pool.getConnection()
+      return {
+        query: async (query) => {
+          await tell(query.sql)
+          return connection.query(query as never)
+        },
+        release: () => connection.release(),
+        destroy: () => connection.destroy(),
+      }
+    },
+  }
 }

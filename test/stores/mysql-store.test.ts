@@ -20,9 +20,11 @@ import {
   tally,
   viewOf,
 } from '../../src/testing/store-cases/store-case.ts'
-import { completion, pay, useMariadb } from './mysql-setup.ts'
+import { completion, pay, telling, useMariadb } from './mysql-setup.ts'
 
 const setup = useMariadb()
+
+const OTHER = { key: 'other' }
 
 it('lets many pools migrate at once, and does it once', async () => {
   const { connect, column } = await setup()
@@ -294,6 +296,47 @@ it('commits claims and settlements on a connection that came back with an open t
   await app.query(`UPDATE oncekey_record SET state = 'unknown' WHERE state = 'in_progress'`)
   ofKind(await claim(store, { key: 'other' }), 'unknown')
   expect(await paid()).toEqual([])
+})
+
+// The decision is made from what was read; the fence in the statement is what holds.
+it('writes nothing where a key was taken over between its reading and its writing', async () => {
+  const { open, connect } = await setup()
+  const store = await open()
+  const lease = await hold(store, { leaseMs: 0, onLapse: 'rerun' })
+  const [next] = [{ token: '' }]
+  const slow = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('UPDATE') && next!.token === '') next!.token = (await hold(store)).token
+    }),
+  })
+  const fenced = { kind: 'fenced', own: false, state: 'in_progress' }
+  const outcomes = await slow.settle([completeOf(lease), completeOf(await hold(store, OTHER))])
+  expect(outcomes).toEqual([fenced, { kind: 'settled', expiresAt: expect.any(Date) }])
+  const held = { ...lease, token: next!.token, attempt: 2 }
+  ofKind(await settle(store, completeOf(held)), 'settled')
+})
+
+it('takes nothing that somebody else took between its reading and its writing', async () => {
+  const { open, connect } = await setup()
+  const store = await open()
+  let isTaken = false
+  const slow = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('INSERT') && !isTaken) isTaken = (await claim(store)).kind === 'claimed'
+    }),
+  })
+  const outcomes = await slow.claim([claimRequest(), claimRequest(OTHER)])
+  expect(outcomes.map(({ kind }) => kind)).toEqual(['in_progress', 'claimed'])
+
+  // The same with a released key, between the reading and the lock.
+  await settle(store, releaseOf(ofKind(outcomes[1]!, 'claimed').lease))
+  let isReleased = true
+  const late = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('FOR UPDATE') && isReleased) isReleased = !(await hold(store, OTHER))
+    }),
+  })
+  ofKind(await claim(late, OTHER), 'in_progress')
 })
 
 it('lets go of the rows that refer to a record when it is reaped or replaced', async () => {

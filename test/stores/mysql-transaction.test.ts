@@ -1,5 +1,5 @@
 import callbacks from 'mysql2'
-import type { PoolConnection } from 'mysql2/promise'
+import type { PoolConnection, RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import type { Lease } from '../../src/core/store.ts'
@@ -210,6 +210,28 @@ it.each([
     if (statements[0]!.includes('other')) break
   }
   ofKind(await settle(store, releaseOf(lease)), 'settled')
+})
+
+// Under the default of the server, what a transaction reads is as old as the transaction, and a
+// row that has moved on since could not be locked: a renewal would be enough.
+it('shows work what others have committed, and settles a lease that was renewed', async () => {
+  const { open, connect, paid } = await setup()
+  const settings = 'SET SESSION innodb_snapshot_isolation = ON'
+  const store = await open({ pool: connect({}, settings) })
+  const lease = await hold(store)
+  const outcome = store.transaction<PoolConnection>(lease, async (tx) => {
+    const count = async () => (await tx.query<RowDataPacket[]>('SELECT * FROM payment'))[0].length
+    expect(await count()).toBe(0)
+    const other = await openTransaction(store, await hold(store, { key: 'other' }), 'other')
+    other.finish()
+    ofKind(await other.outcome, 'settled')
+    expect(await count()).toBe(1)
+    expect(await store.renew([{ ...lease, leaseMs: 2 * LEASE_MS }])).toEqual([true])
+    await pay(tx, 'own')
+    return completion()
+  })
+  ofKind(await outcome, 'settled')
+  expect(await paid()).toEqual(['other', 'own'])
 })
 
 it('lets work keep savepoints of its own', async () => {
