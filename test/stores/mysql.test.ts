@@ -23,9 +23,21 @@ interface Variant {
   readonly options: () => Omit<MysqlStoreOptions, 'pool' | 'clock'>
 }
 
-const promisePool = (options: mysqlPromise.PoolOptions = {}) => {
-  const app = mysqlPromise.createPool({ uri: url, ...options })
+const promisePool = () => {
+  const app = mysqlPromise.createPool(url)
   return { pool: app, app }
+}
+
+/** Everything that a pool may change about how values are sent and read. */
+const SETTINGS: mysql.PoolOptions = {
+  bigNumberStrings: true,
+  charset: 'latin1_swedish_ci',
+  dateStrings: true,
+  namedPlaceholders: true,
+  nestTables: true,
+  supportBigNumbers: true,
+  timezone: '+09:30',
+  typeCast: (field, next) => (field.type === 'VAR_STRING' ? 'cast' : next()),
 }
 
 const VARIANTS: readonly Variant[] = [
@@ -36,28 +48,12 @@ const VARIANTS: readonly Variant[] = [
     options: () => ({ database: otherDatabase, table: 'Kept_keys', history: true }),
   },
   {
-    name: 'mysql, a callback pool',
+    name: 'mysql, a callback pool with settings of its own',
     connect: () => {
-      const pool = mysql.createPool(url)
+      const pool = mysql.createPool({ uri: url, ...SETTINGS })
       return { pool, app: pool.promise() }
     },
     options: () => ({ table: 'by_callback', history: true }),
-  },
-  {
-    // Everything that a pool may change about how values are read.
-    name: 'mysql, a pool with settings of its own',
-    connect: () =>
-      promisePool({
-        bigNumberStrings: true,
-        charset: 'latin1_swedish_ci',
-        dateStrings: true,
-        namedPlaceholders: true,
-        rowsAsArray: true,
-        supportBigNumbers: true,
-        timezone: '+09:30',
-        typeCast: (field, next) => (field.type === 'VAR_STRING' ? 'cast' : next()),
-      }),
-    options: () => ({ table: 'by_settings' }),
   },
 ]
 

@@ -1,0 +1,90 @@
+import { expect, it } from 'vitest'
+import { useMariadb } from '../stores/mysql-setup.ts'
+import { seededRandom } from './random.ts'
+import { startWorker } from './worker-process.ts'
+
+const setup = useMariadb()
+
+const RACERS = 20
+const RACED_KEYS = 1000
+const KILL_ROUNDS = 4
+
+/**
+ * The statements of a claim and of a transaction with two rows: read and insert; isolation, begin,
+ * read, savepoint, two rows, savepoint, lock, update, commit.
+ */
+const STATEMENTS = 12
+
+it('lets 20 processes migrate, and win each of 1,000 keys once', { timeout: 120_000 }, async () => {
+  const { url, open, column } = await setup()
+  const racers = Array.from({ length: RACERS }, () =>
+    startWorker('mysql-worker.ts', ['race', url, `${RACED_KEYS}`]),
+  )
+  await Promise.all(racers.map((racer) => racer.written(1)))
+  for (const racer of racers) racer.tell('go')
+  const codes = await Promise.all(racers.map((racer) => racer.ended))
+  expect(codes).toEqual(racers.map(() => 0))
+  expect(await column('SELECT number FROM oncekey_record_migration')).toEqual([1])
+
+  const keys = Array.from({ length: RACED_KEYS }, (_, n) => `key-${n}`).toSorted()
+  expect(racers.flatMap((racer) => racer.lines.slice(1)).toSorted()).toEqual(keys)
+  const completed = await (await open()).list({ state: 'completed', limit: 2 * RACED_KEYS })
+  expect(completed.map((view) => view.key).toSorted()).toEqual(keys)
+  expect(completed.every((view) => view.attempt === 1)).toBe(true)
+})
+
+it('keeps key and rows together, at whichever statement its process dies', async () => {
+  const { url, open, column, paid } = await setup()
+  const store = await open()
+  const steps = Array.from({ length: STATEMENTS - 1 }, (_, n) => n + 3)
+  const workers = [
+    ...steps.map((step) => startWorker('mysql-worker.ts', ['die', url, `${step}`, 'before'])),
+    ...steps
+      .slice(-3)
+      .map((step) => startWorker('mysql-worker.ts', ['die', url, `${step}`, 'sent'])),
+  ]
+  const codes = await Promise.all(workers.map((worker) => worker.ended))
+  // Killed at each of its statements, and alive where there is no such statement.
+  expect(codes.slice(0, steps.length)).toEqual([...steps.slice(1).map(() => null), 0])
+  await untilGone(column)
+
+  const rows = (await paid()) as string[]
+  const completed = await store.list({ state: 'completed', limit: 100 })
+  const expected = completed.flatMap((view) => [view.key, `${view.key} again`])
+  expect(rows.toSorted()).toEqual(expected.toSorted())
+  expect(rows).toEqual(expect.arrayContaining([`before ${STATEMENTS + 1}`]))
+  expect(rows.filter((row) => /^before \d+$/.test(row))).toEqual([`before ${STATEMENTS + 1}`])
+})
+
+// The process is killed at any point between claim, the two rows, settle and commit.
+it('keeps key and rows together, whenever its process is killed', async () => {
+  const seed = Number(process.env['ONCEKEY_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
+  console.info(`kill rounds with ONCEKEY_TEST_SEED=${seed}`)
+  const random = seededRandom(seed)
+  const { url, column, open, paid } = await setup()
+  const store = await open()
+  const killed = Array.from({ length: KILL_ROUNDS }, async (_, round) => {
+    const worker = startWorker('mysql-worker.ts', ['loop', url, `${seed + round}`])
+    await worker.written(2 + Math.floor(random() * 15))
+    await new Promise((resolve) => setTimeout(resolve, random() * 5))
+    await worker.kill()
+    return worker.lines
+  })
+  const acknowledged = (await Promise.all(killed)).flat()
+  await untilGone(column)
+
+  const rows = (await paid()) as string[]
+  const completed = await store.list({ state: 'completed', limit: 100_000 })
+  const expected = completed.flatMap((view) => [view.key, `${view.key} again`])
+  expect(rows.toSorted()).toEqual(expected.toSorted())
+  expect(rows).toEqual(expect.arrayContaining(acknowledged))
+})
+
+/** The server learns of a death when it next reads from the connection, or writes to it. */
+async function untilGone(column: (sql: string) => Promise<unknown[]>): Promise<void> {
+  const others = `SELECT COUNT(*) FROM information_schema.processlist
+    WHERE db = DATABASE() AND command <> 'Sleep' AND id <> CONNECTION_ID()`
+  const open = 'SELECT COUNT(*) FROM information_schema.innodb_trx'
+  await expect.poll(() => column(others), { timeout: 10_000 }).toEqual([0])
+  await expect.poll(() => column(open), { timeout: 10_000 }).toEqual([0])
+}

@@ -1,0 +1,86 @@
+import mysql, { type Pool, type PoolConnection, type PoolOptions } from 'mysql2/promise'
+import { afterAll, beforeAll, onTestFinished } from 'vitest'
+import type { Lease } from '../../src/core/store.ts'
+import {
+  mysqlStore,
+  type MysqlStore,
+  type MysqlStoreOptions,
+} from '../../src/stores/mysql/index.ts'
+import { bytes, RETENTION_MS } from '../../src/testing/store-cases/store-case.ts'
+import type { MysqlPoolConnection, MysqlPromisePool } from '../../src/stores/mysql/client.ts'
+import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
+
+/** One server for the file, and a fresh database for each test. */
+export function useMariadb(options: { private?: boolean } = {}) {
+  let server: MariadbServer
+  beforeAll(async () => {
+    server = await startMariadb(options)
+  }, 120_000)
+  afterAll(() => server.close())
+
+  return async () => {
+    const url = await server.database()
+    /** `settings`: what every connection of the pool says first. */
+    const connect = (more: PoolOptions = {}, settings?: string): Pool => {
+      const pool = mysql.createPool({ uri: url, ...more })
+      if (settings !== undefined) {
+        // The connection of callbacks, whatever the types say: this is the first thing it is sent.
+        pool.on('connection', (connection) => void connection.query(settings))
+      }
+      onTestFinished(() => pool.end().catch(() => undefined))
+      return pool
+    }
+    const app = connect({ connectionLimit: 2 })
+    await app.query('CREATE TABLE payment (`key` VARCHAR(255)) ENGINE = InnoDB')
+
+    /** The first column of every row. */
+    const column = async (sql: string): Promise<unknown[]> => {
+      const [rows] = await app.query<mysql.RowDataPacket[]>({ sql, rowsAsArray: true })
+      return rows.map((row) => row[0] as unknown)
+    }
+    const open = async (more: Partial<MysqlStoreOptions> = {}): Promise<MysqlStore> => {
+      const store = mysqlStore({ pool: connect(), ...more })
+      await store.migrate()
+      return store
+    }
+    const paid = () => column('SELECT `key` FROM payment ORDER BY `key`')
+    return { server, url, connect, app, column, open, paid }
+  }
+}
+
+export const completion = (text = 'done') => ({ result: bytes(text), retentionMs: RETENTION_MS })
+
+export const pay = (tx: Pick<PoolConnection, 'query'>, row: string) =>
+  tx.query('INSERT INTO payment VALUES (?)', [row])
+
+/** A transaction that has written a row and is open until `finish` is called. */
+export async function openTransaction(store: MysqlStore, lease: Lease, row: string) {
+  const entered = Promise.withResolvers<void>()
+  const finished = Promise.withResolvers<void>()
+  const outcome = store.transaction<PoolConnection>(lease, async (tx) => {
+    await pay(tx, row)
+    entered.resolve()
+    await finished.promise
+    return completion(row)
+  })
+  await Promise.race([entered.promise, outcome])
+  return { outcome, finish: finished.resolve }
+}
+
+/** A pool that tells of every statement before it is sent, and waits. */
+export function telling(pool: Pool, tell: (sql: string) => unknown): MysqlPromisePool {
+  return {
+    pool: pool.pool,
+    getConnection: async (): Promise<MysqlPoolConnection> => {
+      const connection = await pool.getConnection()
+      return {
+        query: async (query) => {
+          await tell(query.sql)
+          return connection.query(query as never)
+        },
+        release: () => connection.release(),
+        destroy: () => connection.destroy(),
+      }
+    },
+  }
+}

@@ -1,0 +1,416 @@
+import type { RowDataPacket } from 'mysql2/promise'
+import mysql from 'mysql2/promise'
+import { expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { migrationSql, mysqlStore } from '../../src/stores/mysql/index.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import {
+  bytes,
+  claim,
+  claimRequest,
+  claimRequests,
+  completeOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  tally,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { completion, pay, telling, useMariadb } from './mysql-setup.ts'
+
+const setup = useMariadb()
+
+const OTHER = { key: 'other' }
+
+it('lets many pools migrate at once, and does it once', async () => {
+  const { connect, column } = await setup()
+  const stores = Array.from({ length: 8 }, () =>
+    mysqlStore({ pool: connect({ connectionLimit: 2 }) }),
+  )
+  await Promise.all(stores.map((store) => store.migrate()))
+  expect(await column('SELECT number FROM oncekey_record_migration')).toEqual([1])
+  ofKind(await claim(stores[7]!), 'claimed')
+})
+
+it('makes the database of its tables where there is none', async () => {
+  const { open, url, app } = await setup()
+  const database = `${new URL(url).pathname.slice(1)}_made`
+  const store = await open({ database, table: 'record' })
+  await finish(store)
+  await app.query(`DROP DATABASE ${database}`)
+})
+
+// A statement that makes a table commits by itself, and the process may die after any of them.
+it('carries on where a migration was cut off', async () => {
+  const { open, app } = await setup()
+  await open()
+  await app.query('DELETE FROM oncekey_record_migration')
+  await app.query('DROP TABLE oncekey_record_history')
+  const store = await open({ history: true })
+  await finish(store)
+  const { identity } = claimRequest()
+  expect(await store.history!({ ref: { identity }, limit: 1 })).toEqual([])
+})
+
+it('says what to do where nobody has migrated', async () => {
+  const { connect } = await setup()
+  const store = mysqlStore({ pool: connect() })
+  await expect(claim(store)).rejects.toThrow('call store.migrate() once')
+})
+
+it('refuses a table that a newer version has used', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query('INSERT INTO oncekey_record_migration (number) VALUES (99)')
+  await expect(store.migrate()).rejects.toThrow(/is at migration 99, .* knows \d+/)
+})
+
+it('works for a user who may create nothing, after a migration by hand', async () => {
+  const { url, app, connect } = await setup()
+  const script = await mysql.createConnection({ uri: url, multipleStatements: true })
+  await script.query(migrationSql({ table: 'record' }))
+  await script.end()
+  const user = `plain_${new URL(url).pathname.slice(-8)}`
+  await app.query(`CREATE USER ${user}`)
+  const grant = (rights: string, table: string) =>
+    app.query(`GRANT ${rights} ON ${new URL(url).pathname.slice(1)}.${table} TO ${user}`)
+  await grant('SELECT, INSERT, UPDATE, DELETE', 'record')
+  await grant('SELECT, INSERT', 'record_history')
+  await grant('SELECT', 'record_migration')
+  const pool = connect({ user })
+  await expect(pool.query('CREATE TABLE other (id INT)')).rejects.toThrow('denied')
+
+  const clock = new FakeClock()
+  const store = mysqlStore({ pool, table: 'record', history: true, clock })
+  await store.migrate()
+  await finish(store)
+  ofKind(await claim(store), 'completed')
+  ofKind(await store.transaction(await hold(store, { key: 'tx' }), () => completion()), 'settled')
+  expect(await store.sweep({ limit: 10 })).toEqual([])
+  clock.advance(RETENTION_MS)
+  expect((await store.reap({ limit: 10 })).removed).toBe(2)
+  await pool.end()
+  await app.query(`DROP USER ${user}`)
+})
+
+it('refuses a single connection, unknown options and names that are none', async () => {
+  const { connect, url } = await setup()
+  const pool = connect()
+  const connection = await mysql.createConnection(url)
+  expect(() => mysqlStore({ pool: connection as never })).toThrow('A single connection')
+  await connection.end()
+  expect(() => mysqlStore({ pool: {} as never })).toThrow('pool must be')
+  expect(() => mysqlStore({ pool, tabel: 'x' } as never)).toThrow('no option "tabel"')
+  expect(() => mysqlStore({ pool, table: 'a`b' })).toThrow('table must be a name')
+  expect(() => mysqlStore({ pool, database: '1a' })).toThrow('database must be a name')
+  expect(() => mysqlStore({ pool, history: 1 as never })).toThrow('history')
+  expect(() => mysqlStore({ pool, transactionMs: 0 })).toThrow('transactionMs')
+  expect(() => migrationSql({ after: 9 })).toThrow('after')
+})
+
+it.each([
+  `SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ`,
+  `SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE`,
+  `SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED`,
+  `SET SESSION sql_mode = ''`,
+  `SET SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH,EMPTY_STRING_IS_NULL'`,
+  `SET SESSION sql_mode = 'ORACLE,SIMULTANEOUS_ASSIGNMENT'`,
+  `SET SESSION time_zone = '-11:30'`,
+  `SET SESSION autocommit = 0`,
+  `SET NAMES gbk`,
+])('does the same in a session that says %s', async (settings) => {
+  const { open, connect, column } = await setup()
+  const store = await open({ pool: connect({}, settings), history: true })
+  const batches = await Promise.all(
+    Array.from({ length: 6 }, () => store.claim(claimRequests(25, { onLapse: 'rerun' }))),
+  )
+  expect(tally(batches.flat())).toEqual({ claimed: 25, in_progress: 125 })
+  const [a, b, c, d] = batches
+    .flat()
+    .flatMap((outcome) => (outcome.kind === 'claimed' ? [outcome.lease] : []))
+  ofKind(await settle(store, completeOf(a!, bytes(''))), 'settled')
+  ofKind(await settle(store, releaseOf(b!)), 'settled')
+  ofKind(await store.transaction(c!, () => completion('租 ')), 'settled')
+  expect(await store.renew([{ ...d!, leaseMs: 1 }])).toEqual([true])
+
+  // Another session sees all of it: it is committed.
+  const state = `SELECT CONCAT(state, ' ', COUNT(*)) FROM oncekey_record GROUP BY state ORDER BY 1`
+  const states = ['completed 2', 'failed_retryable 1', 'in_progress 22']
+  expect(await column(state)).toEqual(states)
+  const leaseMs = 'SELECT MAX(lease_until_ms) - UNIX_TIMESTAMP(NOW(3)) * 1000 FROM oncekey_record'
+  const [leftMs] = await column(leaseMs)
+  expect(Math.abs(Number(leftMs) - LEASE_MS)).toBeLessThan(10_000)
+  expect((await viewOf(store, a!)).result?.byteLength).toBe(0)
+  const { key } = await viewOf(store, b!)
+  expect(ofKind(await claim(store, { key }), 'claimed').from).toBe('retry')
+  const now = (await store.now!()).getTime()
+  expect(Math.abs(now - Date.now())).toBeLessThan(10_000)
+})
+
+it('cuts and bends no value, however lax the session is', async () => {
+  const { open, connect } = await setup()
+  const store = await open({ pool: connect({}, `SET SESSION sql_mode = ''`) })
+  const [good] = claimRequests(1)
+  for (const bad of [
+    { key: 'half \ud800' },
+    { key: 'k'.repeat(1025) },
+    { tenant: 't'.repeat(256) },
+    { fingerprint: 'f'.repeat(256) },
+    { token: 't'.repeat(33) },
+    { leaseMs: Number.NaN },
+    { leaseMs: 2 ** 60 },
+    { maxAttempts: Number.NaN },
+    { identity: 'zz' },
+    { identity: 'abcd' },
+    { identity: `'"\\` },
+    { onLapse: 'never' as never },
+    { afterExpiry: 'never' as never },
+    { recordId: 'no uuid' },
+  ]) {
+    const batch = [good!, claimRequest(bad)]
+    const error = await store.claim(batch).catch((thrown: unknown) => thrown)
+    expect({ bad, error }).toMatchObject({ bad, error: { failure: 'rejected' } })
+    expect(await store.read({ identity: good!.identity })).toBeUndefined()
+  }
+  const lease = await hold(store)
+  const batch = [completeOf(lease), completeOf(lease, {} as never)]
+  await expect(store.settle(batch.toReversed())).rejects.toMatchObject({ failure: 'rejected' })
+  expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+// What the table itself refuses: a check, in a session that would let most things pass.
+it('has a table that refuses what it cannot hold', async () => {
+  const { open, connect, app } = await setup()
+  const store = await open({ pool: connect({}, `SET SESSION sql_mode = ''`) })
+  await app.query('ALTER TABLE oncekey_record MODIFY tenant VARCHAR(4) NOT NULL')
+  await expect(claim(store)).rejects.toMatchObject({ failure: 'rejected' })
+  const lease = await hold(store, { tenant: 'abcd' })
+  const wrong = `UPDATE oncekey_record SET state = 'done'`
+  await expect(app.query(wrong)).rejects.toThrow('failed')
+  expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+it('says nothing of a value in its message', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query('ALTER TABLE oncekey_record ADD UNIQUE (`key`)')
+  await hold(store, { key: 'secret' })
+  await app.query(`UPDATE oncekey_record SET \`key\` = 'secret', identity = REVERSE(identity)`)
+  const error = await claim(store, { key: 'secret' }).catch((thrown: unknown) => thrown)
+  expect(error).toMatchObject({ code: 'STORE_FAILED' })
+  expect((error as Error).message).not.toContain('secret')
+})
+
+it('keeps every character of a key, a trailing space and NUL included', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const keys = ['k', 'k ', 'k  ', 'k\0', 'K', '👍', '👍🏽', '\u00e9', 'e\u0301', '租\t', '\u{10ffff}']
+  for (const key of keys) {
+    const lease = await hold(store, { key, fingerprint: key })
+    expect((await viewOf(store, lease)).key).toBe(key)
+    ofKind(await claim(store, { key, fingerprint: `${key} ` }), 'mismatch')
+    ofKind(await settle(store, completeOf({ ...lease, token: `${lease.token} ` })), 'fenced')
+    ofKind(await settle(store, completeOf(lease)), 'settled')
+  }
+})
+
+it('takes results of many megabytes in one batch', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const leases = (await store.claim(claimRequests(5))).map((one) => ofKind(one, 'claimed').lease)
+  const result = new Uint8Array(3_000_000).fill(7)
+  const outcomes = await store.settle(leases.map((lease) => completeOf(lease, result)))
+  expect(tally(outcomes)).toEqual({ settled: 5 })
+  expect((await viewOf(store, leases[4]!)).result?.byteLength).toBe(3_000_000)
+})
+
+// A number that the table cannot hold, in a batch that the engine has gathered.
+it('lets the neighbours of a rejected claim pass', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const engine = createEngine({ store })
+  const run = (key: string, maxAttempts = 5) =>
+    engine.run(
+      {
+        scope: { tenant: 't', operation: 'o' },
+        key,
+        fingerprint: 'f',
+        policy: { ...engine.policy({}), maxAttempts },
+      },
+      () => new Uint8Array(),
+    )
+  const runs = await Promise.allSettled([run('new'), run('bad', Number.NaN), run('newer')])
+  expect(runs.map((one) => one.status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
+  await engine.close()
+})
+
+it('goes by the clock of the database, whatever the clock of the node says', async () => {
+  const { open } = await setup()
+  const store = await open()
+  const lease = await hold(store)
+  // A node whose own clock is an hour ahead does not bring it into any of this.
+  const engine = createEngine({ store, clock: new FakeClock(Date.now() + 3_600_000) })
+  const outcome = await engine.run(
+    {
+      scope: { tenant: 'tenant-1', operation: 'POST /payments' },
+      key: 'key-1',
+      fingerprint: 'fingerprint-1',
+    },
+    () => new Uint8Array(),
+  )
+  expect(outcome.kind).toBe('in_progress')
+  ofKind(await settle(store, completeOf(lease)), 'settled')
+  const { expiresAt } = await viewOf(store, lease)
+  expect(Math.abs(expiresAt.getTime() - Date.now() - RETENTION_MS)).toBeLessThan(30_000)
+})
+
+// As code does that forgets to end its transaction before it gives the connection back.
+it('commits claims and settlements on a connection that came back with an open transaction', async () => {
+  const { open, connect, app, column, paid } = await setup()
+  const pool = connect({ connectionLimit: 1 })
+  const store = await open({ pool })
+  const leaveOpen = async () => {
+    const connection = await pool.getConnection()
+    await connection.beginTransaction()
+    await pay(connection, 'left open')
+    await connection.query('SELECT * FROM oncekey_record')
+    connection.release()
+  }
+  await leaveOpen()
+  const lease = await hold(store)
+  expect(await column('SELECT state FROM oncekey_record')).toEqual(['in_progress'])
+  await leaveOpen()
+  ofKind(await settle(store, completeOf(lease)), 'settled')
+  expect(await column('SELECT state FROM oncekey_record')).toEqual(['completed'])
+  await leaveOpen()
+  const other = await hold(store, { key: 'other', onLapse: 'rerun', leaseMs: 0 })
+  await leaveOpen()
+  ofKind(await claim(store, { key: 'other' }), 'claimed')
+  ofKind(await settle(store, completeOf(other)), 'fenced')
+  // A duplicate is answered from what is committed now, and not as of when it was left open.
+  await leaveOpen()
+  await app.query(`UPDATE oncekey_record SET state = 'unknown' WHERE state = 'in_progress'`)
+  ofKind(await claim(store, { key: 'other' }), 'unknown')
+  expect(await paid()).toEqual([])
+})
+
+// The decision is made from what was read; the fence in the statement is what holds.
+it('writes nothing where a key was taken over between its reading and its writing', async () => {
+  const { open, connect } = await setup()
+  const store = await open()
+  const lease = await hold(store, { leaseMs: 0, onLapse: 'rerun' })
+  const [next] = [{ token: '' }]
+  const slow = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('UPDATE') && next!.token === '') next!.token = (await hold(store)).token
+    }),
+  })
+  const fenced = { kind: 'fenced', own: false, state: 'in_progress' }
+  const outcomes = await slow.settle([completeOf(lease), completeOf(await hold(store, OTHER))])
+  expect(outcomes).toEqual([fenced, { kind: 'settled', expiresAt: expect.any(Date) }])
+  const held = { ...lease, token: next!.token, attempt: 2 }
+  ofKind(await settle(store, completeOf(held)), 'settled')
+})
+
+it('takes nothing that somebody else took between its reading and its writing', async () => {
+  const { open, connect } = await setup()
+  const store = await open()
+  let isTaken = false
+  const slow = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('INSERT') && !isTaken) isTaken = (await claim(store)).kind === 'claimed'
+    }),
+  })
+  const outcomes = await slow.claim([claimRequest(), claimRequest(OTHER)])
+  expect(outcomes.map(({ kind }) => kind)).toEqual(['in_progress', 'claimed'])
+
+  // The same with a released key, between the reading and the lock.
+  await settle(store, releaseOf(ofKind(outcomes[1]!, 'claimed').lease))
+  let isReleased = true
+  const late = mysqlStore({
+    pool: telling(connect(), async (sql) => {
+      if (sql.includes('FOR UPDATE') && isReleased) isReleased = !(await hold(store, OTHER))
+    }),
+  })
+  ofKind(await claim(late, OTHER), 'in_progress')
+})
+
+it('lets go of the rows that refer to a record when it is reaped or replaced', async () => {
+  const { open, app, column, connect } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock })
+  await app.query(`CREATE TABLE invoice (
+    record_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin UNIQUE,
+    FOREIGN KEY (record_id) REFERENCES oncekey_record (record_id) ON DELETE SET NULL)`)
+  for (const key of ['reaped', 'replaced', 'referred', 'claimed']) {
+    const lease = await hold(store, { key })
+    const { recordId } = await viewOf(store, lease)
+    const outcome = await store.transaction<mysql.Connection>(lease, async (tx) => {
+      if (key.startsWith('re')) await tx.query('INSERT INTO invoice VALUES (?)', [recordId])
+      // The reference locks the record's id, and its lease can be renewed all the same.
+      expect(await store.renew([{ ...lease, leaseMs: LEASE_MS + 1 }])).toEqual([true])
+      return completion()
+    })
+    ofKind(outcome, 'settled')
+  }
+  const references = () => column('SELECT COUNT(record_id) FROM invoice')
+  expect(await references()).toEqual([3])
+  clock.advance(RETENTION_MS)
+
+  // While somebody is about to refer to a record, it is left alone and nobody waits.
+  const other = await connect().getConnection()
+  await other.beginTransaction()
+  const referred = (await viewOf(store, claimRequest({ key: 'claimed' }))).recordId
+  await other.query('INSERT INTO invoice VALUES (?)', [referred])
+  ofKind(await claim(store, { key: 'claimed' }), 'in_progress')
+  expect(ofKind(await claim(store, { key: 'replaced' }), 'claimed').from).toBe('expired')
+  expect(await references()).toEqual([2])
+  expect((await store.reap({ limit: 10 })).removed).toBe(2)
+  expect(await references()).toEqual([0])
+  await other.commit()
+  expect(await references()).toEqual([1])
+  expect((await store.reap({ limit: 10 })).removed).toBe(1)
+  expect(await references()).toEqual([0])
+  other.release()
+})
+
+it('sweeps and reaps more than one piece at a time, each record once', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock })
+  const leases = (await store.claim(claimRequests(450))).map((one) => ofKind(one, 'claimed').lease)
+  clock.advance(LEASE_MS)
+  const swept = await Promise.all([1, 2, 3].map(() => store.sweep({ limit: 1000 })))
+  const left = await store.sweep({ limit: 1000 })
+  expect(new Set([...swept.flat(), ...left].map(({ identity }) => identity)).size).toBe(450)
+  expect([...swept.flat(), ...left].length).toBe(450)
+  const verdict = { kind: 'failed_retryable' } as const
+  const resolved = await store.resolve(
+    leases.map((ref) => ({ ref: { identity: ref.identity }, verdict, retentionMs: 1 })),
+  )
+  expect(tally(resolved)).toEqual({ resolved: 450 })
+  clock.advance(RETENTION_MS)
+  expect((await store.reap({ limit: 430 })).removed).toBe(430)
+  expect((await store.reap({ limit: 430 })).removed).toBe(20)
+})
+
+it('gives one of many who race for the same verdict its way', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const lease = await hold(store, { leaseMs: 0 })
+  await store.sweep({ limit: 1 })
+  const [[row]] = await app.query<RowDataPacket[]>('SELECT record_id FROM oncekey_record')
+  const recordId = row!['record_id'] as string
+  const outcomes = await store.resolve(
+    [{ identity: lease.identity }, { recordId }, { identity: 'no such record' }].map((ref) => ({
+      ref,
+      verdict: { kind: 'completed', result: bytes('by hand') },
+      retentionMs: RETENTION_MS,
+    })),
+  )
+  expect(outcomes.map(({ kind }) => kind)).toEqual(['resolved', 'not_unknown', 'not_found'])
+})
