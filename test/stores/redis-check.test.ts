@@ -47,7 +47,7 @@ it.each(Object.keys(CONNECT) as (keyof typeof CONNECT)[])(
 
     const engine = createEngine({ store })
     const scope = { tenant: 't', operation: 'o' }
-    const run = vi.fn(() => new Uint8Array())
+    const run = vi.fn<() => Uint8Array>(() => new Uint8Array())
     const refused = engine.run({ scope, key: 'k', fingerprint: 'f' }, run)
     await expect(refused).rejects.toMatchObject({ code: 'STORE_FAILED' })
     expect(run).not.toHaveBeenCalled()

@@ -70,9 +70,9 @@ it.each(DRIVERS)(
     const engine = createEngine({ store: redisStore({ client, prefix }) })
     const runs = new Map<string, number>()
     const acknowledged: string[] = []
-    let isOver = false
+    const over = new AbortController()
     const worker = async (name: number) => {
-      for (let n = 0; !isOver; n++) {
+      for (let n = 0; !over.signal.aborted; n++) {
         const key = `${name}-${n}`
         await untilDone(engine, key, runs)
         acknowledged.push(key)
@@ -89,7 +89,7 @@ it.each(DRIVERS)(
     }
     const before = count()
     await expect.poll(count, { timeout: 20_000 }).toBeGreaterThan(before + 50)
-    isOver = true
+    over.abort()
     await Promise.all(workers)
     await engine.close()
 

@@ -91,7 +91,9 @@ it.each(DRIVERS)(
     await expect(run()).rejects.toThrow(/0 of 1 replicas within 200 ms/)
     expect(runs).toBe(0)
     const view = await viewOf(plain, claimRequest())
+    // By the store itself, before the claim failed.
     expect([view.state, view.proof]).toEqual(['failed_retryable', 'proven'])
+    expect(view.errorCode).toBe('not_replicated')
 
     goOn()
     await expect.poll(() => run().then(({ kind }) => kind, String), { timeout: 10_000 }).toBe('ran')

@@ -112,7 +112,7 @@ it('rejects what a record cannot hold, and nothing of its batch is written', asy
 })
 
 // As after a deploy was rolled back: the neighbours of such a record must not suffer.
-it('leaves a record alone that a newer version has written, and lets its neighbours pass', async () => {
+it('leaves alone what a newer version has written, and lets its neighbours pass', async () => {
   const { client, store } = await setup()
   const [newer, other] = claimRequests(2)
   await store.claim([newer!])
@@ -235,7 +235,7 @@ it.each(Object.keys(CONNECT) as (keyof typeof CONNECT)[])(
   },
 )
 
-it('finds out that its server belongs to a cluster, behind a client of single servers', async () => {
+it('finds out that a client of single servers has a server of a cluster', async () => {
   const node = await startRedis(['--cluster-enabled', 'yes'])
   try {
     const admin = connectIoRedis(node.url)
