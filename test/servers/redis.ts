@@ -35,8 +35,11 @@ const HOW_TO =
 const BUS_OFFSET = 10_000
 const PORT_MAX = 65_535
 
-/** Neither on disk nor evicting, unless the test says otherwise. */
-const DEFAULTS = ['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction']
+/** Neither on disk nor evicting, unless the test says otherwise, and quick to take a replica. */
+const DEFAULTS = [
+  ...['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction'],
+  ...['--repl-diskless-sync-delay', '0'],
+]
 
 /** The address of a server that is not stopped: the environment's, or that of a private one. */
 export async function startSharedRedis(): Promise<Pick<RedisServer, 'url' | 'close'>> {

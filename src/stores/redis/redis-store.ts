@@ -22,7 +22,7 @@ import type {
 import { warnOnce } from '../../core/warn.ts'
 import { toClaimOutcome, toRecord, toResolveOutcome, toSettleOutcome } from './answers.ts'
 import { Buckets } from './buckets.ts'
-import { Calls, ROWS_MAX, type Batch } from './calls.ts'
+import { Calls, type Batch } from './calls.ts'
 import { checkServer, type RedisCheck } from './check.ts'
 import type { Driver } from './client.ts'
 import { driverOf } from './driver.ts'
@@ -45,6 +45,12 @@ import {
 } from './requests.ts'
 import { CLAIM, RENEW, SETTLE } from './scripts.ts'
 import { READ, REAP, REAP_CODES, RESOLVE, SWEEP } from './upkeep-scripts.ts'
+
+/**
+ * Half of what a busy process has under way: while the server works on one batch, the process
+ * prepares the next. One batch of all of them would have the two wait for each other.
+ */
+const BATCH_ROWS_MAX = 32
 
 /** How long a refusal stands before the server is looked at again. */
 const RECHECK_MS = 5_000
@@ -74,7 +80,7 @@ export function redisStore(options: RedisStoreOptions): RedisStore {
 
 class ScriptedStore implements RedisStore {
   readonly name = 'redis'
-  readonly batching = { rowsMax: ROWS_MAX, flushesMax: 4 } as const
+  readonly batching = { rowsMax: BATCH_ROWS_MAX, flushesMax: 4 } as const
   readonly #driver: Driver
   readonly #clock: Clock | undefined
   readonly #buckets: Buckets

@@ -30,8 +30,9 @@ interface Entry {
  * On a connection of its own, because WAIT holds up whatever comes after it, and covers what its
  * own connection wrote and nothing else. Every script that is sent here writes a mark, also where
  * it has nothing to write: the wait then covers all that it has read, as when it replays a result
- * that another process wrote a moment ago. Nothing is sent again on another connection, where WAIT
- * would say yes to anything.
+ * that another process wrote a moment ago. (Redis 7.0 counts from the last command of a connection,
+ * whatever it was; what is promised is the last write.) Nothing is sent again on another
+ * connection, where WAIT would say yes to anything.
  *
  * While one wait is under way, calls gather for the next.
  */

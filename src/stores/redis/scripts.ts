@@ -145,16 +145,23 @@ local function index(due, r, before)
   end
 end
 
+local function flush()
+  if #unsent > 0 then redis.call('MSET', unpack(unsent)) end
+  unsent = {}
+end
+
 -- By itself vanishes only what a new claim may replace, and never by a test's clock.
 local function put(n, data, vanishAt)
   local key = KEYS[buckets + n]
-  written[key] = data
   if vanishAt and real then
-    unsent[key] = nil
+    -- An earlier request of this batch about the same record comes first.
+    if written[key] then flush() end
     redis.call('SET', key, data, 'PXAT', vanishAt)
   else
-    unsent[key] = data
+    unsent[#unsent + 1] = key
+    unsent[#unsent + 1] = data
   end
+  written[key] = data
 end
 
 local function vanishAt(expiresAt)
@@ -169,15 +176,6 @@ local function write(n, due, r, before, result)
   put(n, data, vanishes and vanishAt(r[EXPIRES_AT]))
   index(due, r, before)
   return data
-end
-
-local function flush()
-  local args = {}
-  for key, data in pairs(unsent) do
-    args[#args + 1] = key
-    args[#args + 1] = data
-  end
-  if #args > 0 then redis.call('MSET', unpack(args)) end
 end
 
 local function forget(due, ids, id)
@@ -335,9 +333,9 @@ end
 
 local answers = {}
 for n = 1, count do
-  local bucket, textBytes = string.byte(packed, at), struct.unpack('<H', packed, at + 28)
-  policy, texts = string.sub(packed, at + 1, at + 27), string.sub(packed, at + 28, at + 29 + textBytes)
-  at = at + 30 + textBytes
+  local bucket, last = string.byte(packed, at), at + 29 + struct.unpack('<H', packed, at + 28)
+  policy, texts = string.sub(packed, at + 1, at + 27), string.sub(packed, at + 28, last)
+  at = last + 1
   answers[n] = claim(n, KEYS[2 * bucket - 1], KEYS[2 * bucket])
 end
 flush()

@@ -1,0 +1,171 @@
+import { afterEach, expect, it, vi } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { redisStore } from '../../src/stores/redis/index.ts'
+import {
+  claim,
+  claimRequest,
+  completeOf,
+  hold,
+  ofKind,
+  settle,
+} from '../../src/testing/store-cases/store-case.ts'
+import { replicaOf, startRedis, startRedisCluster } from '../servers/redis.ts'
+import { connectIoRedis, connectNodeRedis, CONNECT } from './redis-setup.ts'
+
+const closes: (() => Promise<void>)[] = []
+
+afterEach(async () => {
+  vi.restoreAllMocks()
+  for (const close of closes.splice(0).toReversed()) await close()
+})
+
+async function start(...settings: string[]) {
+  const server = await startRedis(settings)
+  closes.push(server.close)
+  return server
+}
+
+const kindsOf = (findings: readonly { kind: string }[]) => findings.map(({ kind }) => kind)
+
+const EVICTING = ['--maxmemory', '64mb', '--maxmemory-policy']
+const DURABLE = ['--appendonly', 'yes', '--appendfsync', 'always']
+
+it.each(Object.keys(CONNECT) as (keyof typeof CONNECT)[])(
+  'refuses to claim where the server evicts, until it no longer does: %s',
+  async (driver) => {
+    const server = await start(...EVICTING, 'volatile-lru', ...DURABLE)
+    const client = await CONNECT[driver](server.url)
+    const store = redisStore({ client })
+    const check = await store.check()
+    expect([check.usable, kindsOf(check.findings)]).toEqual([false, ['evicts']])
+    await expect(claim(store)).rejects.toMatchObject({
+      failure: 'rejected',
+      message: expect.stringMatching(/volatile-lru.*Set maxmemory-policy noeviction/),
+    })
+    const admin = connectIoRedis(server.url)
+    expect(await admin.dbsize()).toBe(0)
+
+    const engine = createEngine({ store })
+    const scope = { tenant: 't', operation: 'o' }
+    const run = vi.fn<() => Uint8Array>(() => new Uint8Array())
+    const refused = engine.run({ scope, key: 'k', fingerprint: 'f' }, run)
+    await expect(refused).rejects.toMatchObject({ code: 'STORE_FAILED' })
+    expect(run).not.toHaveBeenCalled()
+
+    await admin.config('SET', 'maxmemory-policy', 'noeviction')
+    // The refusal stands for a few seconds, so that a storm of claims asks once.
+    await expect(claim(store)).rejects.toThrow('evicts')
+    const later = performance.now() + 10_000
+    vi.spyOn(performance, 'now').mockImplementation(() => later)
+    ofKind(await claim(store), 'claimed')
+    await engine.close()
+  },
+)
+
+it('works where the server evicts if it is told to', async () => {
+  const server = await start(...EVICTING, 'allkeys-lru', ...DURABLE)
+  const store = redisStore({ client: connectIoRedis(server.url), allowEviction: true })
+  ofKind(await settle(store, completeOf(await hold(store))), 'settled')
+  const { usable, findings } = await store.check()
+  expect([usable, kindsOf(findings)]).toEqual([true, ['evicts']])
+})
+
+it('says what a server does not keep', async () => {
+  const kinds = async (...settings: string[]) => {
+    const server = await start(...settings)
+    const io = redisStore({ client: connectIoRedis(server.url) })
+    const node = redisStore({ client: await connectNodeRedis(server.url) })
+    const check = await io.check()
+    expect(await node.check()).toEqual(check)
+    expect(check.usable).toBe(true)
+    return check.findings
+  }
+  expect(kindsOf(await kinds(...DURABLE))).toEqual([])
+  const [nothing] = await kinds()
+  expect(nothing).toMatchObject({ kind: 'not_persistent', message: /keeps nothing on disk/ })
+  const [snapshots] = await kinds('--save', '3600 1')
+  expect(snapshots).toMatchObject({ kind: 'not_persistent', message: /snapshots at the most/ })
+  const [late] = await kinds('--appendonly', 'yes', '--appendfsync', 'everysec')
+  expect(late).toMatchObject({ kind: 'persists_late', message: /appendfsync everysec/ })
+  const mayEvict = await kinds('--maxmemory-policy', 'allkeys-lru', ...DURABLE)
+  expect(kindsOf(mayEvict)).toEqual(['may_evict'])
+})
+
+it('warns once of what the server does not keep, before its first claim', async () => {
+  const server = await start()
+  const warnings: string[] = []
+  const listen = ({ message, name }: Error) => {
+    if (name === 'OncekeyWarning') warnings.push(message)
+  }
+  process.on('warning', listen)
+  try {
+    const client = connectIoRedis(server.url)
+    for (const prefix of ['one', 'two']) {
+      const store = redisStore({ client, prefix })
+      await Promise.all([claim(store), claim(store), claim(store, { key: 'key-2' })])
+    }
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(warnings).toEqual([expect.stringMatching(/keeps nothing on disk/)])
+  } finally {
+    process.removeListener('warning', listen)
+  }
+})
+
+it('says so where replicas are not waited for', async () => {
+  const server = await start(...DURABLE)
+  const replica = await replicaOf(server)
+  closes.push(replica.close)
+  const client = connectIoRedis(server.url)
+  const unaware = await redisStore({ client }).check()
+  expect(kindsOf(unaware.findings)).toEqual(['replicates_late'])
+  const waiting = redisStore({ client, waitReplicas: { count: 1 } })
+  expect((await waiting.check()).findings).toEqual([])
+  await waiting.close()
+})
+
+it('works where neither INFO nor CONFIG is allowed, and says that it could not look', async () => {
+  const server = await start()
+  const admin = connectIoRedis(server.url)
+  await admin.call('ACL', 'SETUSER', 'app', 'on', 'nopass', '~*', '+@all', '-info', '-config')
+  const client = connectIoRedis(server.url, {
+    username: 'app',
+    password: 'x',
+    enableReadyCheck: false,
+  })
+  const store = redisStore({ client })
+  expect(kindsOf((await store.check()).findings)).toEqual(['unchecked'])
+  ofKind(await claim(store), 'claimed')
+})
+
+it('asks the server again when the first check had no answer', async () => {
+  const server = await start()
+  const client = connectIoRedis(server.url, { maxRetriesPerRequest: 0 })
+  const store = redisStore({ client })
+  await server.kill()
+  await expect(claim(store)).rejects.toMatchObject({ failure: 'unavailable' })
+  await server.start()
+  await expect.poll(() => client.status, { timeout: 10_000 }).toBe('ready')
+  ofKind((await store.claim([claimRequest()]))[0]!, 'claimed')
+})
+
+it('looks at every master of a cluster', async () => {
+  const cluster = await startRedisCluster()
+  closes.push(cluster.close)
+  const last = connectIoRedis(cluster.nodes[2]!.url)
+  await last.config('SET', 'maxmemory', '64mb')
+  await last.config('SET', 'maxmemory-policy', 'allkeys-random')
+  const { Cluster } = await import('ioredis')
+  const { createCluster } = await import('redis')
+  const io = new Cluster(cluster.nodes.map(({ port }) => ({ host: '127.0.0.1', port })))
+  const node = createCluster({ rootNodes: cluster.nodes.map(({ url }) => ({ url })) })
+  await node.connect()
+  closes.push(async () => {
+    io.disconnect()
+    node.destroy()
+  })
+  for (const client of [io, node]) {
+    const { usable, findings } = await redisStore({ client }).check()
+    expect(usable).toBe(false)
+    expect(kindsOf(findings)).toContain('evicts')
+  }
+})

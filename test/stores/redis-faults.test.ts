@@ -1,0 +1,125 @@
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { redisStore } from '../../src/stores/redis/index.ts'
+import {
+  bytes,
+  claim,
+  claimRequest,
+  completeOf,
+  ofKind,
+  only,
+  settle,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { startRedis, type RedisServer } from '../servers/redis.ts'
+import { connectIoRedis, connectNodeRedis, CONNECT, startProxy } from './redis-setup.ts'
+
+const DRIVERS = Object.keys(CONNECT) as (keyof typeof CONNECT)[]
+
+let server: RedisServer
+
+beforeAll(async () => {
+  server = await startRedis(['--appendonly', 'yes', '--appendfsync', 'always'])
+}, 60_000)
+
+afterAll(() => server.close())
+
+const newPrefix = () => `test-${crypto.randomUUID()}`
+
+// The script has run, its answer is lost, and ioredis sends it again by itself.
+it('recognises a script that the client has sent again', async () => {
+  const proxy = await startProxy(server)
+  const store = redisStore({ client: connectIoRedis(proxy.url), prefix: newPrefix() })
+  const admin = connectIoRedis(server.url)
+  const ranBefore = () => admin.info('commandstats').then(evalshaCalls)
+  ofKind(await claim(store, { key: 'warm' }), 'claimed')
+  ofKind(await settle(store, completeOf({ ...claimRequest(), attempt: 1 })), 'fenced')
+
+  const before = await ranBefore()
+  proxy.onceAbout(/EVALSHA/i, 'cut')
+  const request = claimRequest()
+  const won = ofKind(only(await store.claim([request])), 'claimed')
+  expect([proxy.cuts(), (await ranBefore()) - before]).toEqual([1, 2])
+  expect([won.lease.attempt, won.from]).toEqual([1, 'new'])
+
+  proxy.onceAbout(/EVALSHA/i, 'cut')
+  ofKind(await settle(store, completeOf(won.lease, bytes('once'))), 'settled')
+  expect([proxy.cuts(), (await ranBefore()) - before]).toEqual([2, 4])
+  const view = await viewOf(store, request)
+  expect([view.state, view.attempt, view.lapses]).toEqual(['completed', 1, 0])
+})
+
+// node-redis does not send again what may have run: it fails, and whoever repeats is recognised.
+it('recognises the repeat of a call whose connection was cut', async () => {
+  const proxy = await startProxy(server)
+  const store = redisStore({ client: await connectNodeRedis(proxy.url), prefix: newPrefix() })
+  ofKind(await claim(store, { key: 'warm' }), 'claimed')
+  const request = claimRequest()
+  proxy.onceAbout(/EVALSHA/i, 'cut')
+  await expect(store.claim([request])).rejects.toMatchObject({ failure: 'unavailable' })
+  const won = ofKind(only(await store.claim([request])), 'claimed')
+  expect([won.lease.attempt, won.from]).toEqual([1, 'new'])
+})
+
+it.each(DRIVERS)(
+  'goes through a restart under load: all ran once, and nothing is lost: %s',
+  { timeout: 60_000 },
+  async (driver) => {
+    const client = await CONNECT[driver](server.url)
+    const prefix = newPrefix()
+    const engine = createEngine({ store: redisStore({ client, prefix }) })
+    const runs = new Map<string, number>()
+    const acknowledged: string[] = []
+    const over = new AbortController()
+    const worker = async (name: number) => {
+      for (let n = 0; !over.signal.aborted; n++) {
+        const key = `${name}-${n}`
+        await untilDone(engine, key, runs)
+        acknowledged.push(key)
+      }
+    }
+    const workers = Array.from({ length: 16 }, (_, name) => worker(name))
+    const count = () => acknowledged.length
+    for (let restart = 1; restart <= 2; restart++) {
+      const before = count()
+      await expect.poll(count, { timeout: 20_000 }).toBeGreaterThan(before + 50)
+      await server.kill()
+      await server.start()
+      if (restart === 2) await connectIoRedis(server.url).script('FLUSH')
+    }
+    const before = count()
+    await expect.poll(count, { timeout: 20_000 }).toBeGreaterThan(before + 50)
+    over.abort()
+    await Promise.all(workers)
+    await engine.close()
+
+    expect([...runs.values()].filter((times) => times !== 1)).toEqual([])
+    // By another client, so that nothing is known but what the server has kept.
+    const store = redisStore({ client: connectIoRedis(server.url), prefix })
+    const completed = await store.list({ state: 'completed', limit: 100_000 })
+    expect(completed.map((view) => view.key).toSorted()).toEqual(acknowledged.toSorted())
+    expect(await store.list({ state: 'unknown', limit: 10 })).toEqual([])
+  },
+)
+
+/** As a client of an API does it: again, with the same key, until there is an answer. */
+async function untilDone(engine: Engine, key: string, runs: Map<string, number>): Promise<void> {
+  const scope = { tenant: 't', operation: 'pay' }
+  for (let tries = 0; tries < 500; tries++) {
+    try {
+      const outcome = await engine.run({ scope, key, fingerprint: 'f' }, () => {
+        runs.set(key, (runs.get(key) ?? 0) + 1)
+        return bytes(key)
+      })
+      if (outcome.kind === 'ran' || outcome.kind === 'replayed') return
+    } catch {
+      // The store is away: the next try may find it.
+    }
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  throw new Error('the store did not come back')
+}
+
+function evalshaCalls(info: string): number {
+  return Number(/cmdstat_evalsha:calls=(\d+)/.exec(info)?.[1] ?? 0)
+}

@@ -1,0 +1,288 @@
+import { createRequire } from 'node:module'
+import { Redis } from 'ioredis'
+import { createClientPool } from 'redis'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { TAGS } from '../../src/stores/redis/buckets.ts'
+import { redisStore, type RedisStoreOptions } from '../../src/stores/redis/index.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequest,
+  claimRequests,
+  completeOf,
+  doubtOf,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { startRedis, type RedisServer } from '../servers/redis.ts'
+import { connectIoRedis, connectNodeRedis, CONNECT } from './redis-setup.ts'
+
+const DAY_MS = 24 * 60 * 60 * 1000
+
+let server: RedisServer
+
+beforeAll(async () => {
+  server = await startRedis()
+}, 60_000)
+
+afterAll(() => server.close())
+
+async function setup(options: Partial<RedisStoreOptions> = {}) {
+  const client = connectIoRedis(server.url)
+  await client.flushall()
+  return { client, store: redisStore({ client, ...options }) }
+}
+
+it('refuses clients, options and values that it cannot work with', async () => {
+  const client = connectIoRedis(server.url)
+  const pool = createClientPool({ url: server.url })
+  for (const wrong of [undefined, {}, 'redis://localhost', pool]) {
+    expect(() => redisStore({ client: wrong as never })).toThrow('client must be')
+  }
+  expect(() => redisStore({ client, prefx: 'x' } as never)).toThrow('no option "prefx"')
+  expect(() => redisStore({ client, prefix: 'a{b}' })).toThrow('prefix must be')
+  expect(() => redisStore({ client, prefix: '' })).toThrow('prefix must be')
+  expect(() => redisStore({ client, allowEviction: 1 as never })).toThrow('allowEviction')
+  const waits = [{ count: 0 }, { count: 1, timeoutMs: 0 }, {}, { count: 1, timeout: 1 }]
+  for (const waitReplicas of waits) {
+    expect(() => redisStore({ client, waitReplicas: waitReplicas as never })).toThrow(
+      'waitReplicas',
+    )
+  }
+  const cluster = new Redis.Cluster([server.port], { lazyConnect: true })
+  expect(() => redisStore({ client: cluster, waitReplicas: { count: 1 } })).toThrow('Cluster')
+})
+
+it('keeps every key under its prefix, and in the slot of its bucket', async () => {
+  const { client, store } = await setup()
+  const keys = ['{a}', '}{', '{{}}', 'a\r\nSET x 1\r\n', 'ключ 🗝', '*$%', ' ']
+  for (const key of keys) await finish(store, { key, tenant: key, operation: key }, bytes(key))
+  for (const key of keys) {
+    const replay = ofKind(await claim(store, { key, tenant: key, operation: key }), 'completed')
+    assertBytes(replay.result, bytes(key))
+  }
+  expect((await store.list({ state: 'completed', limit: 10 })).length).toBe(keys.length)
+  for (const name of await client.keys('*')) {
+    expect(name).toMatch(/^oncekey:\{[a-z0-9]{2}\}:(due|ids|[0-9a-f]{32})$/)
+  }
+})
+
+// Whatever number of nodes shares the slots evenly, it shares the buckets evenly, too.
+it('spreads its buckets evenly over the slots of a cluster', () => {
+  const slotOf = createRequire(import.meta.resolve('ioredis'))('cluster-key-slot') as (
+    key: string,
+  ) => number
+  expect(TAGS.length).toBe(64)
+  const slots = TAGS.map((tag) => slotOf(`oncekey:{${tag}}:due`))
+  expect(slots.map((slot) => Math.floor(slot / 256))).toEqual([...TAGS.keys()])
+})
+
+it('rejects what a record cannot hold, and nothing of its batch is written', async () => {
+  const { client, store } = await setup()
+  const [good] = claimRequests(1)
+  for (const bad of [
+    { key: 'half \ud800' },
+    { key: 'k'.repeat(70_000) },
+    { leaseMs: Number.NaN },
+    { retentionMs: Infinity },
+    { maxAttempts: Number.NaN },
+    { identity: 'zz' },
+    { identity: 'ABCDEF0123456789ABCDEF0123456789' },
+    { onLapse: 'never' as never },
+    { mode: 'grab' as never },
+    { recordId: '@' },
+  ]) {
+    const error = await store.claim([good!, claimRequest(bad)]).catch((thrown: unknown) => thrown)
+    expect({ bad, error }).toMatchObject({ bad, error: { failure: 'rejected' } })
+    expect(await client.keys('*')).toEqual([])
+  }
+  const lease = await hold(store)
+  const batch = [completeOf(lease), completeOf(lease, {} as never)]
+  await expect(store.settle(batch)).rejects.toMatchObject({ failure: 'rejected' })
+  expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+// As after a deploy was rolled back: the neighbours of such a record must not suffer.
+it('leaves alone what a newer version has written, and lets its neighbours pass', async () => {
+  const { client, store } = await setup()
+  const [newer, other] = claimRequests(2)
+  await store.claim([newer!])
+  const [name] = (await client.keys('*')).filter((key) => /[0-9a-f]{32}$/.test(key))
+  await client.setrange(name!, 0, '\u0002')
+  const error = await store.claim([other!, newer!]).catch((thrown: unknown) => thrown)
+  expect(error).toMatchObject({ failure: 'rejected' })
+  expect(await store.read({ identity: other!.identity })).toBeUndefined()
+  ofKind((await store.claim([other!]))[0]!, 'claimed')
+})
+
+it('tells nothing of a key in the errors of its client', async () => {
+  const { client, store } = await setup()
+  await store.claim([])
+  await client.call('ACL', 'SETUSER', 'limited', 'on', 'nopass', '~*', '+@all', '-evalsha')
+  const limited = connectIoRedis(server.url, { username: 'limited', password: 'x' })
+  const error: unknown = await claim(redisStore({ client: limited }), {
+    key: 'top-secret',
+  }).catch((thrown: unknown) => thrown)
+  expect(error).toMatchObject({ failure: 'unavailable' })
+  const cause = (error as Error).cause
+  expect(cause).toMatchObject({ message: expect.stringContaining('NOPERM') })
+  // Where ioredis puts the arguments, and with them the key.
+  expect(cause).not.toHaveProperty('command')
+})
+
+it('lets results and releases vanish a day after they expired, and nothing else', async () => {
+  const { client, store } = await setup()
+  const keys = {
+    done: await finish(store, { key: 'done' }),
+    released: await hold(store, { key: 'released' }),
+    kept: await finish(store, { key: 'kept', afterExpiry: 'refuse' }),
+    held: await hold(store, { key: 'held' }),
+    doubtful: await hold(store, { key: 'doubtful' }),
+    retried: await hold(store, { key: 'retried' }),
+  }
+  await settle(store, releaseOf(keys.released))
+  await settle(store, doubtOf(keys.doubtful))
+  await settle(store, releaseOf(keys.retried))
+  await hold(store, { key: 'retried' })
+  await claim(store, { key: 'accepted', mode: 'accept' })
+  const ttlOf = async (key: string) => {
+    const { identity } = claimRequest({ key })
+    const [name] = await client.keys(`*${identity}`)
+    return client.pttl(name!)
+  }
+  for (const key of ['done', 'released']) {
+    expect(await ttlOf(key)).toBeGreaterThan(DAY_MS)
+    expect(await ttlOf(key)).toBeLessThanOrEqual(DAY_MS + RETENTION_MS)
+  }
+  for (const key of ['kept', 'held', 'doubtful', 'retried', 'accepted']) {
+    expect(await ttlOf(key)).toBe(-1)
+  }
+})
+
+it('tidies its indexes up after records that have vanished', async () => {
+  const clock = new FakeClock()
+  const { client, store } = await setup({ clock })
+  const [a, b, c] = ['a', 'b', 'c'].map((key) => claimRequest({ key }))
+  for (const request of [a!, b!, c!]) await finish(store, request)
+  const vanish = async ({ identity }: { identity: string }) =>
+    client.del((await client.keys(`*${identity}`))[0]!)
+  await vanish(a!)
+  await vanish(b!)
+  // A new record in the place of one that vanished is not taken for it.
+  const again = ofKind(await claim(store, { key: 'b' }), 'claimed')
+  expect(again.from).toBe('new')
+  expect(await store.read({ recordId: b!.recordId })).toBeUndefined()
+  clock.advance(RETENTION_MS)
+  expect(await store.reap({ limit: 10 })).toEqual({ removed: 1, expired: 0, abandoned: 0 })
+  ofKind(await settle(store, completeOf(again.lease)), 'settled')
+  clock.advance(RETENTION_MS)
+  expect(await store.reap({ limit: 10 })).toEqual({ removed: 1, expired: 0, abandoned: 0 })
+  expect(await client.keys('*')).toEqual([])
+})
+
+it('lists in order what is spread over its buckets, in bounded steps', async () => {
+  const clock = new FakeClock()
+  const { store } = await setup({ clock })
+  const long = 'n'.repeat(1000)
+  for (let round = 0; round < 6; round++) {
+    // Those that ran first hold their leases longest.
+    const requests = Array.from({ length: 100 }, (_, n) =>
+      claimRequest({ key: `${round}-${n}`, operation: long, leaseMs: LEASE_MS - 10 * round }),
+    )
+    const outcomes = await store.claim(requests)
+    const leases = outcomes.map((outcome) => ofKind(outcome, 'claimed').lease)
+    await store.settle(leases.slice(0, 50).map((lease) => releaseOf(lease)))
+    clock.advance(1)
+  }
+  for (const state of ['in_progress', 'failed_retryable'] as const) {
+    const views = await store.list({ state, limit: 200 })
+    expect(views.length).toBe(200)
+    const times = views.map((view) => view.lastRunAt.getTime())
+    expect(times).toEqual(times.toSorted((one, other) => one - other))
+    expect(new Set(times).size).toBe(4)
+    expect(views.every((view) => view.operation === long)).toBe(true)
+  }
+  clock.advance(10 * LEASE_MS)
+  expect((await store.sweep({ limit: 250 })).length).toBe(250)
+  expect((await store.sweep({ limit: 1000 })).length).toBe(50)
+})
+
+it.each(Object.keys(CONNECT) as (keyof typeof CONNECT)[])(
+  'goes on when the server has forgotten its scripts: %s',
+  async (driver) => {
+    const client = await CONNECT[driver](server.url)
+    const admin = connectIoRedis(server.url)
+    const store = redisStore({ client, prefix: `flush-${driver}` })
+    for (let round = 0; round < 3; round++) {
+      await admin.script('FLUSH')
+      const outcomes = await Promise.all(
+        Array.from({ length: 5 }, (_, n) => claim(store, { key: `${round}-${n}` })),
+      )
+      await admin.script('FLUSH')
+      const leases = outcomes.map((outcome) => ofKind(outcome, 'claimed').lease)
+      await Promise.all(leases.map((lease) => settle(store, completeOf(lease))))
+    }
+    expect((await store.list({ state: 'completed', limit: 100 })).length).toBe(15)
+  },
+)
+
+it('finds out that a client of single servers has a server of a cluster', async () => {
+  const node = await startRedis(['--cluster-enabled', 'yes'])
+  try {
+    const admin = connectIoRedis(node.url)
+    await admin.call('CLUSTER', 'ADDSLOTSRANGE', '0', '16383')
+    const isReady = async () => String(await admin.call('CLUSTER', 'INFO'))
+    await expect.poll(isReady, { timeout: 10_000 }).toContain('cluster_state:ok')
+    const client = await connectNodeRedis(node.url)
+    const fresh = redisStore({ client })
+    expect(await fresh.read({ recordId: claimRequest().recordId })).toBeUndefined()
+    const store = redisStore({ client })
+    const outcomes = await store.claim(claimRequests(200))
+    for (const outcome of outcomes) ofKind(outcome, 'claimed')
+    expect((await store.list({ state: 'in_progress', limit: 1000 })).length).toBe(200)
+  } finally {
+    await node.close()
+  }
+})
+
+it('goes by the clock of the server, whatever the clock of the node says', async () => {
+  const { client, store } = await setup()
+  const serverMs = async () => Number((await client.time())[0]) * 1000
+  const beforeMs = await serverMs()
+  const lease = await hold(store)
+  const { leaseUntil } = await viewOf(store, lease)
+  expect(leaseUntil.getTime()).toBeGreaterThanOrEqual(beforeMs + LEASE_MS)
+  expect(leaseUntil.getTime()).toBeLessThanOrEqual((await serverMs()) + 1000 + LEASE_MS)
+  expect((await store.now()).getTime()).toBeGreaterThanOrEqual(beforeMs)
+  // A node whose own clock is an hour ahead, or behind, does not bring it into any of this.
+  for (const hours of [1, -1]) {
+    const engine = createEngine({ store, clock: new FakeClock(Date.now() + hours * 3_600_000) })
+    const outcome = await engine.run(
+      {
+        scope: { tenant: 'tenant-1', operation: 'POST /payments' },
+        key: 'key-1',
+        fingerprint: 'fingerprint-1',
+      },
+      () => new Uint8Array(),
+    )
+    expect(outcome.kind).toBe('in_progress')
+    expect(await store.sweep({ limit: 10 })).toEqual([])
+  }
+  ofKind(await settle(store, completeOf(lease)), 'settled')
+})
+
+it('takes no calls after it was closed, and leaves the client open', async () => {
+  const { client, store } = await setup()
+  await store.close()
+  await expect(claim(store)).rejects.toThrow('closed')
+  expect(await client.ping()).toBe('PONG')
+})
