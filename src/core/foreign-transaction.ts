@@ -75,8 +75,8 @@ const KINDS: readonly Kind[] = [
     fits: (tx) => typeof tx === 'function' && has(tx, 'unsafe'),
     fault: (tx) =>
       has(tx, 'begin')
-        ? 'the sql of postgres.js itself, which is a pool: give it the one that sql.begin() hands ' +
-          'to its callback'
+        ? 'the sql of postgres.js itself, which is a pool: give it the one that sql.begin() ' +
+          'hands to its callback'
         : undefined,
     send: (tx, sql) => call(tx, 'unsafe', sql),
   },
@@ -107,8 +107,8 @@ const KINDS: readonly Kind[] = [
     // In its transactions the whole client is there, but for what belongs to the connection.
     fault: (tx) =>
       has(tx, '$connect')
-        ? 'the Prisma client itself, which is a pool: give it the tx of prisma.$transaction(async ' +
-          '(tx) => …)'
+        ? 'the Prisma client itself, which is a pool: give it the tx of ' +
+          'prisma.$transaction(async (tx) => …)'
         : undefined,
     send: (tx, sql) => call(tx, '$queryRawUnsafe', sql),
   },

@@ -233,7 +233,7 @@ class HttpGuard<Request> implements Guard<Request> {
     return sealReply(encodeReply(reply), seal)
   }
 
-  /** The handler has sent one reply, and may have completed its key with another: that one counts. */
+  /** The handler has sent one reply; if it has completed its key with another, that one counts. */
   async #joined(
     { result, expiresAt }: Extract<RunOutcome, { kind: 'ran' }>,
     sent: Uint8Array | undefined,

@@ -1,6 +1,3 @@
-import { drizzle as drizzleMysql } from 'drizzle-orm/mysql2'
-import { drizzle as drizzlePg } from 'drizzle-orm/node-postgres'
-import { drizzle as drizzleJs } from 'drizzle-orm/postgres-js'
 import knex from 'knex'
 import { Kysely, MysqlDialect, PostgresDialect } from 'kysely'
 import mysql from 'mysql2'
@@ -9,6 +6,7 @@ import pg from 'pg'
 import postgres from 'postgres'
 import { describe, expect, it } from 'vitest'
 import { answerOf, foreignTransaction } from '../../src/core/foreign-transaction.ts'
+import { drizzleJs, drizzleMysql, drizzlePg } from '../stores/drizzle.ts'
 
 const ROW = { answer: 'yes' }
 const SQL = `SELECT 'yes' AS answer`

@@ -158,7 +158,7 @@ describe.each(EXPRESSES)('%s: completeIn', (_name, express) => {
           await pay('never')
           await req.idempotency!.completeIn(tx, reply)
         })
-        await work.catch((error: { code?: unknown }) => refused.push(error.code))
+        await work.catch((error: unknown) => refused.push((error as { code?: unknown }).code))
       }
       res.status(402).end()
     })

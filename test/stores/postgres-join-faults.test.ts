@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import type pg from 'pg'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { systemClock } from '../../src/core/clock.ts'
 import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
 import type { RunContext } from '../../src/core/run-context.ts'
@@ -35,12 +35,19 @@ async function withEngine(options: Partial<EngineOptions> = {}) {
   return { ...database, store, engine, record }
 }
 
+/** A client that is dropped when the test ends, whatever is open on it. */
+async function clientOf(pool: pg.Pool): Promise<pg.PoolClient> {
+  const client = await pool.connect()
+  onTestFinished(() => client.release(true))
+  return client
+}
+
 describe('a connection without a transaction', () => {
   it('is recognised, and nothing is written', async () => {
     const { open, connect } = await setup()
     const store = await open()
     const lease = await hold(store)
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     // With the simple protocol, and with the extended one, where a lone statement begins before
     // its own time.
     const extended = {
@@ -61,7 +68,6 @@ describe('a connection without a transaction', () => {
     ofKind(await store.settleIn(extended, lease, completion()), 'settled')
     await client.query('COMMIT')
     expect((await viewOf(store, lease)).state).toBe('completed')
-    client.release()
   })
 
   it('of postgres.js is recognised, too', async () => {
@@ -85,7 +91,7 @@ describe('of one lease', () => {
     const store = await open()
     const lease = await hold(store)
     const pool = connect()
-    const [a, b] = [await pool.connect(), await pool.connect()]
+    const [a, b] = [await clientOf(pool), await clientOf(pool)]
     for (const client of [a, b]) await client.query('BEGIN')
     ofKind(await store.settleIn(a, lease, completion('a')), 'settled')
     // Waits for the other, and finds that it has committed.
@@ -93,7 +99,6 @@ describe('of one lease', () => {
     await a.query('COMMIT')
     expect(await second).toEqual({ kind: 'fenced', own: true, state: 'completed' })
     await b.query('ROLLBACK')
-    for (const client of [a, b]) client.release()
     expect(await viewOf(store, lease)).toMatchObject({ result: Buffer.from('a') })
   })
 
@@ -101,13 +106,12 @@ describe('of one lease', () => {
     const { open, connect, paid } = await setup()
     const store = await open()
     const lease = await hold(store)
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     await client.query(`BEGIN; INSERT INTO payment VALUES ('kept'); SAVEPOINT s`)
     ofKind(await store.settleIn(client, lease, completion('undone')), 'settled')
     await client.query('ROLLBACK TO s')
     ofKind(await store.settleIn(client, lease, completion('kept')), 'settled')
     await client.query('COMMIT')
-    client.release()
     expect(await viewOf(store, lease)).toMatchObject({ result: Buffer.from('kept') })
     expect(await paid()).toEqual(['kept'])
   })
@@ -117,7 +121,7 @@ describe('a transaction that stays open', () => {
   it('delays no other key, and its own duplicate gets in_progress at once', async () => {
     const { store, connect, engine, paid } = await withEngine()
     const lease = await hold(store)
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     await client.query(`BEGIN; INSERT INTO payment VALUES ('held')`)
     ofKind(await store.settleIn(client, lease, completion('held')), 'settled')
 
@@ -137,7 +141,6 @@ describe('a transaction that stays open', () => {
     expect(tally(await Promise.all(runs))).toEqual({ ran: 20 })
 
     await client.query('COMMIT')
-    client.release()
     expect(ofKind(await claim(store), 'completed').result).toEqual(Buffer.from('held'))
     expect(await paid()).toEqual(['held'])
   })
@@ -156,19 +159,18 @@ describe('a transaction that stays open', () => {
           ).rowCount,
       )
       .toBe(1)
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     await client.query('BEGIN')
     ofKind(await store.settleIn(client, lease, completion('held')), 'settled')
     ofKind(await claim(store, { onLapse: 'rerun' }), 'in_progress')
     expect(await store.sweep({ limit: 10 })).toEqual([])
     await client.query('COMMIT')
-    client.release()
     ofKind(await claim(store, { onLapse: 'rerun' }), 'completed')
   })
 
   it('is waited for no longer than a settlement may take, and counts when it commits', async () => {
     const { engine, connect, record, paid } = await withEngine({ settleTimeoutMs: 100 })
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     const running = engine.run(REQUEST, async (context) => {
       await client.query(`BEGIN; INSERT INTO payment VALUES ('late')`)
       await context.completeIn(client, bytes('late'))
@@ -176,7 +178,6 @@ describe('a transaction that stays open', () => {
     })
     await expect(running).rejects.toMatchObject({ code: 'OUTCOME_NOT_RECORDED' })
     await client.query('COMMIT')
-    client.release()
     expect(await engine.close()).toEqual({ abandoned: 0 })
     expect(await record()).toMatchObject({ state: 'completed', result: Buffer.from('late') })
     expect(await paid()).toEqual(['late'])
@@ -217,7 +218,7 @@ describe('through the engine', () => {
 
   it('a connection that is cut before the commit leaves neither row nor result', async () => {
     const { engine, connect, app, paid, record } = await withEngine()
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     client.on('error', () => undefined)
     const running = engine.run(REQUEST, async (context) => {
       await client.query(`BEGIN; INSERT INTO payment VALUES ('cut')`)
@@ -230,7 +231,6 @@ describe('through the engine', () => {
       throw new Error('declined')
     })
     await expect(running).rejects.toThrow('declined')
-    client.release(true)
     expect(await paid()).toEqual([])
     expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
   })
@@ -270,12 +270,11 @@ describe('a statement that fails', () => {
     const store = await open()
     const lease = await hold(store)
     for (const level of ['REPEATABLE READ', 'SERIALIZABLE']) {
-      const client = await connect().connect()
+      const client = await clientOf(connect())
       await client.query(`BEGIN ISOLATION LEVEL ${level}; INSERT INTO payment VALUES ('x')`)
       const refused = store.settleIn(client, lease, completion())
       await expect(refused).rejects.toThrow('needs a transaction under READ COMMITTED')
       await client.query('COMMIT')
-      client.release()
     }
     expect(await paid()).toEqual([])
     expect((await viewOf(store, lease)).state).toBe('in_progress')
@@ -285,14 +284,13 @@ describe('a statement that fails', () => {
     const { open, connect } = await setup()
     const store = await open()
     const lease = await hold(store)
-    const client = await connect().connect()
+    const client = await clientOf(connect())
     for (const begin of ['BEGIN READ ONLY', 'BEGIN; SELECT 1 / 0']) {
       await client.query(begin).catch(() => undefined)
       const failed = store.settleIn(client, lease, completion())
       await expect(failed).rejects.toMatchObject({ code: 'STORE_FAILED' })
       await client.query('COMMIT')
     }
-    client.release()
     ofKind(await settle(store, completeOf(lease)), 'settled')
   })
 })

@@ -1,12 +1,10 @@
 /** The tools that people write their transactions with, each made to do the same. */
-import { sql as drizzleSql } from 'drizzle-orm'
-import { drizzle as drizzlePg } from 'drizzle-orm/node-postgres'
-import { drizzle as drizzleJs } from 'drizzle-orm/postgres-js'
 import knex from 'knex'
 import { CamelCasePlugin, Kysely, PostgresDialect } from 'kysely'
 import type pg from 'pg'
 import type postgres from 'postgres'
 import { onTestFinished } from 'vitest'
+import { drizzleJs, drizzlePg, drizzleSql } from './drizzle.ts'
 
 export interface Tool {
   /** Runs `body` in a transaction of the tool: committed if it resolves, rolled back if not. */
@@ -88,7 +86,10 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
       mistake: db,
       transact: (body) =>
         db.transaction((tx) =>
-          body({ tx, pay: (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`) }),
+          body({
+            tx,
+            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
+          }),
         ),
     }
   },
@@ -99,7 +100,10 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
       mistake: db,
       transact: (body) =>
         db.transaction((tx) =>
-          body({ tx, pay: (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`) }),
+          body({
+            tx,
+            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
+          }),
         ),
     }
   },
