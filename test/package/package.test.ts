@@ -41,8 +41,12 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     'OutcomeUnknownError',
     'isOncekeyError',
   ],
+  'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
+  'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
   'oncekey/express': ['idempotency', 'idempotencyErrors'],
+  'oncekey/mysql': ['mysqlStore', 'migrationSql'],
   'oncekey/postgres': ['postgresStore', 'migrationSql'],
+  'oncekey/redis': ['redisStore'],
   'oncekey/sqlite': ['sqliteStore'],
   'oncekey/testing': ['FakeClock', 'storeCases'],
 }
