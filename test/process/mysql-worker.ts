@@ -61,7 +61,7 @@ function deadly(real: Pool, step: number, when: string): MysqlPromisePool {
     pool: real.pool,
     getConnection: async (): Promise<MysqlPoolConnection> => {
       const connection = await real.getConnection()
-      return new Proxy(connection as never as MysqlPoolConnection, {
+      return new Proxy(connection, {
         get(target, name) {
           const value: unknown = Reflect.get(target, name, target)
           if (typeof value !== 'function') return value

@@ -49,7 +49,7 @@ it('uses no connection again that was killed while it was idle', async () => {
   }
   // The first may find out the hard way; a repeated settlement recognises itself.
   for (const lease of leases) {
-    const settled = async () => (await settle(store, completeOf(lease)).catch(() => ({}))) as object
+    const settled = () => settle(store, completeOf(lease)).catch((error: unknown) => error)
     await expect.poll(settled).toMatchObject({ kind: 'settled' })
   }
 })

@@ -1,5 +1,4 @@
-import type { RowDataPacket } from 'mysql2/promise'
-import mysql from 'mysql2/promise'
+import mysql, { type RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import { migrationSql, mysqlStore } from '../../src/stores/mysql/index.ts'
@@ -222,8 +221,8 @@ it('takes results of many megabytes in one batch', async () => {
   const { open } = await setup()
   const store = await open()
   const leases = (await store.claim(claimRequests(5))).map((one) => ofKind(one, 'claimed').lease)
-  const result = new Uint8Array(3_000_000).fill(7)
-  const outcomes = await store.settle(leases.map((lease) => completeOf(lease, result)))
+  const result = (n: number) => new Uint8Array(3_000_000).fill(n)
+  const outcomes = await store.settle(leases.map((lease, n) => completeOf(lease, result(n))))
   expect(tally(outcomes)).toEqual({ settled: 5 })
   expect((await viewOf(store, leases[4]!)).result?.byteLength).toBe(3_000_000)
 })
@@ -269,7 +268,7 @@ it('goes by the clock of the database, whatever the clock of the node says', asy
 })
 
 // As code does that forgets to end its transaction before it gives the connection back.
-it('commits claims and settlements on a connection that came back with an open transaction', async () => {
+it('commits what it writes on a connection that came back with an open transaction', async () => {
   const { open, connect, app, column, paid } = await setup()
   const pool = connect({ connectionLimit: 1 })
   const store = await open({ pool })
@@ -295,6 +294,8 @@ it('commits claims and settlements on a connection that came back with an open t
   await leaveOpen()
   await app.query(`UPDATE oncekey_record SET state = 'unknown' WHERE state = 'in_progress'`)
   ofKind(await claim(store, { key: 'other' }), 'unknown')
+  await leaveOpen()
+  expect(await store.renew([{ ...other, leaseMs: 1 }])).toEqual([false])
   expect(await paid()).toEqual([])
 })
 
@@ -303,16 +304,16 @@ it('writes nothing where a key was taken over between its reading and its writin
   const { open, connect } = await setup()
   const store = await open()
   const lease = await hold(store, { leaseMs: 0, onLapse: 'rerun' })
-  const [next] = [{ token: '' }]
+  const next = { token: '' }
   const slow = mysqlStore({
     pool: telling(connect(), async (sql) => {
-      if (sql.includes('UPDATE') && next!.token === '') next!.token = (await hold(store)).token
+      if (sql.includes('UPDATE') && next.token === '') next.token = (await hold(store)).token
     }),
   })
   const fenced = { kind: 'fenced', own: false, state: 'in_progress' }
   const outcomes = await slow.settle([completeOf(lease), completeOf(await hold(store, OTHER))])
   expect(outcomes).toEqual([fenced, { kind: 'settled', expiresAt: expect.any(Date) }])
-  const held = { ...lease, token: next!.token, attempt: 2 }
+  const held = { ...lease, token: next.token, attempt: 2 }
   ofKind(await settle(store, completeOf(held)), 'settled')
 })
 

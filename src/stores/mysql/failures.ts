@@ -7,8 +7,11 @@ const DEADLOCK = 1213
 const NO_SUCH_SAVEPOINT = 1305
 const TRANSACTION_OPEN = 1568
 
-/** MariaDB with `innodb_snapshot_isolation`: the row has moved on since the transaction began. */
-const CHANGED_SINCE_READ = 1020
+/**
+ * A deadlock, between connections or between the nodes of a cluster; or, on MariaDB with
+ * `innodb_snapshot_isolation`, a row that has moved on since the transaction began.
+ */
+const CONFLICTS: readonly (number | undefined)[] = [DEADLOCK, 1020, 3101]
 
 /** Data exception, integrity constraint violation: a row is at fault. */
 const ROW_FAULT_CLASSES: readonly string[] = ['22', '23']
@@ -25,6 +28,9 @@ const NOT_MIGRATED: readonly (number | undefined)[] = [1049, 1146]
 /** Killed, or shut down: with this answer the server has ended the connection. */
 const LAST_WORDS: readonly string[] = ['08S01', '70100']
 
+/** The server has become a replica: a new connection leads to the one that took its place. */
+const READ_ONLY: readonly (number | undefined)[] = [1290, 1792, 1836]
+
 /**
  * The one wrapper of errors. The text of a constraint violation may hold a key; it stays in the
  * driver's error, the `cause`, and out of our message.
@@ -35,10 +41,10 @@ export function storeFailed(operation: string, cause: unknown): StoreFailedError
   return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause) })
 }
 
-/** The same call with the same tokens will do. */
+/** The same call with the same tokens will do. Also where it was the commit that failed so. */
 export function isConflict(error: unknown): boolean {
-  const number = numberOf(error)
-  return number === DEADLOCK || number === CHANGED_SINCE_READ
+  const cause = error instanceof StoreFailedError ? error.cause : error
+  return CONFLICTS.includes(numberOf(cause))
 }
 
 /** It may pass, but has cost much time already. */
@@ -75,7 +81,8 @@ export function isAnswer(error: unknown): boolean {
   if (error instanceof ValueFault) return true
   const isFatal = error instanceof Error && 'fatal' in error && error.fatal === true
   const state = sqlStateOf(error)
-  return !isFatal && state !== undefined && !LAST_WORDS.includes(state)
+  if (isFatal || READ_ONLY.includes(numberOf(error))) return false
+  return state !== undefined && !LAST_WORDS.includes(state)
 }
 
 function isRowFault(error: unknown): boolean {

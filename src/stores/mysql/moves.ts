@@ -66,6 +66,8 @@ async function readRecords(
     // A transaction is open that nobody will end, and what it shows is as old as it is.
     await session.run(ROLLBACK)
     rows = await session.rows(sql)
+    // With autocommit off, reading has begun another one.
+    if (Number(rows[0]?.[1]) !== 0) await session.run(ROLLBACK)
   }
   const found = rows.map(([, , ...values]) => toRecord(fields, values))
   return { nowMs: Number(rows[0]?.[0]), byIdentity: mapped(found.filter(isPresent)) }
