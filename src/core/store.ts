@@ -70,7 +70,9 @@ export interface Store {
   /**
    * Present where the store can complete a key inside a transaction that the caller has begun, on
    * a client of its own kind. Call it last in the transaction. Nothing is decided until the caller
-   * commits, and where the outcome is `fenced`, the caller must roll back.
+   * commits, and where the outcome is `fenced`, the caller must roll back. `settled` only where
+   * this very call has written: what an earlier transaction of the same lease has committed is
+   * `fenced`, `own`, `completed`. Throws `InvalidOptionsError` where no transaction is open.
    */
   settleIn?(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
 
