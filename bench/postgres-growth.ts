@@ -44,15 +44,15 @@ export async function reaping(servers: Servers): Promise<Contest> {
 
 /** Reaps until told to stop; a pass without work would measure nothing, so it is an error. */
 function reapOn(engine: Engine): () => Promise<void> {
-  let isOver = false
+  const over = new AbortController()
   const passes = (async () => {
-    do {
+    while (!over.signal.aborted) {
       const reaped = await engine.reap()
       if (reaped === 0) throw new Error('nothing was left to reap')
-    } while (!isOver)
+    }
   })()
   return async () => {
-    isOver = true
+    over.abort()
     await passes
   }
 }

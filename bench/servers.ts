@@ -22,7 +22,7 @@ export interface Servers {
 
 export async function openServers(connections: number): Promise<Servers> {
   console.log('starting PostgreSQL, MariaDB and Redis')
-  const ends: (() => Promise<unknown> | unknown)[] = []
+  const ends: (() => Promise<unknown>)[] = []
   const postgresServer = await startPostgres({ private: true })
   ends.unshift(() => postgresServer.close())
   const mariadbServer = await startMariadb({ private: true })

@@ -11,8 +11,8 @@ export function setup(): void {
   findPgbouncer()
 }
 
-/** With a server given, only the tests that stop theirs need the programs, and say so themselves. */
-function findUnlessGiven(name: string, find: () => string): void {
+/** With a server given, only the tests that stop theirs need the programs, and say so. */
+function findUnlessGiven(name: string, find: () => unknown): void {
   try {
     find()
   } catch (error) {
