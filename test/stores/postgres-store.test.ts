@@ -1,4 +1,4 @@
-import pg from 'pg'
+import type pg from 'pg'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import { migrationSql, postgresStore } from '../../src/stores/postgres/index.ts'

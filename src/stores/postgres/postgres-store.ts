@@ -328,8 +328,8 @@ function toWatcher(
   }
   if (listen === undefined) return undefined
   throw new InvalidOptionsError(
-    'postgresStore: listen: true needs a Pool of "pg" or the sql of "postgres": what listens must ' +
-      'be a connection of its own',
+    'postgresStore: listen: true needs a Pool of "pg" or the sql of "postgres": what listens ' +
+      'must be a connection of its own',
   )
 }
 
