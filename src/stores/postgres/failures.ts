@@ -44,6 +44,19 @@ export function isConnectionLost(error: unknown): boolean {
   return /^(E[A-Z]+|CONNECTION_.+|57P0[1-5]|08.{3})$/.test(sqlStateOf(error) ?? '')
 }
 
+/** Errors are wrapped on their way, by query builders for one; further in, it is another's. */
+const CAUSES_MAX = 8
+
+/** Whether `error`, or what it was caused by, is the one that is meant. */
+export function isCausedBy(error: unknown, isMeant: (cause: Error) => boolean): boolean {
+  let current = error
+  for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
+    if (isMeant(current)) return true
+    current = current.cause
+  }
+  return false
+}
+
 function isRowFault(error: unknown): boolean {
   if (error instanceof ValueFault) return true
   const code = sqlStateOf(error)

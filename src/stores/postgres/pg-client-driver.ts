@@ -50,7 +50,12 @@ export function pgClientDriver(client: PgSingleClient, prepare: boolean): Driver
           tx: client,
           destroy: () => undefined,
         }
-        const lent = { client, isGone: () => false, giveBack: () => undefined }
+        const lent = {
+          client,
+          isGone: () => false,
+          lostBy: () => undefined,
+          giveBack: () => undefined,
+        }
         return within(lent, () => body(session))
       }),
   }

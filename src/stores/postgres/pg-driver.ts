@@ -8,7 +8,7 @@ import type {
   Session,
   Value,
 } from './client.ts'
-import { storeFailed } from './failures.ts'
+import { isCausedBy, storeFailed } from './failures.ts'
 import { preparedName } from './prepared-name.ts'
 
 const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
@@ -83,6 +83,8 @@ export function toPgQuery(text: string, values: readonly Value[], prepare: boole
 interface LentClient {
   readonly client: PgClient
   readonly isGone: () => boolean
+  /** What the connection was lost by, and so all that was under way on it. */
+  readonly lostBy: () => Error | undefined
   /** Only the first call counts. */
   readonly giveBack: (destroy: boolean) => void
 }
@@ -94,26 +96,27 @@ async function lend(pool: PgPool): Promise<LentClient> {
   } catch (error) {
     throw storeFailed('begin a transaction', error)
   }
-  let isLost = false
+  let lostBy: Error | undefined
   let isGone = false
   // Without a listener, a connection that is cut while nobody queries would end the process.
-  const onError = () => {
-    isLost = true
+  const onError = (error: Error) => {
+    lostBy ??= error
   }
   client.on('error', onError)
   const giveBack = (destroy: boolean) => {
     if (isGone) return
     isGone = true
     // A destroyed client may still complain on its way out.
+    const isLost = lostBy !== undefined
     if (!destroy && !isLost) client.removeListener('error', onError)
     client.release(destroy || isLost)
   }
-  return { client, isGone: () => isGone, giveBack }
+  return { client, isGone: () => isGone, lostBy: () => lostBy, giveBack }
 }
 
 /** Runs `body` between BEGIN and COMMIT. */
 export async function within<Result>(
-  lent: Pick<LentClient, 'isGone' | 'giveBack'> & { readonly client: Pick<PgClient, 'query'> },
+  lent: Omit<LentClient, 'client'> & { readonly client: Pick<PgClient, 'query'> },
   body: () => Promise<Result>,
 ): Promise<Result> {
   const { client } = lent
@@ -133,7 +136,9 @@ export async function within<Result>(
   } catch (error) {
     // A rollback that fails has its effect all the same: the connection is dropped.
     if (!lent.isGone()) await run('ROLLBACK', 'roll back').catch(() => undefined)
-    throw error
+    // Said to be the store's, or it would look like an outside call whose answer was lost.
+    const isLost = isCausedBy(error, (cause) => cause === lent.lostBy())
+    throw isLost ? storeFailed('continue a transaction', error) : error
   }
   await run('COMMIT', 'commit a transaction')
   return result

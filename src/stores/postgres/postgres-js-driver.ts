@@ -8,7 +8,7 @@ import type {
   Session,
   Value,
 } from './client.ts'
-import { isConnectionLost, storeFailed } from './failures.ts'
+import { isCausedBy, isConnectionLost, storeFailed } from './failures.ts'
 import { BACKEND_ID, TERMINATE } from './sql.ts'
 
 export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver {
@@ -49,6 +49,10 @@ function listenBeside(pool: PostgresJsPool): Listen {
   }
 }
 
+const BEGIN = 'begin a transaction'
+
+type Callable = (...values: unknown[]) => unknown
+
 type Send = (
   client: PostgresJsClient,
   text: string,
@@ -71,18 +75,18 @@ class Transaction {
     return new Promise((resolve, reject) => {
       let end: { readonly result: Result } | { readonly error: Error } | undefined
       const within = async (tx: PostgresJsClient) => {
-        const session = await this.#open(tx)
-        this.#step = 'continue'
         try {
+          const session = await this.#open(tx)
+          this.#step = 'continue'
           end = { result: await body(session) }
           this.#step = 'commit'
+          this.#check()
         } catch (error) {
-          const failed = { error: error as Error }
-          end = failed
-          await this.#untilClosed(error)
+          end = { error: this.#step === 'begin' ? storeFailed(BEGIN, error) : (error as Error) }
+          await this.#untilClosed()
           if (!this.#isLost) throw error
           // Thrown, it would make the driver roll back on a connection that is gone.
-          reject(failed.error)
+          reject(ofLostConnection(end.error))
           await new Promise<never>(() => undefined)
         }
       }
@@ -91,7 +95,7 @@ class Transaction {
         (error: unknown) => {
           this.#isLost = true
           // Where the body failed, its own error is the one that counts.
-          if (end !== undefined && 'error' in end) reject(end.error)
+          if (end !== undefined && 'error' in end) reject(ofLostConnection(end.error))
           else reject(storeFailed(`${this.#step} a transaction`, error))
         },
       )
@@ -99,15 +103,18 @@ class Transaction {
   }
 
   async #open(tx: PostgresJsClient): Promise<Session> {
-    const [row] = await tx.unsafe(BACKEND_ID).values()
+    const [row] = await this.#onIt(tx.unsafe(BACKEND_ID).values())
     const id = row?.[0] as number
     return {
-      tx,
-      query: (text, values) => this.#send(tx, text, values),
+      tx: this.#checked(tx),
+      query: async (text, values) => {
+        this.#check()
+        return this.#onIt(this.#send(tx, text, values))
+      },
       script: async (sql) => {
-        await this.#untilClosed(undefined)
-        if (this.#isLost) throw new Error('the connection is closed')
-        await tx.unsafe(sql)
+        await this.#untilClosed()
+        this.#check()
+        await this.#onIt(tx.unsafe(sql))
       },
       // This driver cannot drop one connection, so the database is asked to. Where that fails,
       // the connection has been cut already, or the whole database is out of reach.
@@ -118,9 +125,49 @@ class Transaction {
     }
   }
 
+  #check(): void {
+    if (this.#isLost)
+      throw storeFailed('continue a transaction', new Error('the connection is closed'))
+  }
+
+  /** For the work, which cannot know. */
+  #checked(tx: PostgresJsClient): object {
+    return new Proxy(tx, {
+      get: (_, name) => {
+        this.#check()
+        return Reflect.get(tx, name) as unknown
+      },
+      apply: (callee, self, values: unknown[]) => {
+        this.#check()
+        return Reflect.apply(callee as unknown as Callable, self, values)
+      },
+    })
+  }
+
+  /** The store's own statements tell of the connection; the work's errors may be about others. */
+  async #onIt<Answer>(statement: PromiseLike<Answer>): Promise<Answer> {
+    try {
+      return await statement
+    } catch (error) {
+      if (isConnectionLost(error)) this.#isLost = true
+      throw error
+    }
+  }
+
   /** A connection that was cut is closed a moment after its last query has failed. */
-  async #untilClosed(error: unknown): Promise<void> {
-    if (isConnectionLost(error)) this.#isLost = true
+  async #untilClosed(): Promise<void> {
     await new Promise<void>((resolve) => systemClock.soon(resolve))
   }
+}
+
+/**
+ * Of work whose connection is gone. Where it was a query of this driver that failed with it, that
+ * is the store's trouble: it must not look like an outside call whose answer was lost.
+ */
+function ofLostConnection(error: unknown): Error {
+  const isQuery = (cause: Error) =>
+    isConnectionLost(cause) && 'query' in cause && 'parameters' in cause
+  return isCausedBy(error, isQuery)
+    ? storeFailed('continue a transaction', error)
+    : (error as Error)
 }
