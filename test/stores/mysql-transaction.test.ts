@@ -127,6 +127,25 @@ it('delays no other key, and its own duplicate gets in_progress at once', async 
   ofKind(await claim(store), 'completed')
 })
 
+it.each(['READ UNCOMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'])(
+  'answers from what is committed, at once, in a session that is %s',
+  async (level) => {
+    const { open, connect } = await setup()
+    const settings = `SET SESSION TRANSACTION ISOLATION LEVEL ${level}`
+    const store = await open({ pool: connect({}, settings) })
+    const lease = await hold(store)
+    const holder = await connect().getConnection()
+    await holder.beginTransaction()
+    ofKind(await store.settleIn(holder, lease, completion('undone')), 'settled')
+    const outcomes = await store.claim(claimRequests(3))
+    expect(outcomes.map(({ kind }) => kind)).toEqual(['claimed', 'in_progress', 'claimed'])
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+    expect((await store.list({ state: 'completed', limit: 1 })).length).toBe(0)
+    await holder.rollback()
+    ofKind(await settle(store, releaseOf(lease)), 'settled')
+  },
+)
+
 it('takes no lapsed key over whose holder is about to commit, and makes nobody wait', async () => {
   const { open, connect } = await setup()
   const store = await open()

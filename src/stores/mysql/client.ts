@@ -32,6 +32,8 @@ export interface MysqlConnection {
 }
 
 export interface MysqlPoolConnection extends MysqlConnection {
+  /** What stays the same each time that the pool gives out this connection. */
+  readonly connection?: object
   release(): void
   destroy(): void
 }

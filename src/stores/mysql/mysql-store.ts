@@ -33,7 +33,7 @@ import type {
 import { Calls, checkClaims, checkSettlements, inPieces, ROWS_MAX } from './calls.ts'
 import { claimOnce, type ClaimPass } from './claiming.ts'
 import { isIdentity, isUuid, KEPT, toRecord, VIEW } from './columns.ts'
-import { connectionOf, Driver, transact, type Session } from './driver.ts'
+import { connectionOf, Driver, readCommitted, transact, type Session } from './driver.ts'
 import { storeFailed } from './failures.ts'
 import { migrate } from './migrations.ts'
 import { lockAll, lockFree, makeMoves, readLeases, type Move, type Place } from './moves.ts'
@@ -220,7 +220,7 @@ class TableStore implements MysqlStore {
   }
 
   #rows(operation: string, sql: string) {
-    return this.#calls.make(operation, (session) => session.rows(sql))
+    return this.#calls.make(operation, (session) => readCommitted(session, sql))
   }
 
   async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {

@@ -259,6 +259,10 @@ export function historySql(
     ORDER BY r.number DESC LIMIT ${literalOf('attempt', limit)}`
 }
 
+/** The isolation of a session. MariaDB and MySQL call it by different names. */
+export const ISOLATION = `SHOW SESSION VARIABLES
+  WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')`
+
 /** For one transaction. Refused where one is open already. */
 export const READ_COMMITTED = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED'
 export const BEGIN = 'START TRANSACTION'
