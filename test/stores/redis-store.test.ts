@@ -189,6 +189,28 @@ it('tidies its indexes up after records that have vanished', async () => {
   expect(await client.keys('*')).toEqual([])
 })
 
+it('keeps no trace of a record that a new one has replaced', async () => {
+  const clock = new FakeClock()
+  const { client, store } = await setup({ clock })
+  await settle(store, releaseOf(await hold(store)))
+  clock.advance(RETENTION_MS)
+  const second = ofKind(await claim(store), 'claimed')
+  expect(second.from).toBe('expired')
+  const nameOf = async (pattern: string) => (await client.keys(pattern))[0]!
+  expect(await client.zrange(await nameOf('*due'), '0', '-1')).toEqual([second.recordId])
+  expect(await client.hkeys(await nameOf('*ids'))).toEqual([second.recordId])
+})
+
+// By the server's clock, records that may vanish are written at once and the others together.
+it('settles two things about one record in the order of the batch', async () => {
+  const { store } = await setup()
+  const lease = await hold(store)
+  const [doubt, complete] = await store.settle([doubtOf(lease), completeOf(lease)])
+  expect([doubt!.kind, complete!.kind]).toEqual(['settled', 'settled'])
+  expect((await viewOf(store, lease)).state).toBe('completed')
+  expect(await store.list({ state: 'unknown', limit: 10 })).toEqual([])
+})
+
 it('lists in order what is spread over its buckets, in bounded steps', async () => {
   const clock = new FakeClock()
   const { store } = await setup({ clock })

@@ -51,6 +51,7 @@ export interface IoRedisCluster {
 export interface NodeRedisClient {
   sendCommand(args: Argument[], options?: object): Promise<unknown>
   duplicate(options?: object): NodeRedisConnection
+  readonly options?: { readonly socket?: object | undefined } | undefined
 }
 
 export interface NodeRedisConnection {

@@ -23,16 +23,15 @@ export function ioRedisClusterDriver(cluster: IoRedisCluster): Driver {
 }
 
 /**
- * A command that is sent again on a new connection would be answered for that connection. So a cut
- * fails what is under way (`maxRetriesPerRequest`), and nothing waits for a connection.
+ * A command that is sent again on a new connection would be answered for that connection. So it
+ * never reconnects: a cut ends it, with all that is under way, and nothing waits for a connection.
  */
 async function connect(client: IoRedisClient): Promise<Connection> {
   const connection = client.duplicate({
     lazyConnect: true,
     enableOfflineQueue: false,
     enableAutoPipelining: false,
-    autoResendUnfulfilledCommands: false,
-    maxRetriesPerRequest: 0,
+    retryStrategy: () => null,
   })
   // Without a listener it would print. Whoever calls while it is down gets the error.
   connection.on('error', () => undefined)

@@ -40,9 +40,12 @@ export function nodeRedisClusterDriver(cluster: NodeRedisCluster): Driver {
   }
 }
 
-/** What is under way when a connection is cut fails, and without a queue nothing waits for it. */
+/** Never reconnects: a cut ends it, with all that is under way, and nothing waits for it. */
 async function connect(client: NodeRedisClient): Promise<Connection> {
-  const connection = client.duplicate({ disableOfflineQueue: true })
+  const connection = client.duplicate({
+    disableOfflineQueue: true,
+    socket: { ...client.options?.socket, reconnectStrategy: false },
+  })
   // Without a listener it would end the process. Whoever calls while it is down gets the error.
   connection.on('error', () => undefined)
   const close = () => {

@@ -3,7 +3,7 @@ import type { RecordRef } from '../../core/store.ts'
 import { toRecord } from './answers.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import { ROWS_MAX, type Calls } from './calls.ts'
-import type { Candidate } from './requests.ts'
+import { checkIdentity, type Candidate } from './requests.ts'
 import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts.ts'
 import { FIND, PEEK, RANGE } from './upkeep-scripts.ts'
 
@@ -18,6 +18,9 @@ const LISTED_APART: readonly RecordState[] = ['pending', 'failed_retryable']
  * entry would cost every claim and every settlement a write. So up to this many are looked at.
  */
 const HELD_MAX = 10_000
+
+/** Named by one script at the most: it is how long the server does nothing else. */
+const PAGE = 500
 
 /** Asked of every bucket at first, beside its fair share: most often nothing more is needed. */
 const SHARE_MIN = 8
@@ -39,7 +42,10 @@ export class RecordIndex {
 
   /** The identity of a record, by what is known of it. */
   async find(ref: RecordRef): Promise<string | undefined> {
-    if (ref.identity !== undefined) return ref.identity
+    if (ref.identity !== undefined) {
+      checkIdentity(ref.identity)
+      return ref.identity
+    }
     const keys = this.#buckets.all.map(({ ids }) => ids)
     const answers = await this.#calls.knowingSlots(() => {
       const groups = this.#calls.isCluster ? keys.map((key) => [key]) : [keys]
@@ -101,8 +107,19 @@ export class RecordIndex {
   }
 
   async #range(bucket: Bucket, code: number, { untilMs, limit }: Range): Promise<Candidate[]> {
+    const candidates: Candidate[] = []
+    for (let at = 0; at < limit; at += PAGE) {
+      const count = Math.min(PAGE, limit - at)
+      const page = await this.#page(bucket, [code, untilMs, at, count])
+      candidates.push(...page)
+      if (page.length < count) break
+    }
+    return candidates
+  }
+
+  async #page(bucket: Bucket, numbers: readonly number[]): Promise<Candidate[]> {
     const keys = [bucket.due, bucket.ids]
-    const args = [`${code}`, `${untilMs}`, `${limit}`]
+    const args = numbers.map(String)
     const answers = ((await this.#calls.ask(RANGE, keys, args)) as Buffer[]).map(String)
     const candidates: Candidate[] = []
     for (let n = 0; n < answers.length; n += 3) {
@@ -140,8 +157,7 @@ function bucketPrefix(buckets: Buckets, bucket: Bucket): string {
 }
 
 function merge(parts: readonly (readonly Candidate[])[], limit: number): Candidate[] {
-  return parts
-    .flat()
-    .sort((a, b) => a.atMs - b.atMs)
-    .slice(0, limit)
+  // One that moved while the pages were read may be on two of them.
+  const byId = new Map(parts.flat().map((candidate) => [candidate.recordId, candidate]))
+  return [...byId.values()].sort((a, b) => a.atMs - b.atMs).slice(0, limit)
 }

@@ -107,12 +107,12 @@ return answers
 
 /**
  * Candidates of one bucket, the earliest first: id, time and identity of each. KEYS are its `due`
- * and `ids`, ARGV the class, the latest time, and how many at the most.
+ * and `ids`, ARGV the class, the latest time, how many to skip, and how many at the most.
  */
 export const RANGE = `
 local base = ARGV[1] * ${SCORE_SPAN}
-local found = redis.call('ZRANGEBYSCORE', KEYS[1], base, base + ARGV[2], 'WITHSCORES', 'LIMIT', 0,
-  ARGV[3])
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], base, base + ARGV[2], 'WITHSCORES', 'LIMIT',
+  ARGV[3], ARGV[4])
 local answers = {}
 for n = 1, #found, 2 do
   local id = found[n]
