@@ -31,6 +31,13 @@ class Chance {
     this.#random = seededRandom(seed)
   }
 
+  learn(outcomes: unknown): void {
+    if (!Array.isArray(outcomes)) return
+    for (const outcome of outcomes) {
+      if (outcome?.kind === 'claimed') this.leases.push(outcome.lease)
+    }
+  }
+
   of<Item>(items: readonly Item[]): Item {
     return items[Math.floor(this.#random() * items.length)]!
   }
@@ -138,9 +145,7 @@ it('decides like every other store, whatever happens in whichever order', async 
       const step = stepOf(chance, clock)
       const [expected, actual] = [await step(theirs), await step(ours)]
       expect(plain(actual), `seed ${seed + history}, step ${n}`).toBe(plain(expected))
-      for (const outcome of Array.isArray(expected) ? expected : []) {
-        if (outcome?.kind === 'claimed') chance.leases.push(outcome.lease)
-      }
+      chance.learn(expected)
     }
     for (const { identity, recordId } of chance.requests) {
       for (const ref of [{ identity }, { recordId }]) {
