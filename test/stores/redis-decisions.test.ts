@@ -5,7 +5,7 @@ import { redisStore } from '../../src/stores/redis/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from '../process/random.ts'
-import { startSharedRedis } from '../servers/redis.ts'
+import { newTestPrefix, startSharedRedis } from '../servers/redis.ts'
 import { connectIoRedis } from './redis-setup.ts'
 
 let server: Awaited<ReturnType<typeof startSharedRedis>>
@@ -140,7 +140,7 @@ it('decides like every other store, whatever happens in whichever order', async 
     const clock = new FakeClock()
     const chance = new Chance(seed + history)
     const theirs = memoryStore({ clock })
-    const ours = redisStore({ client, clock, prefix: `test-${crypto.randomUUID()}` })
+    const ours = redisStore({ client, clock, prefix: newTestPrefix() })
     for (let n = 0; n < STEPS; n++) {
       const step = stepOf(chance, clock)
       const [expected, actual] = [await step(theirs), await step(ours)]
