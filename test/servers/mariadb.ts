@@ -7,7 +7,7 @@ import { once } from 'node:events'
 import { chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createConnection } from 'mysql2/promise'
+import { createConnection, type RowDataPacket } from 'mysql2/promise'
 import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
 
 export interface MariadbServer {
@@ -51,9 +51,13 @@ async function privateServer(): Promise<MariadbServer> {
   const { server: program, install } = findMariadb()
   const user = ownerOfServers()
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-mariadb-'))
-  const data = join(folder, 'data')
-  mkdirSync(data)
-  if (user !== undefined) for (const path of [folder, data]) chownSync(path, user.uid, user.gid)
+  const [data, temporary] = [join(folder, 'data'), join(folder, 'temporary')]
+  for (const path of [folder, data, temporary]) {
+    mkdirSync(path, { recursive: true })
+    if (user !== undefined) chownSync(path, user.uid, user.gid)
+  }
+  // Of its own: a server that starts removes the temporary tables of all others in that folder.
+  const surroundings = { ...user, env: { ...process.env, TMPDIR: temporary } }
   execFileSync(
     install,
     [
@@ -62,11 +66,11 @@ async function privateServer(): Promise<MariadbServer> {
       '--auth-root-authentication-method=normal',
       '--skip-test-db',
     ],
-    { ...user, stdio: 'pipe' },
+    { ...surroundings, stdio: 'pipe' },
   )
-  const port = await freePort()
-  const url = `mysql://root@127.0.0.1:${port}/mysql`
+  let port = await freePort()
   let server: ChildProcess | undefined
+  const urlOf = () => `mysql://root@127.0.0.1:${port}/mysql`
 
   const start = async () => {
     const args = [
@@ -78,8 +82,20 @@ async function privateServer(): Promise<MariadbServer> {
       `--pid-file=${join(data, 'pid')}`,
       '--max-connections=400',
     ]
-    server = spawn(program, args, { ...user, cwd: folder, stdio: 'ignore' })
-    await untilAnswering(() => run(url, 'SELECT 1'), server)
+    server = spawn(program, args, { ...surroundings, cwd: folder, stdio: 'ignore' })
+    await untilAnswering(() => checkOwn(urlOf(), data), server)
+  }
+  /** Between finding a port and using it, somebody else may have taken it. */
+  const startSomewhere = async () => {
+    for (let tries = 1; ; tries++) {
+      try {
+        return await start()
+      } catch (error) {
+        if (tries === 3) throw error
+        await kill()
+        port = await freePort()
+      }
+    }
   }
   const kill = async () => {
     if (server === undefined || server.exitCode !== null || server.signalCode !== null) return
@@ -89,11 +105,11 @@ async function privateServer(): Promise<MariadbServer> {
   }
   const leave = () => void server?.kill('SIGKILL')
   process.once('exit', leave)
-  await start()
+  await startSomewhere()
   return {
     start,
     kill,
-    database: () => createDatabase(url, []),
+    database: () => createDatabase(urlOf(), []),
     async close() {
       await kill()
       process.removeListener('exit', leave)
@@ -111,10 +127,16 @@ async function createDatabase(url: string, made: string[]): Promise<string> {
   return own.href
 }
 
-async function run(url: string, sql: string): Promise<void> {
+/** Some other server may be listening there. */
+async function checkOwn(url: string, folder: string): Promise<void> {
+  const [row] = await run(url, 'SELECT @@datadir AS folder')
+  if (row?.['folder'] !== `${folder}/`) throw new Error('another server has the port')
+}
+
+async function run(url: string, sql: string): Promise<RowDataPacket[]> {
   const connection = await createConnection(url)
   try {
-    await connection.query(sql)
+    return (await connection.query<RowDataPacket[]>(sql))[0]
   } finally {
     await connection.end()
   }

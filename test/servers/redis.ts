@@ -45,7 +45,25 @@ const DEFAULTS = [
 export async function startSharedRedis(): Promise<Pick<RedisServer, 'url' | 'close'>> {
   const url = process.env['ONCEKEY_TEST_REDIS_URL']
   if (url === undefined) return startRedis()
-  return { url, close: () => Promise.resolve() }
+  return { url, close: () => removeKeys(url) }
+}
+
+/** What every store on a shared server begins its keys with, so that they can be removed. */
+export function newTestPrefix(): string {
+  return `${TEST_PREFIX}${crypto.randomUUID()}`
+}
+
+const TEST_PREFIX = 'oncekey-test-'
+
+async function removeKeys(url: string): Promise<void> {
+  const client = new Redis(url)
+  try {
+    for await (const keys of client.scanStream({ match: `*${TEST_PREFIX}*`, count: 1000 })) {
+      if (keys.length > 0) await client.unlink(...(keys as string[]))
+    }
+  } finally {
+    client.disconnect()
+  }
 }
 
 /** A private server. `settings` as in its configuration file: `['--appendonly', 'yes']`. */

@@ -12,14 +12,16 @@ import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
 
 /** One server for the file, and a fresh database for each test. */
 export function useMariadb(options: { private?: boolean } = {}) {
-  let server: MariadbServer
+  let server: MariadbServer | undefined
   beforeAll(async () => {
     server = await startMariadb(options)
   }, 120_000)
-  afterAll(() => server.close())
+  afterAll(() => server?.close())
 
   return async () => {
-    const url = await server.database()
+    if (server === undefined) throw new Error('there is no server')
+    const own = server
+    const url = await own.database()
     /** `settings`: what every connection of the pool says first. */
     const connect = (more: PoolOptions = {}, settings?: string): Pool => {
       const pool = mysql.createPool({ uri: url, ...more })
@@ -44,7 +46,7 @@ export function useMariadb(options: { private?: boolean } = {}) {
       return store
     }
     const paid = () => column('SELECT `key` FROM payment ORDER BY `key`')
-    return { server, url, connect, app, column, open, paid }
+    return { server: own, url, connect, app, column, open, paid }
   }
 }
 

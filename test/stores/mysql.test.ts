@@ -5,7 +5,7 @@ import { mysqlStore, type MysqlPool, type MysqlStoreOptions } from '../../src/st
 import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
 import { runStoreCases } from './run-store-cases.ts'
 
-let server: MariadbServer
+let server: MariadbServer | undefined
 let url: string
 let otherDatabase: string
 
@@ -15,7 +15,7 @@ beforeAll(async () => {
   otherDatabase = new URL(await server.database()).pathname.slice(1)
 }, 120_000)
 
-afterAll(() => server.close())
+afterAll(() => server?.close())
 
 interface Variant {
   readonly name: string

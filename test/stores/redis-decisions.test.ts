@@ -5,7 +5,7 @@ import { redisStore } from '../../src/stores/redis/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from '../process/random.ts'
-import { startSharedRedis } from '../servers/redis.ts'
+import { newTestPrefix, startSharedRedis } from '../servers/redis.ts'
 import { connectIoRedis } from './redis-setup.ts'
 
 let server: Awaited<ReturnType<typeof startSharedRedis>>
@@ -29,6 +29,13 @@ class Chance {
 
   constructor(seed: number) {
     this.#random = seededRandom(seed)
+  }
+
+  learn(outcomes: unknown): void {
+    if (!Array.isArray(outcomes)) return
+    for (const outcome of outcomes) {
+      if (outcome?.kind === 'claimed') this.leases.push(outcome.lease)
+    }
   }
 
   of<Item>(items: readonly Item[]): Item {
@@ -133,14 +140,12 @@ it('decides like every other store, whatever happens in whichever order', async 
     const clock = new FakeClock()
     const chance = new Chance(seed + history)
     const theirs = memoryStore({ clock })
-    const ours = redisStore({ client, clock, prefix: `test-${crypto.randomUUID()}` })
+    const ours = redisStore({ client, clock, prefix: newTestPrefix() })
     for (let n = 0; n < STEPS; n++) {
       const step = stepOf(chance, clock)
       const [expected, actual] = [await step(theirs), await step(ours)]
       expect(plain(actual), `seed ${seed + history}, step ${n}`).toBe(plain(expected))
-      for (const outcome of Array.isArray(expected) ? expected : []) {
-        if (outcome?.kind === 'claimed') chance.leases.push(outcome.lease)
-      }
+      chance.learn(expected)
     }
     for (const { identity, recordId } of chance.requests) {
       for (const ref of [{ identity }, { recordId }]) {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, it, vi } from 'vitest'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
 import { redisStore } from '../../src/stores/redis/index.ts'
 import {
@@ -59,6 +59,32 @@ it('recognises the repeat of a call whose connection was cut', async () => {
   await expect(store.claim([request])).rejects.toMatchObject({ failure: 'unavailable' })
   const won = ofKind(only(await store.claim([request])), 'claimed')
   expect([won.lease.attempt, won.from]).toEqual([1, 'new'])
+})
+
+// The client keeps the claim while its server is away, and its caller has long been told so.
+it.each(DRIVERS)('takes nothing for a claim that arrives too late: %s', async (driver) => {
+  const store = redisStore({ client: await CONNECT[driver](server.url), prefix: newPrefix() })
+  ofKind(await claim(store, { key: 'warm' }), 'claimed')
+  await server.kill()
+  const late = claim(store, { leaseMs: 1 }).catch(String)
+  await server.start()
+  expect(await late).toContain('LATE')
+  const { identity } = claimRequest()
+  expect(await store.read({ identity })).toBeUndefined()
+  ofKind(await claim(store), 'claimed')
+})
+
+it('goes on at once when the clock of the server has changed', async () => {
+  const store = redisStore({ client: connectIoRedis(server.url), prefix: newPrefix() })
+  ofKind(await claim(store, { key: 'warm' }), 'claimed')
+  // As if it were an hour ahead of what its answers said so far, and then an hour behind.
+  const startMs = performance.now()
+  for (const [n, hours] of [-1, 1].entries()) {
+    const clock = vi.spyOn(performance, 'now')
+    clock.mockImplementation(() => startMs + hours * 3_600_000)
+    ofKind(await claim(store, { key: `key-${n}` }), 'claimed')
+    clock.mockRestore()
+  }
 })
 
 it.each(DRIVERS)(

@@ -2,7 +2,7 @@ import { Cluster, Redis } from 'ioredis'
 import { createClient, createCluster } from 'redis'
 import { afterAll, beforeAll } from 'vitest'
 import { redisStore, type RedisClient } from '../../src/stores/redis/index.ts'
-import { startRedisCluster, startSharedRedis } from '../servers/redis.ts'
+import { newTestPrefix, startRedisCluster, startSharedRedis } from '../servers/redis.ts'
 import { runStoreCases } from './run-store-cases.ts'
 
 let url: string
@@ -59,7 +59,7 @@ for (const [name, connect] of Object.entries(CLIENTS)) {
     open: async (clock) => {
       client ??= await connect()
       // Nothing has to be removed: a new prefix is a new store.
-      const prefix = `test-${crypto.randomUUID()}`
+      const prefix = newTestPrefix()
       return { store: redisStore({ client, prefix, clock }) }
     },
     without: {

@@ -1,10 +1,12 @@
 import { createHash } from 'node:crypto'
+import { systemClock } from '../../core/clock.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import type { Argument, Driver } from './client.ts'
 import { isCrossSlot, isScriptMissing, storeFailed } from './failures.ts'
 import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
 import { checkIdentity, type Packing } from './requests.ts'
+import { ServerClocks } from './server-clocks.ts'
 
 /** Requests in one script at the most: it is how long the server does nothing else. */
 export const ROWS_MAX = 128
@@ -20,6 +22,11 @@ export interface Batch<Request> {
   readonly now: string
   /** What follows the fixed arguments. */
   readonly more?: readonly Argument[]
+  /**
+   * A script that reaches the server later than this does nothing. It takes the deadline as its
+   * last argument, and answers its own time behind the answers.
+   */
+  readonly withinMs?: number
   /** Not acknowledged before the replicas have it, where the store waits for them. */
   readonly awaitReplicas?: boolean
 }
@@ -30,6 +37,7 @@ export class Calls {
   readonly #buckets: Buckets
   readonly #replication: Replication | undefined
   readonly #hashes = new Map<string, string>()
+  readonly #clocks = new ServerClocks()
   #isCluster: boolean
 
   constructor(driver: Driver, buckets: Buckets, replication: Replication | undefined) {
@@ -110,9 +118,37 @@ export class Calls {
     const mark = replication === undefined ? '' : '1'
     const args = [batch.now, `${buckets.length}`, packed, mark, ...(batch.more ?? [])]
     const send = replication === undefined ? this.#send : replication.send.bind(replication)
-    const replies = await this.#evaluate(batch.script, { keys, args, send })
-    if (Array.isArray(replies) && replies.length === rows.length) return replies as Buffer[]
+    const evaluate = (more: readonly Argument[]) =>
+      this.#evaluate(batch.script, { keys, args: [...args, ...more], send })
+    const replies =
+      batch.withinMs === undefined || batch.now !== ''
+        ? await evaluate([])
+        : await this.#inTime(batch.withinMs, buckets[0]!, (deadline) => evaluate([deadline]))
+    const answers = Array.isArray(replies) ? (replies as Buffer[]).slice(0, rows.length) : []
+    if (answers.length === rows.length) return answers
     throw storeFailed(batch.operation, new Error(`${rows.length} requests, another answer`))
+  }
+
+  async #inTime(
+    withinMs: number,
+    bucket: Bucket,
+    evaluate: (deadline: string) => Promise<unknown>,
+  ): Promise<unknown> {
+    const place = this.#isCluster ? bucket.base : ''
+    const askedMs = systemClock.monotonicMs()
+    const ask = async () => {
+      const sentMs = systemClock.monotonicMs()
+      const leftMs = withinMs - (sentMs - askedMs)
+      const replies = await evaluate(this.#clocks.deadline(place, sentMs, leftMs))
+      this.#clocks.learn(place, Number((replies as Buffer[]).at(-1)), sentMs)
+      return replies
+    }
+    try {
+      return await ask()
+    } catch (error) {
+      if (!this.#clocks.isCorrected(place, error, { askedMs, withinMs })) throw error
+    }
+    return ask()
   }
 
   #pack<Request>(batch: Batch<Request>, rows: readonly number[]) {

@@ -112,6 +112,8 @@ class ScriptedStore implements RedisStore {
           identityOf,
           packing: CLAIM_PACKING,
           awaitReplicas: true,
+          // Later than that, nobody releases it any more, and nobody would run its work.
+          withinMs: Math.min(...requests.map(({ leaseMs }) => leaseMs)),
         })
         return answers.map((answer, n) => toClaimOutcome(answer, requests[n]!))
       } catch (error) {

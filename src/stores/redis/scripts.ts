@@ -208,9 +208,15 @@ end
 /**
  * Takes keys. The checks are in the order of `decideClaim`. An answer is a code, a detail, the
  * attempt, a time span, the expiry, the record id (empty: the request's own), a text, and the
- * result to replay.
+ * result to replay. Behind the answers stands the time. ARGV[5] may be a deadline: what comes after
+ * it takes nothing.
  */
 export const CLAIM = `${PRELUDE}
+local deadline = tonumber(ARGV[5])
+if deadline and now > deadline then
+  return redis.error_reply('LATE ' .. string.format('%.0f', now))
+end
+
 local CLAIMED, COMPLETED, IN_PROGRESS, WAITING, DOUBTFUL, MISMATCH, GONE = 1, 2, 3, 4, 5, 6, 7
 local ACCEPT, TAKE = 2, 3
 local packed, at = ARGV[3], 1
@@ -339,6 +345,7 @@ for n = 1, count do
   answers[n] = claim(n, KEYS[2 * bucket - 1], KEYS[2 * bucket])
 end
 flush()
+answers[count + 1] = string.format('%.0f', now)
 return answers
 `
 
