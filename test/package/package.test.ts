@@ -52,7 +52,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
 }
 
 /** Twice what it is today, source maps included: room to grow, too little for a bundled peer. */
-const UNPACKED_BYTES_MAX = 2 * 1024 * 1024
+const UNPACKED_BYTES_MAX = 4 * 1024 * 1024
 
 const scratch = mkdtempSync(join(tmpdir(), 'oncekey-package-'))
 const built = join(scratch, 'built')
