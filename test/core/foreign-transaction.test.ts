@@ -123,16 +123,24 @@ describe('a transaction', () => {
     expect(sent).toEqual([[expect.objectContaining({ sql: SQL, parameters: [], query })]])
   })
 
+  it('may have no rows to give, and an answer must be read from one', async () => {
+    for (const answer of [{ affectedRows: 1 }, { rows: [] }, [], [[], []]]) {
+      const rows = await foreignTransaction({ runSql: async () => answer as never })(SQL)
+      expect(rows).toEqual([])
+      expect(() => answerOf(rows)).toThrow('no answer')
+    }
+  })
+
   it('that gives no promise, or no rows, is an error', async () => {
     const silent = foreignTransaction({ query: () => undefined })
     await expect(silent(SQL)).rejects.toMatchObject({ code: 'INVALID_OPTIONS' })
-    const empty = foreignTransaction({ query: async () => ({ rowCount: 1 }) })
+    const empty = foreignTransaction({ runSql: async () => undefined })
     await expect(empty(SQL)).rejects.toThrow('gave no rows')
   })
 })
 
 it('reads the only value of the only row, whatever its name', () => {
-  for (const row of [ROW, { ANSWER: 'yes' }, ['yes']]) {
+  for (const row of [ROW, { ANSWER: 'yes' }, ['yes'], { answer: Buffer.from('yes') }]) {
     expect(answerOf([row as Record<string, unknown>])).toBe('yes')
   }
   for (const rows of [[], [ROW, ROW], [{ a: 'yes', b: 'no' }], [{ answer: 7 }], [null]]) {

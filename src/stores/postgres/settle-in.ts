@@ -1,5 +1,11 @@
 import { InvalidOptionsError, StoreFailedError } from '../../core/errors.ts'
-import { answerOf, foreignTransaction, type RunSql } from '../../core/foreign-transaction.ts'
+import {
+  answerOf,
+  causesOf,
+  driverErrorOf,
+  foreignTransaction,
+  type RunSql,
+} from '../../core/foreign-transaction.ts'
 import type { RecordState } from '../../core/record.ts'
 import type { Completion, Lease, SettleOutcome } from '../../core/store.ts'
 import { ValueFault } from './array-literal.ts'
@@ -116,15 +122,7 @@ function toFailure(error: unknown, sql: string): unknown {
   const causes = causesOf(error)
   if (causes.some(isConflict)) return error
   if (causes.some(isWrongIsolation)) return wrongIsolation(error)
-  // The error of a tool around the driver's may hold the whole statement, and the reply in it.
-  const cause = causes.findLast((one) => 'code' in one) ?? causes[0]
-  if (cause === undefined) return storeFailed(OPERATION, error)
-  if (!cause.message.includes(sql)) return storeFailed(OPERATION, cause)
-  const short = new Error(
-    cause.message.replace(sql, () => '…'),
-    { cause: error },
-  )
-  return storeFailed(OPERATION, Object.assign(short, { code: codeOf(cause) }))
+  return storeFailed(OPERATION, driverErrorOf(error, sql))
 }
 
 function wrongIsolation(cause: unknown): StoreFailedError {
@@ -137,23 +135,6 @@ function wrongIsolation(cause: unknown): StoreFailedError {
     failure: 'rejected',
     cause: new Error(message, { cause }),
   })
-}
-
-/** Errors of tools have that of the driver as their cause. A longer chain is about other things. */
-const CAUSES_MAX = 8
-
-function causesOf(error: unknown): Error[] {
-  const causes: Error[] = []
-  let current = error
-  while (causes.length < CAUSES_MAX && current instanceof Error) {
-    causes.push(current)
-    current = current.cause
-  }
-  return causes
-}
-
-function codeOf(error: Error): unknown {
-  return 'code' in error ? error.code : undefined
 }
 
 interface Settled {
