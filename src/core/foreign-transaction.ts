@@ -7,9 +7,9 @@ import { InvalidOptionsError } from './errors.ts'
 import { describe } from './options.ts'
 
 /**
- * Sends one statement without parameters into the transaction, and gives its rows if it has any. Every value
- * must be in the text, written so that no tool takes a part of it for a placeholder: without `?`,
- * `$` and `:`.
+ * Sends one statement without parameters into the transaction, and gives its rows if it has any.
+ * Every value must be in the text, written so that no tool takes a part of it for a placeholder:
+ * without `?`, `$` and `:`.
  */
 export type RunSql = (sql: string) => Promise<readonly Record<string, unknown>[]>
 

@@ -1,4 +1,8 @@
-/** What tests do with the tools that people write their transactions with, whatever the database. */
+/** The tools that people write their transactions with, whatever the database. */
+import knex, { type Knex } from 'knex'
+import type { Kysely } from 'kysely'
+import { onTestFinished } from 'vitest'
+import { drizzleSql, type DrizzleDatabase } from './drizzle.ts'
 
 export interface Tool {
   /** Runs `body` in a transaction of the tool: committed if it resolves, rolled back if not. */
@@ -10,6 +14,37 @@ export interface Tool {
 export interface OpenTransaction {
   readonly tx: unknown
   readonly pay: (key: string) => Promise<unknown>
+}
+
+export const withDrizzle = (db: DrizzleDatabase): Tool => ({
+  mistake: db,
+  transact: (body) =>
+    db.transaction((tx) =>
+      body({
+        tx,
+        pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
+      }),
+    ),
+})
+
+export const withKysely = (db: Kysely<{ payment: { key: string } }>): Tool => ({
+  mistake: db,
+  transact: (body) =>
+    db
+      .transaction()
+      .execute((tx) =>
+        body({ tx, pay: (key) => tx.insertInto('payment').values({ key }).execute() }),
+      ),
+})
+
+export function withKnex(config: Knex.Config): Tool {
+  const db = knex({ ...config, pool: { min: 0, max: 4 } })
+  onTestFinished(() => db.destroy())
+  return {
+    mistake: db,
+    transact: (body) =>
+      db.transaction((tx) => body({ tx, pay: async (key) => tx('payment').insert({ key }) })),
+  }
 }
 
 /** Sends a statement and gives what the driver would: rows, or what was done. */

@@ -1,11 +1,10 @@
 /** The tools that people write their transactions on MySQL with, each made to do the same. */
-import knex from 'knex'
 import { CamelCasePlugin, Kysely, MysqlDialect, ParseJSONResultsPlugin } from 'kysely'
 import callbacks from 'mysql2'
 import type { Connection, Pool, PoolConnection } from 'mysql2/promise'
 import { onTestFinished } from 'vitest'
-import { drizzleMysql, drizzleSql } from './drizzle.ts'
-import { SHAPES, type Tool } from './join-tools.ts'
+import { drizzleMysql } from './drizzle.ts'
+import { SHAPES, withDrizzle, withKnex, withKysely, type Tool } from './join-tools.ts'
 import { pay } from './mysql-setup.ts'
 
 interface Connections {
@@ -94,46 +93,18 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
     return withMysql(pool)
   },
 
-  Drizzle: ({ connect }) => {
-    const db = drizzleMysql(connect())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) =>
-          body({
-            tx,
-            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
-          }),
-        ),
-    }
-  },
+  Drizzle: ({ connect }) => withDrizzle(drizzleMysql(connect())),
 
   // With plugins that rename and parse what it reads, as many have them.
-  Kysely: ({ url }) => {
-    const db = new Kysely<{ payment: { key: string } }>({
-      dialect: new MysqlDialect({ pool: callbackPool(url) }),
-      plugins: [new CamelCasePlugin(), new ParseJSONResultsPlugin()],
-    })
-    return {
-      mistake: db,
-      transact: (body) =>
-        db
-          .transaction()
-          .execute((tx) =>
-            body({ tx, pay: (key) => tx.insertInto('payment').values({ key }).execute() }),
-          ),
-    }
-  },
+  Kysely: ({ url }) =>
+    withKysely(
+      new Kysely({
+        dialect: new MysqlDialect({ pool: callbackPool(url) }),
+        plugins: [new CamelCasePlugin(), new ParseJSONResultsPlugin()],
+      }),
+    ),
 
-  Knex: ({ url }) => {
-    const db = knex({ client: 'mysql2', connection: url, pool: { min: 0, max: 4 } })
-    onTestFinished(() => db.destroy())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) => body({ tx, pay: async (key) => tx('payment').insert({ key }) })),
-    }
-  },
+  Knex: ({ url }) => withKnex({ client: 'mysql2', connection: url }),
 
   ...shaped,
 }

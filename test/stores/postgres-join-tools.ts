@@ -1,11 +1,9 @@
 /** The tools that people write their transactions with, each made to do the same. */
-import knex from 'knex'
 import { CamelCasePlugin, Kysely, PostgresDialect } from 'kysely'
 import type pg from 'pg'
 import type postgres from 'postgres'
-import { onTestFinished } from 'vitest'
-import { drizzleJs, drizzlePg, drizzleSql } from './drizzle.ts'
-import { SHAPES, type Tool } from './join-tools.ts'
+import { drizzleJs, drizzlePg } from './drizzle.ts'
+import { SHAPES, withDrizzle, withKnex, withKysely, type Tool } from './join-tools.ts'
 
 interface Connections {
   readonly url: string
@@ -70,60 +68,20 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
     }
   },
 
-  'Drizzle on pg': ({ connect }) => {
-    const db = drizzlePg(connect())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) =>
-          body({
-            tx,
-            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
-          }),
-        ),
-    }
-  },
+  'Drizzle on pg': ({ connect }) => withDrizzle(drizzlePg(connect())),
 
-  'Drizzle on postgres.js': ({ connectJs }) => {
-    const db = drizzleJs(connectJs())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) =>
-          body({
-            tx,
-            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
-          }),
-        ),
-    }
-  },
+  'Drizzle on postgres.js': ({ connectJs }) => withDrizzle(drizzleJs(connectJs())),
 
   // With a plugin that renames what it reads, as many have it.
-  Kysely: ({ connect }) => {
-    const db = new Kysely<{ payment: { key: string } }>({
-      dialect: new PostgresDialect({ pool: connect() }),
-      plugins: [new CamelCasePlugin()],
-    })
-    return {
-      mistake: db,
-      transact: (body) =>
-        db
-          .transaction()
-          .execute((tx) =>
-            body({ tx, pay: (key) => tx.insertInto('payment').values({ key }).execute() }),
-          ),
-    }
-  },
+  Kysely: ({ connect }) =>
+    withKysely(
+      new Kysely({
+        dialect: new PostgresDialect({ pool: connect() }),
+        plugins: [new CamelCasePlugin()],
+      }),
+    ),
 
-  Knex: ({ url }) => {
-    const db = knex({ client: 'pg', connection: url, pool: { min: 0, max: 4 } })
-    onTestFinished(() => db.destroy())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) => body({ tx, pay: async (key) => tx('payment').insert({ key }) })),
-    }
-  },
+  Knex: ({ url }) => withKnex({ client: 'pg', connection: url }),
 
   ...shaped,
 }
