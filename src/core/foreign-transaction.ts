@@ -63,9 +63,20 @@ export function causesOf(error: unknown): Error[] {
   let current = error
   while (causes.length < CAUSES_MAX && current instanceof Error) {
     causes.push(current)
-    current = current.cause
+    current = current.cause ?? prismaCause(current)
   }
   return causes
+}
+
+/** Prisma has no `cause`: it says in data what the database said. */
+function prismaCause(error: Error): Error | undefined {
+  const { meta } = error as Error & {
+    meta?: { driverAdapterError?: { cause?: Partial<Record<string, unknown>> } }
+  }
+  const cause = meta?.driverAdapterError?.cause
+  if (typeof cause?.['originalCode'] !== 'string') return undefined
+  const { originalCode: code, originalMessage } = cause
+  return Object.assign(new Error(String(originalMessage)), { code, errno: Number(code) })
 }
 
 /**

@@ -19,6 +19,7 @@ import {
 } from '../../src/testing/store-cases/store-case.ts'
 import { TOOLS, withPg } from './postgres-join-tools.ts'
 import { completion, usePostgres } from './postgres-setup.ts'
+import { prismaClient } from './prisma.ts'
 
 const setup = usePostgres()
 
@@ -251,19 +252,22 @@ describe('through the engine', () => {
 })
 
 describe('a statement that fails', () => {
-  it.each(['Drizzle on pg', 'Knex', 'pg'])('shows nothing of the result, with %s', async (name) => {
-    const { open, app, ...connections } = await setup()
-    const store = await open()
-    const lease = await hold(store)
-    await app.query('DROP FUNCTION oncekey_record_settle')
-    const tool = TOOLS[name]!(connections)
-    const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
-    const error = await failed.catch((reason: unknown) => reason)
-    expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
-    const { message } = error as Error
-    expect(message).toContain('oncekey_record_settle')
-    expect(message).not.toContain(Buffer.from('secret').toString('hex'))
-  })
+  it.each(['Drizzle on pg', 'Knex', 'pg', 'Prisma'])(
+    'shows nothing of the result, with %s',
+    async (name) => {
+      const { open, app, ...connections } = await setup()
+      const store = await open()
+      const lease = await hold(store)
+      await app.query('DROP FUNCTION oncekey_record_settle')
+      const tool = TOOLS[name]!(connections)
+      const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
+      const error = await failed.catch((reason: unknown) => reason)
+      expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
+      const { message } = error as Error
+      expect(message).toContain('oncekey_record_settle')
+      expect(message).not.toContain(Buffer.from('secret').toString('hex'))
+    },
+  )
 
   it('of a transaction that may not write, or has failed, is no completion', async () => {
     const { open, connect } = await setup()
@@ -331,6 +335,24 @@ describe.each(['REPEATABLE READ', 'SERIALIZABLE'])('under %s', (level) => {
       expect(await viewOf(store, lease)).toEqual(before)
     },
   )
+
+  it('a conflict comes out as the error of the tool', async () => {
+    const { open, url } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const isolationLevel = level === 'SERIALIZABLE' ? 'Serializable' : 'RepeatableRead'
+    const conflict = prismaClient(url).$transaction(
+      async (tx) => {
+        await tx.$executeRawUnsafe('SELECT 1 FROM oncekey_record')
+        expect(await store.renew([{ ...lease, leaseMs: 2 * LEASE_MS }])).toEqual([true])
+        await store.settleIn(tx, lease, completion())
+      },
+      { isolationLevel },
+    )
+    await expect(conflict).rejects.toMatchObject({ name: 'PrismaClientKnownRequestError' })
+    await expect(conflict).rejects.toThrow('40001')
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+  })
 
   // Only what joins a transaction takes its level: of all else, somebody may rely on the answer.
   it('a settlement that joins nothing is not made', async () => {

@@ -3,6 +3,7 @@ import { CamelCasePlugin, Kysely, PostgresDialect } from 'kysely'
 import type pg from 'pg'
 import type postgres from 'postgres'
 import { drizzleJs, drizzlePg } from './drizzle.ts'
+import { prismaClient } from './prisma.ts'
 import { SHAPES, withDrizzle, withKnex, withKysely, type Tool } from './join-tools.ts'
 
 interface Connections {
@@ -82,6 +83,15 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
     ),
 
   Knex: ({ url }) => withKnex({ client: 'pg', connection: url }),
+
+  Prisma: ({ url }) => {
+    const prisma = prismaClient(url)
+    return {
+      mistake: prisma,
+      transact: (body) =>
+        prisma.$transaction((tx) => body({ tx, pay: (key) => tx.$executeRawUnsafe(PAY, key) })),
+    }
+  },
 
   ...shaped,
 }

@@ -1,4 +1,4 @@
-import { InvalidOptionsError, StoreFailedError } from '../../core/errors.ts'
+import { InvalidOptionsError, type StoreFailedError } from '../../core/errors.ts'
 import {
   answerOf,
   causesOf,
