@@ -90,14 +90,13 @@ export function leasesSql(
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
 }
 
-/** One record for a settlement within somebody's transaction. Names its columns: see `Run`. */
+/** One record for a settlement within a transaction of the store's. */
 export function leaseSql(
   { record }: Tables,
   now: string,
   { identity, lock }: { readonly identity: string; readonly lock: boolean },
 ): string {
-  const columns = LEASE.map((field, n) => `${readSql(field)} AS c${n}`)
-  return `${lock ? BOUNDED : ''} SELECT ${now} AS now_ms, ${columns.join(', ')}
+  return `${lock ? BOUNDED : ''} SELECT ${now}, ${list(LEASE)}
     FROM ${record} AS r FORCE INDEX (PRIMARY)
     WHERE r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`
 }

@@ -87,7 +87,7 @@ async function settleWith(
   const settlement: Settlement = { kind: 'complete', lease, ...completion }
   try {
     const { outcome, isWritten } = await settleWithin(
-      (sql) => session.rows(sql),
+      session,
       { tables: context.tables, now: context.calls.now },
       settlement,
     )
@@ -108,7 +108,7 @@ async function ask(
 ): Promise<SettleOutcome | undefined> {
   try {
     const inside = { tables, now: calls.now }
-    const record = await readWithin((sql) => session.rows(sql), inside, lease)
+    const record = await readWithin(session, inside, lease)
     const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
     const asked = decideSettle(record, trial, 0)
     if (asked.write === undefined) return asked.outcome
