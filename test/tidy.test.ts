@@ -170,6 +170,8 @@ describe('package.json', () => {
     devDependencies: [
       '@arethetypeswrong/cli',
       '@aws-sdk/client-dynamodb',
+      '@prisma/adapter-pg',
+      '@prisma/client',
       '@types/express',
       '@types/node',
       '@types/pg',

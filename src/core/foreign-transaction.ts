@@ -7,9 +7,9 @@ import { InvalidOptionsError } from './errors.ts'
 import { describe } from './options.ts'
 
 /**
- * Sends one statement without parameters into the transaction, and gives its rows. Every value
- * must be in the text, written so that no tool takes a part of it for a placeholder: without `?`,
- * `$` and `:`.
+ * Sends one statement without parameters into the transaction, and gives its rows if it has any.
+ * Every value must be in the text, written so that no tool takes a part of it for a placeholder:
+ * without `?`, `$` and `:`.
  */
 export type RunSql = (sql: string) => Promise<readonly Record<string, unknown>[]>
 
@@ -47,9 +47,53 @@ export function foreignTransaction(tx: unknown): RunSql {
 export function answerOf(rows: readonly Record<string, unknown>[]): string {
   const [row] = rows
   const values = typeof row === 'object' && row !== null ? Object.values(row) : []
-  const [answer] = values
+  const [given] = values
+  // A driver that was told to convert nothing gives bytes.
+  const answer = given instanceof Uint8Array ? new TextDecoder().decode(given) : given
   if (rows.length === 1 && values.length === 1 && typeof answer === 'string') return answer
   throw new Error('the transaction gave no answer that can be read')
+}
+
+/** Errors of tools have that of the driver as their cause. A longer chain is about other things. */
+const CAUSES_MAX = 8
+
+/** An error and its causes, the outermost first. */
+export function causesOf(error: unknown): Error[] {
+  const causes: Error[] = []
+  let current = error
+  while (causes.length < CAUSES_MAX && current instanceof Error) {
+    causes.push(current)
+    current = current.cause ?? prismaCause(current)
+  }
+  return causes
+}
+
+/** Prisma has no `cause`: it says in data what the database said. */
+function prismaCause(error: Error): Error | undefined {
+  const { meta } = error as Error & {
+    meta?: { driverAdapterError?: { cause?: Partial<Record<string, unknown>> } }
+  }
+  const cause = meta?.driverAdapterError?.cause
+  if (typeof cause?.['originalCode'] !== 'string') return undefined
+  const { originalCode: code, originalMessage } = cause
+  return Object.assign(new Error(String(originalMessage)), { code, errno: Number(code) })
+}
+
+/**
+ * The driver's error within that of a tool, without the statement: some tools put it into their
+ * message, and it holds the whole result.
+ */
+export function driverErrorOf(error: unknown, sql: string): unknown {
+  const causes = causesOf(error)
+  const own = causes.findLast((cause) => 'code' in cause) ?? causes[0]
+  if (own === undefined || !own.message.includes(sql)) return own ?? error
+  const short = new Error(
+    own.message.replace(sql, () => '…'),
+    { cause: error },
+  )
+  const marks = ['code', 'errno', 'sqlState'].filter((mark) => mark in own)
+  const told = own as unknown as Record<string, unknown>
+  return Object.assign(short, Object.fromEntries(marks.map((mark) => [mark, told[mark]])))
 }
 
 type Given = Readonly<Record<string | symbol, unknown>> & ((...values: never[]) => unknown)
@@ -173,10 +217,14 @@ function kyselyQuery(sql: string): unknown {
   })
 }
 
-/** Rows come by themselves, in `rows`, or first in a pair with the columns. */
+/**
+ * Rows come by themselves, in `rows`, or first in a pair with the columns. What has none comes as
+ * an object that says what it did, as some drivers answer an UPDATE.
+ */
 function rowsOf(answer: unknown): readonly Record<string, unknown>[] {
-  const rows = Array.isArray(answer) ? answer : (answer as { rows?: unknown } | undefined)?.rows
-  if (!Array.isArray(rows)) throw new Error('the transaction gave no rows')
+  if (typeof answer !== 'object' || answer === null) throw new Error('the transaction gave no rows')
+  const rows = Array.isArray(answer) ? answer : (answer as { rows?: unknown }).rows
+  if (!Array.isArray(rows)) return []
   const [first] = rows as readonly unknown[]
   return (Array.isArray(first) ? first : rows) as readonly Record<string, unknown>[]
 }

@@ -5,7 +5,12 @@ import mysqlPromise from 'mysql2/promise'
 import pg from 'pg'
 import postgres from 'postgres'
 import { describe, expect, it } from 'vitest'
-import { answerOf, foreignTransaction } from '../../src/core/foreign-transaction.ts'
+import {
+  answerOf,
+  causesOf,
+  driverErrorOf,
+  foreignTransaction,
+} from '../../src/core/foreign-transaction.ts'
 import { drizzleJs, drizzleMysql, drizzlePg } from '../stores/drizzle.ts'
 
 const ROW = { answer: 'yes' }
@@ -123,19 +128,60 @@ describe('a transaction', () => {
     expect(sent).toEqual([[expect.objectContaining({ sql: SQL, parameters: [], query })]])
   })
 
+  it('may have no rows to give, and an answer must be read from one', async () => {
+    for (const answer of [{ affectedRows: 1 }, { rows: [] }, [], [[], []]]) {
+      const rows = await foreignTransaction({ runSql: async () => answer as never })(SQL)
+      expect(rows).toEqual([])
+      expect(() => answerOf(rows)).toThrow('no answer')
+    }
+  })
+
   it('that gives no promise, or no rows, is an error', async () => {
     const silent = foreignTransaction({ query: () => undefined })
     await expect(silent(SQL)).rejects.toMatchObject({ code: 'INVALID_OPTIONS' })
-    const empty = foreignTransaction({ query: async () => ({ rowCount: 1 }) })
+    const empty = foreignTransaction({ runSql: async () => undefined })
     await expect(empty(SQL)).rejects.toThrow('gave no rows')
   })
 })
 
 it('reads the only value of the only row, whatever its name', () => {
-  for (const row of [ROW, { ANSWER: 'yes' }, ['yes']]) {
+  for (const row of [ROW, { ANSWER: 'yes' }, ['yes'], { answer: Buffer.from('yes') }]) {
     expect(answerOf([row as Record<string, unknown>])).toBe('yes')
   }
   for (const rows of [[], [ROW, ROW], [{ a: 'yes', b: 'no' }], [{ answer: 7 }], [null]]) {
     expect(() => answerOf(rows as Record<string, unknown>[])).toThrow('no answer')
   }
+})
+
+describe('the error of a driver', () => {
+  const answer = (code: string) => Object.assign(new Error(`failed: ${SQL}`), { code, errno: 7 })
+
+  it('is found in that of a tool, without the statement', () => {
+    const own = answer('23505')
+    for (const error of [own, new Error(`query ${SQL}`, { cause: own })]) {
+      const found = driverErrorOf(error, SQL)
+      expect(found).toMatchObject({ message: 'failed: …', code: '23505', errno: 7 })
+    }
+    const plain = new Error('connection lost')
+    expect(driverErrorOf(plain, SQL)).toBe(plain)
+    expect(driverErrorOf('thrown', SQL)).toBe('thrown')
+  })
+
+  it('is found in what Prisma says of it', () => {
+    const cause = { originalCode: '1213', originalMessage: 'deadlock', kind: 'mysql' }
+    const meta = { driverAdapterError: { cause } }
+    const error = Object.assign(new Error('raw query failed'), { code: 'P2010', meta })
+    expect(causesOf(error).map(({ message }) => message)).toEqual(['raw query failed', 'deadlock'])
+    const found = { code: '1213', errno: 1213, message: 'deadlock' }
+    expect(driverErrorOf(error, SQL)).toMatchObject(found)
+    for (const other of [{}, { driverAdapterError: {} }, undefined, 'text']) {
+      expect(causesOf(Object.assign(new Error('other'), { meta: other })).length).toBe(1)
+    }
+  })
+
+  it('is not looked for for ever', () => {
+    const error = new Error('its own cause')
+    error.cause = error
+    expect(causesOf(error).length).toBe(8)
+  })
 })

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { useMariadb } from '../stores/mysql-setup.ts'
+import { untilGone, useMariadb } from '../stores/mysql-setup.ts'
 import { seededRandom } from './random.ts'
 import { startWorker } from './worker-process.ts'
 
@@ -79,13 +79,3 @@ it('keeps key and rows together, whenever its process is killed', async () => {
   expect(rows.toSorted()).toEqual(expected.toSorted())
   expect(rows).toEqual(expect.arrayContaining(acknowledged))
 })
-
-/** The server learns of a death when it next reads from the connection, or writes to it. */
-async function untilGone(column: (sql: string) => Promise<unknown[]>): Promise<void> {
-  const others = `SELECT COUNT(*) FROM information_schema.processlist
-    WHERE db = DATABASE() AND command <> 'Sleep' AND id <> CONNECTION_ID()`
-  const open = `SELECT COUNT(*) FROM information_schema.innodb_trx t
-    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id AND p.db = DATABASE()`
-  await expect.poll(() => column(others), { timeout: 10_000 }).toEqual([0])
-  await expect.poll(() => column(open), { timeout: 10_000 }).toEqual([0])
-}

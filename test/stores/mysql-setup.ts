@@ -1,5 +1,5 @@
 import mysql, { type Pool, type PoolConnection, type PoolOptions } from 'mysql2/promise'
-import { afterAll, beforeAll, onTestFinished } from 'vitest'
+import { afterAll, beforeAll, expect, onTestFinished } from 'vitest'
 import type { Lease } from '../../src/core/store.ts'
 import {
   mysqlStore,
@@ -85,4 +85,18 @@ export function telling(pool: Pool, tell: (sql: string) => unknown): MysqlPromis
       }
     },
   }
+}
+
+/**
+ * Until no killed process has a transaction left. The server learns of a death when it next reads
+ * from the connection, or writes to it.
+ */
+export async function untilGone(column: (sql: string) => Promise<unknown[]>): Promise<void> {
+  const others = `SELECT COUNT(*) FROM information_schema.processlist
+    WHERE db = DATABASE() AND command <> 'Sleep' AND id <> CONNECTION_ID()`
+  const open = 'SELECT COUNT(*) FROM information_schema.innodb_trx'
+  // InnoDB answers from memory for a tenth of a second after each question.
+  const poll = { timeout: 10_000, interval: 150 }
+  await expect.poll(() => column(others), poll).toEqual([0])
+  await expect.poll(() => column(open), poll).toEqual([0])
 }

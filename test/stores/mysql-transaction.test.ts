@@ -1,11 +1,8 @@
-import callbacks from 'mysql2'
 import type { PoolConnection, RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import type { Lease } from '../../src/core/store.ts'
 import type { MysqlStore } from '../../src/stores/mysql/index.ts'
-import { settleWithin } from '../../src/stores/mysql/settlement.ts'
-import { SERVER_NOW, tablesOf } from '../../src/stores/mysql/sql.ts'
 import {
   claim,
   claimRequests,
@@ -390,92 +387,3 @@ async function beVictim(tx: PoolConnection, rival: PoolConnection): Promise<void
     await rival.rollback()
   }
 }
-
-it.each(['promises', 'callbacks'] as const)(
-  'completes a key within a transaction of the caller, with %s',
-  async (flavour) => {
-    const { open, url, connect, paid } = await setup()
-    const store = await open()
-    const pool = flavour === 'promises' ? undefined : callbacks.createPool(url)
-    const take = async () => {
-      if (pool === undefined) {
-        const connection = await connect().getConnection()
-        return { tx: connection as object, connection }
-      }
-      const tx = await new Promise<callbacks.PoolConnection>((resolve, reject) =>
-        pool.getConnection((error, made) => (error === null ? resolve(made) : reject(error))),
-      )
-      return { tx, connection: tx.promise() }
-    }
-    const { tx, connection } = await take()
-    const lease = await hold(store)
-    await connection.beginTransaction()
-    await pay(connection, 'undone')
-    ofKind(await store.settleIn(tx, lease, completion()), 'settled')
-    await connection.rollback()
-    expect([await paid(), (await viewOf(store, lease)).state]).toEqual([[], 'in_progress'])
-
-    await connection.beginTransaction()
-    await pay(connection, 'kept')
-    ofKind(await store.settleIn(tx, lease, completion('kept')), 'settled')
-    await connection.commit()
-    expect(await paid()).toEqual(['kept'])
-    ofKind(await claim(store), 'completed')
-
-    // Its rows are kept already, and must not be kept twice.
-    await connection.beginTransaction()
-    await pay(connection, 'twice')
-    const own = { kind: 'fenced', own: true, state: 'completed' }
-    expect(await store.settleIn(tx, lease, completion())).toEqual(own)
-    await connection.rollback()
-
-    const lost = await hold(store, { key: 'lost', leaseMs: 0, onLapse: 'rerun' })
-    await connection.beginTransaction()
-    await hold(store, { key: 'lost' })
-    const fenced = { kind: 'fenced', own: false, state: 'in_progress' }
-    expect(await store.settleIn(tx, lost, completion())).toEqual(fenced)
-    await connection.rollback()
-    const absent = store.settleIn(tx, { ...lost, identity: '0'.repeat(32) }, completion())
-    await expect(absent).rejects.toThrow('needs an open transaction')
-    pool?.end()
-  },
-)
-
-it('refuses to complete a key outside of a transaction, or through a pool', async () => {
-  const { open, connect } = await setup()
-  const store = await open()
-  const lease = await hold(store)
-  const pool = connect()
-  const connection = await pool.getConnection()
-  const outside = store.settleIn(connection, lease, completion())
-  await expect(outside).rejects.toThrow('needs an open transaction')
-  for (const tx of [pool, {}, undefined, 'tx']) {
-    await expect(store.settleIn(tx, lease, completion())).rejects.toThrow('settleIn takes')
-  }
-  const bad = { result: 'text' as never, retentionMs: 1 }
-  await expect(store.settleIn(connection, lease, bad)).rejects.toThrow('rejected')
-  expect((await viewOf(store, lease)).state).toBe('in_progress')
-})
-
-// What a query builder has: a way to run a text, and rows with names.
-it('settles through anything that runs a text in a transaction', async () => {
-  const { open, connect } = await setup()
-  const store = await open()
-  const lease = await hold(store)
-  const connection = await connect().getConnection()
-  const run = async (sql: string) => (await connection.query(sql))[0] as object[]
-  const place = {
-    tables: tablesOf({ database: undefined, table: 'oncekey_record' }),
-    now: SERVER_NOW,
-  }
-  await connection.beginTransaction()
-  const settled = await settleWithin(run, place, {
-    kind: 'complete',
-    lease,
-    ...completion('named'),
-  })
-  expect(settled).toMatchObject({ outcome: { kind: 'settled' }, isWritten: true })
-  await connection.commit()
-  const { result } = ofKind(await claim(store), 'completed')
-  expect(new TextDecoder().decode(result)).toBe('named')
-})

@@ -14,7 +14,8 @@ import {
   text,
   type ExpressModule,
 } from '../adapters/run-express.ts'
-import { withPg, type OpenTransaction } from './postgres-join-tools.ts'
+import type { OpenTransaction } from './join-tools.ts'
+import { withPg } from './postgres-join-tools.ts'
 import { usePostgres } from './postgres-setup.ts'
 
 const openDatabase = usePostgres()

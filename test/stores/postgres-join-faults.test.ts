@@ -19,6 +19,7 @@ import {
 } from '../../src/testing/store-cases/store-case.ts'
 import { TOOLS, withPg } from './postgres-join-tools.ts'
 import { completion, usePostgres } from './postgres-setup.ts'
+import { prismaClient } from './prisma.ts'
 
 const setup = usePostgres()
 
@@ -251,34 +252,22 @@ describe('through the engine', () => {
 })
 
 describe('a statement that fails', () => {
-  it.each(['Drizzle on pg', 'Knex', 'pg'])('shows nothing of the result, with %s', async (name) => {
-    const { open, app, ...connections } = await setup()
-    const store = await open()
-    const lease = await hold(store)
-    await app.query('DROP FUNCTION oncekey_record_settle')
-    const tool = TOOLS[name]!(connections)
-    const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
-    const error = await failed.catch((reason: unknown) => reason)
-    expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
-    const { message } = error as Error
-    expect(message).toContain('oncekey_record_settle')
-    expect(message).not.toContain(Buffer.from('secret').toString('hex'))
-  })
-
-  it('says that it needs READ COMMITTED', async () => {
-    const { open, connect, paid } = await setup()
-    const store = await open()
-    const lease = await hold(store)
-    for (const level of ['REPEATABLE READ', 'SERIALIZABLE']) {
-      const client = await clientOf(connect())
-      await client.query(`BEGIN ISOLATION LEVEL ${level}; INSERT INTO payment VALUES ('x')`)
-      const refused = store.settleIn(client, lease, completion())
-      await expect(refused).rejects.toThrow('needs a transaction under READ COMMITTED')
-      await client.query('COMMIT')
-    }
-    expect(await paid()).toEqual([])
-    expect((await viewOf(store, lease)).state).toBe('in_progress')
-  })
+  it.each(['Drizzle on pg', 'Knex', 'pg', 'Prisma'])(
+    'shows nothing of the result, with %s',
+    async (name) => {
+      const { open, app, ...connections } = await setup()
+      const store = await open()
+      const lease = await hold(store)
+      await app.query('DROP FUNCTION oncekey_record_settle')
+      const tool = TOOLS[name]!(connections)
+      const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
+      const error = await failed.catch((reason: unknown) => reason)
+      expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
+      const { message } = error as Error
+      expect(message).toContain('oncekey_record_settle')
+      expect(message).not.toContain(Buffer.from('secret').toString('hex'))
+    },
+  )
 
   it('of a transaction that may not write, or has failed, is no completion', async () => {
     const { open, connect } = await setup()
@@ -292,6 +281,91 @@ describe('a statement that fails', () => {
       await client.query('COMMIT')
     }
     ofKind(await settle(store, completeOf(lease)), 'settled')
+  })
+})
+
+describe.each(['REPEATABLE READ', 'SERIALIZABLE'])('under %s', (level) => {
+  /** A transaction whose snapshot is older than whatever comes next. */
+  async function begun(pool: pg.Pool): Promise<pg.PoolClient> {
+    const client = await clientOf(pool)
+    await client.query(`BEGIN ISOLATION LEVEL ${level}; INSERT INTO payment VALUES ('row')`)
+    return client
+  }
+
+  it('it commits the key with its rows, or neither', async () => {
+    const { open, connect, paid } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const pool = connect()
+    const undone = await begun(pool)
+    ofKind(await store.settleIn(undone, lease, completion('undone')), 'settled')
+    await undone.query('ROLLBACK')
+    expect([await paid(), (await viewOf(store, lease)).state]).toEqual([[], 'in_progress'])
+    const client = await begun(pool)
+    ofKind(await store.settleIn(client, lease, completion('kept')), 'settled')
+    await client.query('COMMIT')
+    expect(await paid()).toEqual(['row'])
+    expect(await viewOf(store, lease)).toMatchObject({ result: Buffer.from('kept') })
+    // Its rows are kept already, and must not be kept twice.
+    const again = await begun(pool)
+    const own = { kind: 'fenced', own: true, state: 'completed' }
+    expect(await store.settleIn(again, lease, completion())).toEqual(own)
+  })
+
+  it.each(['taken over', 'renewed', 'completed'])(
+    'a record that was %s after the snapshot is a conflict, and nothing is kept',
+    async (how) => {
+      const { open, connect, app, paid } = await setup()
+      const store = await open()
+      const lease = await hold(store, { onLapse: 'rerun' })
+      const client = await begun(connect())
+      if (how === 'taken over') {
+        await app.query(`UPDATE oncekey_record SET lease_until = now() - interval '1 second'`)
+        expect(ofKind(await claim(store), 'claimed').lease.attempt).toBe(2)
+      } else if (how === 'renewed') {
+        expect(await store.renew([{ ...lease, leaseMs: 2 * LEASE_MS }])).toEqual([true])
+      } else {
+        ofKind(await settle(store, completeOf(lease)), 'settled')
+      }
+      const before = await viewOf(store, lease)
+      const conflict = store.settleIn(client, lease, completion('stale'))
+      await expect(conflict).rejects.toMatchObject({ code: '40001' })
+      await client.query('COMMIT')
+      expect(await paid()).toEqual([])
+      expect(await viewOf(store, lease)).toEqual(before)
+    },
+  )
+
+  it('a conflict comes out as the error of the tool', async () => {
+    const { open, url } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const isolationLevel = level === 'SERIALIZABLE' ? 'Serializable' : 'RepeatableRead'
+    const conflict = prismaClient(url).$transaction(
+      async (tx) => {
+        await tx.$executeRawUnsafe('SELECT 1 FROM oncekey_record')
+        expect(await store.renew([{ ...lease, leaseMs: 2 * LEASE_MS }])).toEqual([true])
+        await store.settleIn(tx, lease, completion())
+      },
+      { isolationLevel },
+    )
+    await expect(conflict).rejects.toMatchObject({ name: 'PrismaClientKnownRequestError' })
+    await expect(conflict).rejects.toThrow('40001')
+    expect((await viewOf(store, lease)).state).toBe('in_progress')
+  })
+
+  // Only what joins a transaction takes its level: of all else, somebody may rely on the answer.
+  it('a settlement that joins nothing is not made', async () => {
+    const { open, connect } = await setup()
+    const store = await open()
+    const lease = await hold(store)
+    const client = await begun(connect())
+    // Joined once, on the same connection, and over.
+    ofKind(await store.settleIn(client, lease, completion('undone')), 'settled')
+    await client.query(`ROLLBACK; BEGIN ISOLATION LEVEL ${level}`)
+    const empty = `'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'`
+    const lone = client.query(`SELECT * FROM oncekey_record_settle(NULL, ${empty})`)
+    await expect(lone).rejects.toThrow('needs READ COMMITTED')
   })
 })
 

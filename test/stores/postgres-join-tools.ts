@@ -1,22 +1,10 @@
 /** The tools that people write their transactions with, each made to do the same. */
-import knex from 'knex'
 import { CamelCasePlugin, Kysely, PostgresDialect } from 'kysely'
 import type pg from 'pg'
 import type postgres from 'postgres'
-import { onTestFinished } from 'vitest'
-import { drizzleJs, drizzlePg, drizzleSql } from './drizzle.ts'
-
-export interface Tool {
-  /** Runs `body` in a transaction of the tool: committed if it resolves, rolled back if not. */
-  transact<Result>(body: (open: OpenTransaction) => Promise<Result>): Promise<Result>
-  /** What people hand in by mistake: each statement on it is a transaction of its own. */
-  readonly mistake: unknown
-}
-
-export interface OpenTransaction {
-  readonly tx: unknown
-  readonly pay: (key: string) => Promise<unknown>
-}
+import { drizzleJs, drizzlePg } from './drizzle.ts'
+import { prismaClient } from './prisma.ts'
+import { SHAPES, withDrizzle, withKnex, withKysely, type Tool } from './join-tools.ts'
 
 interface Connections {
   readonly url: string
@@ -53,18 +41,19 @@ export function withPg(
   }
 }
 
-/** Of an interactive transaction: the whole client, without what belongs to the connection. */
-const prismaLike = (client: pg.PoolClient) => ({
-  $queryRawUnsafe: async (sql: string) => (await client.query(sql)).rows as unknown[],
-  $executeRawUnsafe: async (sql: string) => (await client.query(sql)).rowCount,
-  $transaction: () => undefined,
-})
+const send = (client: pg.Pool | pg.PoolClient) => async (sql: string) =>
+  (await client.query<object>(sql)).rows
 
-const typeormLike = (client: pg.PoolClient) => ({
-  getRepository: () => undefined,
-  query: async (sql: string) => (await client.query(sql)).rows as unknown[],
-  queryRunner: { isTransactionActive: true },
-})
+const shaped = Object.fromEntries(
+  Object.entries(SHAPES).map(([name, shape]): [string, OpenTool] => [
+    name,
+    ({ connect }) => {
+      const pool = connect()
+      const tool = withPg(pool, (client) => shape.transaction(send(client)))
+      return { ...tool, mistake: shape.mistake(send(pool)) }
+    },
+  ]),
+)
 
 export const TOOLS: Readonly<Record<string, OpenTool>> = {
   pg: ({ connect }) => withPg(connect()),
@@ -80,81 +69,29 @@ export const TOOLS: Readonly<Record<string, OpenTool>> = {
     }
   },
 
-  'Drizzle on pg': ({ connect }) => {
-    const db = drizzlePg(connect())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) =>
-          body({
-            tx,
-            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
-          }),
-        ),
-    }
-  },
+  'Drizzle on pg': ({ connect }) => withDrizzle(drizzlePg(connect())),
 
-  'Drizzle on postgres.js': ({ connectJs }) => {
-    const db = drizzleJs(connectJs())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) =>
-          body({
-            tx,
-            pay: async (key) => tx.execute(drizzleSql`INSERT INTO payment VALUES (${key})`),
-          }),
-        ),
-    }
-  },
+  'Drizzle on postgres.js': ({ connectJs }) => withDrizzle(drizzleJs(connectJs())),
 
   // With a plugin that renames what it reads, as many have it.
-  Kysely: ({ connect }) => {
-    const db = new Kysely<{ payment: { key: string } }>({
-      dialect: new PostgresDialect({ pool: connect() }),
-      plugins: [new CamelCasePlugin()],
-    })
+  Kysely: ({ connect }) =>
+    withKysely(
+      new Kysely({
+        dialect: new PostgresDialect({ pool: connect() }),
+        plugins: [new CamelCasePlugin()],
+      }),
+    ),
+
+  Knex: ({ url }) => withKnex({ client: 'pg', connection: url }),
+
+  Prisma: ({ url }) => {
+    const prisma = prismaClient(url)
     return {
-      mistake: db,
+      mistake: prisma,
       transact: (body) =>
-        db
-          .transaction()
-          .execute((tx) =>
-            body({ tx, pay: (key) => tx.insertInto('payment').values({ key }).execute() }),
-          ),
+        prisma.$transaction((tx) => body({ tx, pay: (key) => tx.$executeRawUnsafe(PAY, key) })),
     }
   },
 
-  Knex: ({ url }) => {
-    const db = knex({ client: 'pg', connection: url, pool: { min: 0, max: 4 } })
-    onTestFinished(() => db.destroy())
-    return {
-      mistake: db,
-      transact: (body) =>
-        db.transaction((tx) => body({ tx, pay: async (key) => tx('payment').insert({ key }) })),
-    }
-  },
-
-  // These two need generated code or decorators; objects of their documented shape stand in.
-  'the shape of Prisma': ({ connect }) => {
-    const pool = connect()
-    const $queryRawUnsafe = async (sql: string) => (await pool.query(sql)).rows as unknown[]
-    const mistake = { $queryRawUnsafe, $connect: () => undefined }
-    return { ...withPg(pool, prismaLike), mistake }
-  },
-  'the shape of TypeORM': ({ connect }) => {
-    const pool = connect()
-    const query = async (sql: string) => (await pool.query(sql)).rows as unknown[]
-    const mistake = { query, getRepository: () => undefined, queryRunner: undefined }
-    return { ...withPg(pool, typeormLike), mistake }
-  },
-
-  runSql: ({ connect }) => {
-    const pool = connect()
-    const runSql = async (sql: string) => (await pool.query(sql)).rows as unknown[]
-    const shown = (client: pg.PoolClient) => ({
-      runSql: async (sql: string) => (await client.query(sql)).rows as unknown[],
-    })
-    return { ...withPg(pool, shown), mistake: { runSql } }
-  },
+  ...shaped,
 }

@@ -198,17 +198,6 @@ export function isRows(answer: readonly Row[] | MysqlHeader): answer is readonly
   return Array.isArray(answer)
 }
 
-/** How a caller's own transaction is reached: its connection, of either flavour. */
-export function connectionOf(tx: unknown): MysqlConnection {
-  if (typeof tx === 'object' && tx !== null && !('getConnection' in tx) && 'query' in tx) {
-    return isCallbackFlavour<MysqlConnection>(tx) ? tx.promise() : (tx as MysqlConnection)
-  }
-  throw new InvalidOptionsError(
-    'mysqlStore: settleIn takes the connection of "mysql2" on which the transaction was begun, ' +
-      `got ${describe(tx)}. A pool will not do: it would use another connection`,
-  )
-}
-
 function toPromisePool(pool: MysqlPool): MysqlPromisePool {
   if (typeof pool === 'object' && pool !== null && 'getConnection' in pool) {
     if (isCallbackFlavour<MysqlPromisePool>(pool)) return pool.promise()

@@ -33,7 +33,7 @@ import type {
 import { Calls, checkClaims, checkSettlements, inPieces, ROWS_MAX } from './calls.ts'
 import { claimOnce, type ClaimPass } from './claiming.ts'
 import { isIdentity, isUuid, KEPT, toRecord, VIEW } from './columns.ts'
-import { connectionOf, Driver, readCommitted, transact, type Session } from './driver.ts'
+import { Driver, readCommitted, transact, type Session } from './driver.ts'
 import { storeFailed } from './failures.ts'
 import { migrate } from './migrations.ts'
 import { lockAll, lockFree, makeMoves, readLeases, type Move, type Place } from './moves.ts'
@@ -42,9 +42,10 @@ import {
   type MysqlStoreOptions,
   type ResolvedMysqlStoreOptions,
 } from './options.ts'
+import { settleIn } from './settle-in.ts'
 import { settleBatch } from './settlement.ts'
 import { dueSql, findSql, historySql, identitiesSql, listSql, type Tables } from './sql.ts'
-import { runTransaction, settleInCallers, type TransactionWork } from './transaction.ts'
+import { runTransaction, type TransactionWork } from './transaction.ts'
 
 /**
  * How often a row is looked at that somebody has locked: whoever it is, is about to commit. After
@@ -69,8 +70,9 @@ export interface MysqlStore extends Store {
   transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
 
   /**
-   * Completes a key inside the transaction that was begun on this connection, of `mysql2/promise`
-   * or of `mysql2`. Call it last before the commit. `fenced`: roll back.
+   * Completes a key inside a transaction of the caller's: a connection of `mysql2`, a transaction
+   * of Drizzle, Kysely, Knex, Prisma or TypeORM, or `{ runSql }`. Call it last before the commit.
+   * `fenced`: roll back.
    */
   settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
 }
@@ -212,7 +214,7 @@ class TableStore implements MysqlStore {
   async settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome> {
     const settlement: Settlement = { kind: 'complete', lease, ...completion }
     checkSettlements([settlement])
-    return settleInCallers(connectionOf(tx), this.#place, settlement)
+    return settleIn(tx, this.#place, settlement)
   }
 
   get #place(): Place {

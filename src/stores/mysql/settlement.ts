@@ -1,6 +1,7 @@
 import { decideSettle } from '../../core/decide.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease, SettleOutcome, Settlement } from '../../core/store.ts'
+import type { Row } from './client.ts'
 import { LEASE, toRecord } from './columns.ts'
 import { transact, type Session } from './driver.ts'
 import {
@@ -51,12 +52,6 @@ function decide(
   return { moves, outcomes }
 }
 
-/**
- * Sends one statement within an open transaction, and gives its rows if it has any: as arrays, or
- * as objects whose values are in the order of the columns. The text has no placeholders.
- */
-export type Run = (sql: string) => Promise<readonly object[]>
-
 export interface SettledIn {
   readonly outcome: SettleOutcome
   /** By this very call, and not by an earlier one of the same lease. */
@@ -68,31 +63,31 @@ export type Inside = Pick<Place, 'tables' | 'now'>
 
 /** The record of a lease as it is: it locks nothing, for duplicates must get through. */
 export async function readWithin(
-  run: Run,
+  session: Session,
   { tables, now }: Inside,
   { identity }: Lease,
 ): Promise<StoredRecord | undefined> {
-  const [row] = await run(leaseSql(tables, now, { identity, lock: false }))
+  const [row] = await session.rows(leaseSql(tables, now, { identity, lock: false }))
   return toLease(row).record
 }
 
-/** Settles one record within a transaction that somebody else will commit. */
+/** Settles one record within a transaction of the store's that is open on this session. */
 export async function settleWithin(
-  run: Run,
+  session: Session,
   { tables, now }: Inside,
   settlement: Settlement,
 ): Promise<SettledIn> {
   const { identity } = settlement.lease
-  const [row] = await run(leaseSql(tables, now, { identity, lock: true }))
+  const [row] = await session.rows(leaseSql(tables, now, { identity, lock: true }))
   const { record: before, nowMs } = toLease(row)
   const { outcome, write } = decideSettle(before, settlement, nowMs)
   if (before === undefined || write === undefined) return { outcome, isWritten: false }
-  await run(updateSql(tables, [toChange({ before, after: write })]))
+  await session.run(updateSql(tables, [toChange({ before, after: write })]))
   return { outcome, isWritten: true }
 }
 
-function toLease(row: object | undefined): { record: StoredRecord | undefined; nowMs: number } {
+function toLease(row: Row | undefined): { record: StoredRecord | undefined; nowMs: number } {
   if (row === undefined) return { record: undefined, nowMs: 0 }
-  const [nowMs, ...values] = Object.values(row) as unknown[]
+  const [nowMs, ...values] = row
   return { record: toRecord(LEASE, values), nowMs: Number(nowMs) }
 }

@@ -90,16 +90,42 @@ export function leasesSql(
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
 }
 
-/** One record for a settlement within somebody's transaction. Names its columns: see `Run`. */
+/** One record for a settlement within a transaction of the store's. */
 export function leaseSql(
   { record }: Tables,
   now: string,
   { identity, lock }: { readonly identity: string; readonly lock: boolean },
 ): string {
-  const columns = LEASE.map((field, n) => `${readSql(field)} AS c${n}`)
-  return `${lock ? BOUNDED : ''} SELECT ${now} AS now_ms, ${columns.join(', ')}
+  return `${lock ? BOUNDED : ''} SELECT ${now}, ${list(LEASE)}
     FROM ${record} AS r FORCE INDEX (PRIMARY)
     WHERE r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`
+}
+
+/** What stands for a value that is not there, in an answer that is one text. */
+export const NONE = '-'
+
+/**
+ * MariaDB knows, whatever was or was not sent before. Nothing that MySQL says to everybody does.
+ */
+const OPENNESS = `COALESCE(/*M! IF(@@in_transaction, 'open', 'none'), */ 'unknown')`
+
+/**
+ * One record for a settlement in a transaction of somebody's tool. One row, one column and one
+ * text, record or not, so that every tool passes it on as it is, however it names columns and
+ * reads numbers. No JSON: some parse what looks like it.
+ */
+export function joinedLeaseSql(
+  { record }: Tables,
+  now: string,
+  { identity, lock }: { readonly identity: string; readonly lock: boolean },
+): string {
+  const columns = LEASE.map((field) => `IFNULL(${readSql(field)}, '${NONE}')`)
+  const parts = [OPENNESS, 'CONNECTION_ID()', now, ...columns]
+  return `${lock ? BOUNDED : ''} SELECT
+    CONVERT(CONCAT_WS(' ', ${parts.join(', ')}) USING utf8mb4) AS answer
+    FROM (SELECT 1 AS one) AS once
+    LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY)
+    ON r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`.trim()
 }
 
 /**
@@ -180,6 +206,12 @@ export function updateSql({ record }: Tables, changes: readonly Change[]): strin
     SET ${assignments.join(', ')}
     WHERE identity IN (${identities(changes.map(({ from }) => from))})
     AND CASE identity ${fences.join(' ')} END`
+}
+
+/** The same in a transaction of somebody's tool, and nowhere else: see `settle-in.ts`. */
+export function joinedUpdateSql(tables: Tables, change: Change, connection: string): string {
+  return `${updateSql(tables, [change])}
+    AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
 }
 
 function valueSql(name: string, changes: readonly Change[]): string {
@@ -281,6 +313,6 @@ export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
 /** For work that threw. */
 export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
 
-/** Outside of a transaction a savepoint is gone as soon as it is set. */
+/** Tells whether a transaction is open. */
 export const PROBE = 'SAVEPOINT oncekey_settle'
 export const END_PROBE = 'RELEASE SAVEPOINT oncekey_settle'

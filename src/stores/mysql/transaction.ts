@@ -1,14 +1,13 @@
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
-import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
+import { OutcomeUnknownError } from '../../core/errors.ts'
 import { revocable } from '../../core/revocable.ts'
 import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
 import type { Calls } from './calls.ts'
-import { toQuery, type MysqlConnection } from './client.ts'
 import { transact, type Driver, type Session } from './driver.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
-import { readWithin, settleWithin, type Inside, type Run } from './settlement.ts'
-import { END_PROBE, PROBE, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, type Tables } from './sql.ts'
+import { readWithin, settleWithin } from './settlement.ts'
+import { RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, type Tables } from './sql.ts'
 import { StatementWatch, watched } from './statement-watch.ts'
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
@@ -88,7 +87,7 @@ async function settleWith(
   const settlement: Settlement = { kind: 'complete', lease, ...completion }
   try {
     const { outcome, isWritten } = await settleWithin(
-      (sql) => session.rows(sql),
+      session,
       { tables: context.tables, now: context.calls.now },
       settlement,
     )
@@ -109,7 +108,7 @@ async function ask(
 ): Promise<SettleOutcome | undefined> {
   try {
     const inside = { tables, now: calls.now }
-    const record = await readWithin((sql) => session.rows(sql), inside, lease)
+    const record = await readWithin(session, inside, lease)
     const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
     const asked = decideSettle(record, trial, 0)
     if (asked.write === undefined) return asked.outcome
@@ -197,42 +196,3 @@ function bounded(
 }
 
 const NO_BYTES = new Uint8Array(0)
-
-/**
- * Completes a key within the caller's own transaction. What an earlier transaction of the same
- * lease has committed is `fenced` here: its rows are kept, and the caller's must not be.
- */
-export async function settleInCallers(
-  connection: MysqlConnection,
-  inside: Inside,
-  settlement: Settlement,
-): Promise<SettleOutcome> {
-  const run: Run = async (sql) => {
-    const [rows] = await connection.query(toQuery(sql))
-    return rows as readonly object[]
-  }
-  try {
-    await checkOpen(run)
-    const { outcome, isWritten } = await settleWithin(run, inside, settlement)
-    if (isWritten || outcome.kind === 'fenced') return outcome
-    return { kind: 'fenced', own: true, state: 'completed' }
-  } catch (error) {
-    throw error instanceof InvalidOptionsError
-      ? error
-      : storeFailed('settle in a transaction', error)
-  }
-}
-
-/** Outside of a transaction the key would be completed at once, whatever becomes of the rest. */
-async function checkOpen(run: Run): Promise<void> {
-  await run(PROBE)
-  try {
-    await run(END_PROBE)
-  } catch (error) {
-    if (!isSealBroken(error)) throw error
-    throw new InvalidOptionsError(
-      'mysqlStore: settleIn needs an open transaction; call beginTransaction() first, and call ' +
-        'settleIn last before commit()',
-    )
-  }
-}

@@ -13,11 +13,27 @@ export const SETTINGS = `
 /** What raises when the connection's default isolation is not READ COMMITTED. */
 export const WRONG_ISOLATION = 'OK001'
 
-/** Fails before anything is written, so that the call can be repeated in a fitting transaction. */
-export const CHECK_ISOLATION = `
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+const checkIsolation = (isFine: string) => `
+    IF NOT (${isFine}) THEN
       RAISE EXCEPTION 'oncekey needs READ COMMITTED' USING ERRCODE = '${WRONG_ISOLATION}';
     END IF;`
+
+const IS_READ_COMMITTED = `current_setting('transaction_isolation') = 'read committed'`
+
+/** Fails before anything is written, so that the call can be repeated in a fitting transaction. */
+export const CHECK_ISOLATION = checkIsolation(IS_READ_COMMITTED)
+
+/** The setting that marks a transaction which somebody else has begun: see `settle-in.ts`. */
+export const JOINED = 'oncekey.joined'
+
+/**
+ * What joins a transaction of the caller's takes its level. With a snapshot, a record that has
+ * moved on since makes PostgreSQL raise 40001: nothing is decided from what is no longer true, and
+ * whoever chose that level repeats transactions for it anyway.
+ */
+export const CHECK_ISOLATION_UNLESS_JOINED = checkIsolation(
+  `${IS_READ_COMMITTED} OR coalesce(current_setting('${JOINED}', true), '') <> ''`,
+)
 
 /** The database's clock, in whole milliseconds as everywhere else; a test may bring its own. */
 export const NOW = `coalesce(to_timestamp(p_now_ms / 1000),

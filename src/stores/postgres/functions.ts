@@ -19,6 +19,7 @@
  */
 import {
   CHECK_ISOLATION,
+  CHECK_ISOLATION_UNLESS_JOINED,
   epochMs,
   IS_EXPIRED,
   keepHistory,
@@ -179,7 +180,7 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
   DECLARE
     v_now timestamptz := ${NOW};
     v_count int;
-  BEGIN ${CHECK_ISOLATION}
+  BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
     RETURN QUERY
       WITH l AS MATERIALIZED (
         SELECT r.identity AS id, r.watched, q.kind, q.result, q.proof, q.error_code,

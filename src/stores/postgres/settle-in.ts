@@ -1,10 +1,17 @@
-import { InvalidOptionsError, StoreFailedError } from '../../core/errors.ts'
-import { answerOf, foreignTransaction, type RunSql } from '../../core/foreign-transaction.ts'
+import { InvalidOptionsError, type StoreFailedError } from '../../core/errors.ts'
+import {
+  answerOf,
+  causesOf,
+  driverErrorOf,
+  foreignTransaction,
+  type RunSql,
+} from '../../core/foreign-transaction.ts'
 import type { RecordState } from '../../core/record.ts'
 import type { Completion, Lease, SettleOutcome } from '../../core/store.ts'
 import { ValueFault } from './array-literal.ts'
 import type { Calls } from './calls.ts'
-import { isConflict, isWrongIsolation, storeFailed } from './failures.ts'
+import { JOINED } from './function-parts.ts'
+import { isConflict, storeFailed } from './failures.ts'
 
 /**
  * Completes a key in a transaction that the caller has begun. The outcome is `settled` only where
@@ -37,14 +44,14 @@ export async function settleIn(
  * transaction that has not written has no id yet, and with the extended protocol the time of a
  * lone statement differs from the time of its transaction.
  */
-const MARK = `SELECT pg_catalog.set_config('oncekey.joined', {token}, true) AS answer`
+const MARK = `SELECT pg_catalog.set_config('${JOINED}', {token}, true) AS answer`
 
 /**
  * CASE does not call the function unless it has to. One row and one column, as text, so that every
  * tool passes it on as it is; CAST and no `::`, because some take a colon for a placeholder.
  */
 const SETTLE_IN = `SELECT CASE
-  WHEN pg_catalog.current_setting('oncekey.joined', true) = {token} THEN coalesce((
+  WHEN pg_catalog.current_setting('${JOINED}', true) = {token} THEN coalesce((
     SELECT CAST(pg_catalog.json_build_object('done', s.out_done, 'own', s.out_own,
       'state', s.out_state, 'expiresAtMs', s.out_expires_at_ms) AS text)
     FROM "{schema}"."{table}_settle"({values}) AS s), 'absent')
@@ -113,47 +120,8 @@ async function send(run: RunSql, sql: string): Promise<string> {
  */
 function toFailure(error: unknown, sql: string): unknown {
   if (error instanceof InvalidOptionsError) return error
-  const causes = causesOf(error)
-  if (causes.some(isConflict)) return error
-  if (causes.some(isWrongIsolation)) return wrongIsolation(error)
-  // The error of a tool around the driver's may hold the whole statement, and the reply in it.
-  const cause = causes.findLast((one) => 'code' in one) ?? causes[0]
-  if (cause === undefined) return storeFailed(OPERATION, error)
-  if (!cause.message.includes(sql)) return storeFailed(OPERATION, cause)
-  const short = new Error(
-    cause.message.replace(sql, () => '…'),
-    { cause: error },
-  )
-  return storeFailed(OPERATION, Object.assign(short, { code: codeOf(cause) }))
-}
-
-function wrongIsolation(cause: unknown): StoreFailedError {
-  const message =
-    'completeIn needs a transaction under READ COMMITTED, which is what BEGIN gives unless ' +
-    'default_transaction_isolation says otherwise'
-  return new StoreFailedError({
-    store: 'postgres',
-    operation: OPERATION,
-    failure: 'rejected',
-    cause: new Error(message, { cause }),
-  })
-}
-
-/** Errors of tools have that of the driver as their cause. A longer chain is about other things. */
-const CAUSES_MAX = 8
-
-function causesOf(error: unknown): Error[] {
-  const causes: Error[] = []
-  let current = error
-  while (causes.length < CAUSES_MAX && current instanceof Error) {
-    causes.push(current)
-    current = current.cause
-  }
-  return causes
-}
-
-function codeOf(error: Error): unknown {
-  return 'code' in error ? error.code : undefined
+  if (causesOf(error).some(isConflict)) return error
+  return storeFailed(OPERATION, driverErrorOf(error, sql))
 }
 
 interface Settled {
