@@ -1,3 +1,4 @@
+import { boundedWork } from '../../core/bounded-work.ts'
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
 import { OutcomeUnknownError } from '../../core/errors.ts'
@@ -140,7 +141,13 @@ async function runWork(
   const { tx, revoke } = revocable(watched(session.connection, watch), () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })
-  const { result, isOver, stop } = bounded(context, session, () => work(tx as never))
+  const { clock, transactionMs: limitMs } = context
+  const giveUp = (cause: Error) => {
+    session.destroy()
+    return storeFailed('commit a transaction', cause)
+  }
+  const bounds = { clock, limitMs, giveUp }
+  const { result, isOver, stop } = boundedWork(bounds, () => work(tx as never))
   try {
     return await result
   } catch (error) {
@@ -172,27 +179,6 @@ function endedItself(options?: ErrorOptions): OutcomeUnknownError {
       'changes tables), so what it wrote may be kept without the key',
     options,
   )
-}
-
-/** Work that never ends must not keep its connection, and what it has locked, for ever. */
-function bounded(
-  { clock, transactionMs }: TransactionContext,
-  session: Session,
-  run: () => Completion | Promise<Completion>,
-) {
-  let isOver = false
-  let stop = () => {}
-  const limit = new Promise<never>((_, reject) => {
-    stop = clock.after(transactionMs, () => {
-      isOver = true
-      session.destroy()
-      const cause = new Error(`its work took longer than ${transactionMs} ms and was rolled back`)
-      reject(storeFailed('commit a transaction', cause))
-    })
-  })
-  // What comes after the limit is neither used nor an accident: the race listens and forgets.
-  const result = Promise.race([new Promise<Completion>((resolve) => resolve(run())), limit])
-  return { result, isOver: () => isOver, stop: () => stop() }
 }
 
 const NO_BYTES = new Uint8Array(0)
