@@ -29,7 +29,8 @@ const DATE_MS = 1000
 
 /**
  * The service's wall time, from the `Date` of its answers and this node's monotonic clock in
- * between: never ahead of the service, and behind it by a second and a round trip at the most.
+ * between: never ahead of the service, and behind it by a second, the time that the answer took
+ * and the drift at the most.
  *
  * DynamoDB has no clock in its conditions, so an expiry is judged here. Being behind is the safe
  * side: a record that was published to last until noon is then never given up before noon.
@@ -54,8 +55,8 @@ export class ServiceTime implements StoreTime {
   nowMs(): number {
     if (this.#reading === undefined) {
       throw new Error(
-        'the answers of the service carry no Date header (and x-amzn-requestid, by which they are ' +
-          "known as its own), and without the service's time no expiry can be judged: let " +
+        'the answers of the service carry no Date header, or no x-amzn-requestid, by which they ' +
+          "are known as its own, and without the service's time no expiry can be judged: let " +
           'whatever is between pass both on',
       )
     }

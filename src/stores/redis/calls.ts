@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
+import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock } from '../../core/clock.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import type { Argument, Driver } from './client.ts'
-import { answerWithin } from '../../core/answer-within.ts'
 import { isCrossSlot, isRowFault, isScriptMissing, storeFailed } from './failures.ts'
 import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
@@ -116,14 +116,12 @@ export class Calls {
         }
       }),
     )
-    const errors = ended.flatMap((one) =>
-      one.status === 'rejected' ? [one.reason as unknown] : [],
-    )
-    if (errors.length === 0) return answers
-    const unclear = errors.find((error) => !isRowFault(error))
-    if (unclear !== undefined) throw unclear
+    const failed = ended.filter((one) => one.status === 'rejected')
+    if (failed.length === 0) return answers
+    const unclear = failed.find(({ reason }) => !isRowFault(reason))
+    if (unclear !== undefined) throw unclear.reason
     // `rejected` says that nothing was written. Where another script has run, that is not so.
-    throw storeFailed(batch.operation, errors[0], hasRun ? 'unavailable' : 'rejected')
+    throw storeFailed(batch.operation, failed[0]!.reason, hasRun ? 'unavailable' : 'rejected')
   }
 
   #scriptsOf<Request>(batch: Batch<Request>, group: readonly number[]): Script[] {
