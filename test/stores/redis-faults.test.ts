@@ -83,7 +83,8 @@ it.each(DRIVERS)('takes nothing for a first claim that arrives too late: %s', as
     await server.kill()
     const late = Promise.all([1, 2].map(() => claim(store, { leaseMs: 1 }).catch(String)))
     await server.start()
-    for (const outcome of await late) expect(outcome).toContain('LATE')
+    // The second where the server takes longer to start than anybody waits for its time.
+    for (const outcome of await late) expect(outcome).toMatch(/LATE|no answer within/)
     expect(await store.read({ identity: claimRequest().identity })).toBeUndefined()
     ofKind(await claim(store), 'claimed')
   }
