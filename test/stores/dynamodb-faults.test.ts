@@ -231,7 +231,8 @@ it('keeps a record once in the history, however often its end is tried', async (
   const clock = new FakeClock()
   let isDying = true
   const dying = around(client, ({ name, input, go }) => {
-    const isEnd = name === 'deleteItem' || (name === 'putItem' && 'ConditionExpression' in input)
+    const condition = String(input['ConditionExpression'])
+    const isEnd = name === 'deleteItem' || (name === 'putItem' && condition.includes('version'))
     return isDying && isEnd ? Promise.reject(new Error('killed')) : go()
   })
   const healthy = open({ clock, history: true })
@@ -251,5 +252,34 @@ it('keeps a record once in the history, however often its end is tried', async (
   expect((await store.reap({ limit: 10 })).expired).toBe(1)
   const [kept, ...more] = await history()
   assertBytes(kept?.result, bytes('late'))
+  expect(more).toEqual([])
+})
+
+// a reaps the release · stands still · the holder completes after all · b reaps that · a goes on
+it('replaces no result in the history by what was there before it', async () => {
+  const { client, open } = await setup()
+  const clock = new FakeClock()
+  const [reached, resumed] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  const slow = around(client, async ({ name, input, go }) => {
+    const { item } = (input['Item'] ?? {}) as { item?: { S?: string } }
+    if (name === 'putItem' && item?.S?.startsWith('history#') === true) {
+      reached.resolve()
+      await resumed.promise
+    }
+    return go()
+  })
+  const [a, b] = [open({ clock, history: true, client: slow }), open({ clock, history: true })]
+  const lease = await hold(b)
+  ofKind(await settle(b, releaseOf(lease)), 'settled')
+  clock.advance(RETENTION_MS)
+  const reaping = a.reap({ limit: 10 })
+  await reached.promise
+  ofKind(await settle(b, completeOf(lease, bytes('paid'))), 'settled')
+  clock.advance(RETENTION_MS)
+  expect((await b.reap({ limit: 10 })).removed).toBe(1)
+  resumed.resolve()
+  expect((await reaping).removed).toBe(0)
+  const [kept, ...more] = await b.history!({ ref: { identity: lease.identity }, limit: 10 })
+  assertBytes(kept?.result, bytes('paid'))
   expect(more).toEqual([])
 })

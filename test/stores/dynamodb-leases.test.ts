@@ -2,7 +2,12 @@
 // its own clock, and shares only the table.
 import { expect, it } from 'vitest'
 import type { Lease, Store } from '../../src/core/store.ts'
+import { RecordMoves } from '../../src/stores/dynamodb/record-moves.ts'
+import { RecordTable } from '../../src/stores/dynamodb/record-table.ts'
+import { timeOf } from '../../src/stores/dynamodb/service-time.ts'
 import { Sightings } from '../../src/stores/dynamodb/sightings.ts'
+import { StateIndex } from '../../src/stores/dynamodb/state-index.ts'
+import { Upkeep } from '../../src/stores/dynamodb/upkeep.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import {
   claim,
@@ -173,4 +178,28 @@ it('forgets what it saw longest ago when there is too much, and then counts anew
   expect(sightings.ageMs('b', '1')).toBe(0)
   // Another version of the same record is another lease.
   expect(sightings.ageMs('b', '2')).toBe(0)
+})
+
+it('sweeps more than it can keep an eye on, a part at a time', async () => {
+  const { table: name, client, open } = await setup()
+  const clock = new FakeClock()
+  await open({ clock }).claim(claimRequests(40))
+  const table = new RecordTable(client, name)
+  const time = timeOf(client, clock)
+  const moves = new RecordMoves({
+    table,
+    clock,
+    time,
+    history: false,
+    ttl: false,
+    sightingsMax: 32,
+  })
+  const upkeep = new Upkeep(moves, new StateIndex(table), time)
+  expect(await upkeep.sweep(100)).toEqual([])
+  const swept: string[] = []
+  for (let n = 0; n < 40 && swept.length < 40; n++) {
+    clock.advance(LEASE_MS)
+    swept.push(...(await upkeep.sweep(100)).map(({ identity }) => identity))
+  }
+  expect(new Set(swept).size).toBe(40)
 })

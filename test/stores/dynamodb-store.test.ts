@@ -169,6 +169,23 @@ it('fails, and runs nothing again, where a part of a result is missing', async (
   expect(listed.length).toBe(1)
 })
 
+// The service removes what has expired item by item, in any order.
+it('shows a record that has long expired without the result that the service removed', async () => {
+  const { open, client, table, items } = await setup()
+  const store = open()
+  const lease = await finish(store, {}, pattern(MIB))
+  for (const { identity, item } of await items()) {
+    if (item === 'record') continue
+    const Key = { identity: { S: String(identity) }, item: { S: String(item) } }
+    await client.deleteItem({ TableName: table, Key })
+  }
+  const gone = { code: 'STORE_FAILED', failure: 'unavailable' }
+  await expect(store.read(lease)).rejects.toMatchObject(gone)
+  const later = open({ clock: new FakeClock(Date.now() + RETENTION_MS + 60_000) })
+  expect(await later.read(lease)).toMatchObject({ state: 'completed', result: undefined })
+  ofKind(await claim(later), 'claimed')
+})
+
 it('rejects what the table cannot hold, and nothing of its batch is written', async () => {
   const { open, items } = await setup()
   const store = open()

@@ -137,6 +137,27 @@ it('works where neither INFO nor CONFIG is allowed, and says that it could not l
   ofKind(await claim(store), 'claimed')
 })
 
+it('is not put off by an error that says nothing about what is allowed', async () => {
+  const server = await start(...EVICTING, 'allkeys-lru')
+  const client = connectIoRedis(server.url)
+  const answers = vi.spyOn(client, 'callBuffer')
+  for (const message of ['ERR max number of clients reached', 'LOADING', 'ERR syntax error']) {
+    answers.mockImplementationOnce(() => Promise.reject(new Error(message)))
+    const store = redisStore({ client })
+    await expect(claim(store)).rejects.toMatchObject({ failure: 'unavailable' })
+    await expect(claim(store)).rejects.toThrow('evicts')
+  }
+  for (const message of [
+    "ERR unknown command 'INFO', with args beginning with: ",
+    'ERR command is not allowed',
+    "NOPERM this user has no permissions to run the 'info' command",
+  ]) {
+    answers.mockImplementationOnce(() => Promise.reject(new Error(message)))
+    const { usable, findings } = await redisStore({ client }).check()
+    expect([message, usable, kindsOf(findings)]).toEqual([message, true, ['unchecked']])
+  }
+})
+
 it('asks the server again when the first check had no answer', async () => {
   const server = await start()
   const client = connectIoRedis(server.url, { maxRetriesPerRequest: 0 })

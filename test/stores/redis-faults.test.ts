@@ -74,6 +74,34 @@ it.each(DRIVERS)('takes nothing for a claim that arrives too late: %s', async (d
   ofKind(await claim(store), 'claimed')
 })
 
+// Its first claim: neither how the server is set up nor what time it has there is known yet.
+it.each(DRIVERS)('takes nothing for a first claim that arrives too late: %s', async (driver) => {
+  const client = await CONNECT[driver](server.url)
+  for (const isChecked of [false, true]) {
+    const store = redisStore({ client, prefix: newPrefix() })
+    if (isChecked) await store.claim([])
+    await server.kill()
+    const late = Promise.all([1, 2].map(() => claim(store, { leaseMs: 1 }).catch(String)))
+    await server.start()
+    // The second where the server takes longer to start than anybody waits for its time.
+    for (const outcome of await late) expect(outcome).toMatch(/LATE|no answer within/)
+    expect(await store.read({ identity: claimRequest().identity })).toBeUndefined()
+    ofKind(await claim(store), 'claimed')
+  }
+})
+
+it('asks a server for its time once, for all claims that need it', async () => {
+  const client = connectIoRedis(server.url)
+  const ask = vi.spyOn(client, 'callBuffer')
+  const store = redisStore({ client, prefix: newPrefix() })
+  const claims = ['a', 'b', 'c'].map((key) => claim(store, { key }))
+  for (const outcome of await Promise.all(claims)) ofKind(outcome, 'claimed')
+  ofKind(await claim(store, { key: 'd' }), 'claimed')
+  const isTime = (args: readonly unknown[]) => args.some((arg) => String(arg).includes(':due'))
+  const scripts = ask.mock.calls.filter(([command]) => command === 'EVALSHA')
+  expect(scripts.filter((args) => args[2] === '1' && isTime(args)).length).toBe(1)
+})
+
 it('goes on at once when the clock of the server has changed', async () => {
   const store = redisStore({ client: connectIoRedis(server.url), prefix: newPrefix() })
   ofKind(await claim(store, { key: 'warm' }), 'claimed')

@@ -1,9 +1,10 @@
 import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { createClientPool } from 'redis'
-import { afterAll, beforeAll, expect, it } from 'vitest'
+import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
-import { TAGS } from '../../src/stores/redis/buckets.ts'
+import type { ClaimRequest } from '../../src/core/store.ts'
+import { Buckets, TAGS } from '../../src/stores/redis/buckets.ts'
 import { redisStore, type RedisStoreOptions } from '../../src/stores/redis/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import {
@@ -23,7 +24,7 @@ import {
   settle,
   viewOf,
 } from '../../src/testing/store-cases/store-case.ts'
-import { startRedis, type RedisServer } from '../servers/redis.ts'
+import { startRedis, startRedisCluster, type RedisServer } from '../servers/redis.ts'
 import { connectIoRedis, connectNodeRedis, CONNECT } from './redis-setup.ts'
 
 const DAY_MS = 24 * 60 * 60 * 1000
@@ -91,7 +92,8 @@ it('rejects what a record cannot hold, and nothing of its batch is written', asy
   const [good] = claimRequests(1)
   for (const bad of [
     { key: 'half \ud800' },
-    { key: 'k'.repeat(70_000) },
+    { key: 'k'.repeat(32_768) },
+    { key: 'k'.repeat(20_000), tenant: 't'.repeat(20_000) },
     { leaseMs: Number.NaN },
     { retentionMs: Infinity },
     { maxAttempts: Number.NaN },
@@ -111,6 +113,28 @@ it('rejects what a record cannot hold, and nothing of its batch is written', asy
   expect((await viewOf(store, lease)).state).toBe('in_progress')
 })
 
+// The server puts other texts among those of the claim: their length has two bytes there.
+it('keeps a record whose texts are as long as they may be, whatever becomes of it', async () => {
+  const clock = new FakeClock()
+  const { store } = await setup({ clock })
+  const long = { tenant: 't'.repeat(32_500), onLapse: 'rerun' } as const
+  const whole = { tenant: long.tenant, key: 'key-1' }
+  const errorCode = 'e'.repeat(32_767)
+  const first = await hold(store, long)
+  ofKind(await settle(store, { ...releaseOf(first), errorCode }), 'settled')
+  expect(await viewOf(store, first)).toMatchObject({ ...whole, errorCode })
+  const second = await hold(store, long)
+  expect(await viewOf(store, second)).toMatchObject({ ...whole, state: 'in_progress' })
+  clock.advance(LEASE_MS)
+  expect((await store.sweep({ limit: 10 })).length).toBe(1)
+  expect(await viewOf(store, second)).toMatchObject({ ...whole, state: 'failed_retryable' })
+  const third = await hold(store, long)
+  ofKind(await settle(store, completeOf(third, bytes('paid'))), 'settled')
+  assertBytes(ofKind(await claim(store, long), 'completed').result, bytes('paid'))
+  const tooLong = { ...releaseOf(third), errorCode: `${errorCode}e` }
+  await expect(settle(store, tooLong)).rejects.toMatchObject({ failure: 'rejected' })
+})
+
 // As after a deploy was rolled back: the neighbours of such a record must not suffer.
 it('leaves alone what a newer version has written, and lets its neighbours pass', async () => {
   const { client, store } = await setup()
@@ -123,6 +147,33 @@ it('leaves alone what a newer version has written, and lets its neighbours pass'
   expect(await store.read({ identity: other!.identity })).toBeUndefined()
   ofKind((await store.claim([other!]))[0]!, 'claimed')
 })
+
+// A script for each bucket: one of them refuses, and the other has taken its key.
+it('says that nothing was written only where that is so, on a cluster too', async () => {
+  const cluster = await startRedisCluster()
+  onTestFinished(() => cluster.close())
+  const client = new Redis.Cluster(cluster.nodes.map(({ port }) => ({ host: '127.0.0.1', port })))
+  client.on('error', () => undefined)
+  onTestFinished(() => client.disconnect())
+  const store = redisStore({ client })
+  const [newer, other] = claimRequests(2) as [ClaimRequest, ClaimRequest]
+  const { base } = new Buckets('oncekey').of(newer.identity)
+  expect(new Buckets('oncekey').of(other.identity).base).not.toBe(base)
+  await client.set(base + newer.identity, Buffer.from([2, 0, 0]))
+  const stateOf = async ({ identity }: ClaimRequest) => (await store.read({ identity }))?.state
+
+  const batch = [{ ...other, token: 'half \ud800' }, newer]
+  await expect(store.claim(batch)).rejects.toMatchObject({ failure: 'rejected' })
+  await expect(store.claim([newer])).rejects.toMatchObject({ failure: 'rejected' })
+  const unkept = [other, { ...newer, key: 'half \ud800' }]
+  await expect(store.claim(unkept)).rejects.toMatchObject({ failure: 'rejected' })
+  expect(await stateOf(other)).toBeUndefined()
+
+  const half = store.claim([newer, other])
+  await expect(half).rejects.toMatchObject({ failure: 'unavailable', message: /LAYOUT 2/ })
+  // Nothing of the call goes on after it has failed.
+  expect(await stateOf(other)).toBe('in_progress')
+}, 60_000)
 
 it('tells nothing of a key in the errors of its client', async () => {
   const { client, store } = await setup()

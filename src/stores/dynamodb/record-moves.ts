@@ -42,6 +42,8 @@ export interface RecordMovesOptions {
   readonly history: boolean
   /** Whether the service removes what has expired. */
   readonly ttl: boolean
+  /** How many records are kept an eye on. */
+  readonly sightingsMax?: number
 }
 
 /** A record under lease that this process has written is remembered, to be settled in one call. */
@@ -69,7 +71,7 @@ export class RecordMoves {
   constructor(options: RecordMovesOptions) {
     this.#options = options
     this.results = new Results(options.table)
-    this.sightings = new Sightings(options.clock)
+    this.sightings = new Sightings(options.clock, options.sightingsMax)
   }
 
   async make<Outcome>(move: Move<Outcome>): Promise<Moved<Outcome>> {
@@ -173,7 +175,7 @@ export class RecordMoves {
    */
   async #retire(kept: Kept): Promise<void> {
     await this.results.keep(kept)
-    await this.#options.table.putItem(
+    await this.#options.table.putCopy(
       toHistoryItem({ ...kept, record: toHistory(kept.record), ttlS: undefined }),
     )
   }

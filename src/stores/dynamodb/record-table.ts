@@ -109,6 +109,25 @@ export class RecordTable {
     await this.#call((options) => this.#client.putItem(input, options))
   }
 
+  /**
+   * A copy for the history, unless what is there has a completion that this one has not: whoever
+   * stood still with it before the record was completed comes too late.
+   */
+  async putCopy(item: Item): Promise<void> {
+    if ('completedAtMs' in item) return this.putItem(item)
+    const input = {
+      TableName: this.#name,
+      Item: item,
+      ConditionExpression: 'attribute_not_exists(#completedAtMs)',
+      ExpressionAttributeNames: { '#completedAtMs': 'completedAtMs' },
+    }
+    try {
+      await this.#call((options) => this.#client.putItem(input, options))
+    } catch (error) {
+      if (!isConditionFailed(error)) throw error
+    }
+  }
+
   async deleteItem(key: Item): Promise<void> {
     const input = { TableName: this.#name, Key: key }
     await this.#call((options) => this.#client.deleteItem(input, options))

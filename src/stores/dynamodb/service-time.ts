@@ -29,7 +29,8 @@ const DATE_MS = 1000
 
 /**
  * The service's wall time, from the `Date` of its answers and this node's monotonic clock in
- * between: never ahead of the service, and behind it by a second and a round trip at the most.
+ * between: never ahead of the service, and behind it by a second, the time that the answer took
+ * and the drift at the most.
  *
  * DynamoDB has no clock in its conditions, so an expiry is judged here. Being behind is the safe
  * side: a record that was published to last until noon is then never given up before noon.
@@ -54,8 +55,9 @@ export class ServiceTime implements StoreTime {
   nowMs(): number {
     if (this.#reading === undefined) {
       throw new Error(
-        "the answers of the service carry no Date header, and without the service's time no " +
-          'expiry can be judged: let whatever is between pass it on',
+        'the answers of the service carry no Date header, or no x-amzn-requestid, by which they ' +
+          "are known as its own, and without the service's time no expiry can be judged: let " +
+          'whatever is between pass both on',
       )
     }
     return Math.floor(this.#at(this.#reading))
@@ -67,10 +69,11 @@ export class ServiceTime implements StoreTime {
     if (Number.isNaN(dateMs)) return
     const monotonicMs = this.#clock.monotonicMs()
     // It was written after the request was sent and before now, so the service's time is between
-    // the two. What is known from earlier answers makes that narrower, unless it contradicts.
+    // the two. What is known from earlier answers makes that narrower. Where it contradicts, it is
+    // worth nothing, and the earliest time that fits this answer is the safe one.
     const latestMs = dateMs + DATE_MS + (monotonicMs - sentMs)
     const knownMs = this.#reading === undefined ? dateMs : this.#at(this.#reading)
-    const serviceMs = Math.min(Math.max(dateMs, knownMs), latestMs)
+    const serviceMs = knownMs > latestMs ? dateMs : Math.max(dateMs, knownMs)
     this.#reading = { serviceMs, monotonicMs, wallMs: this.#clock.nowMs() }
   }
 
@@ -108,12 +111,17 @@ export function timeOf(client: DynamodbClient, clock: Clock | undefined): StoreT
   return time
 }
 
+/**
+ * When the service has answered. A proxy that answers in its place (502) has a clock of its own,
+ * but not the id that the service gives to every request.
+ */
 function dateOf(response: unknown): string | undefined {
   if (typeof response !== 'object' || response === null || !('headers' in response)) return
   const { headers } = response
   if (typeof headers !== 'object' || headers === null) return
-  for (const [name, value] of Object.entries(headers)) {
-    if (name.toLowerCase() === 'date') return typeof value === 'string' ? value : undefined
-  }
-  return
+  const byName = new Map(
+    Object.entries(headers).map(([name, value]): [string, unknown] => [name.toLowerCase(), value]),
+  )
+  const date = byName.get('date')
+  return byName.has('x-amzn-requestid') && typeof date === 'string' ? date : undefined
 }

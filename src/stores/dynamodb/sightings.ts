@@ -22,11 +22,11 @@ export class Sightings {
   readonly #clock: Clock
   /** The last two versions of each: answers overtake each other, and an index is behind. */
   readonly #byIdentity = new Map<string, readonly Sighting[]>()
-  readonly #countMax: number
+  readonly countMax: number
 
   constructor(clock: Clock, countMax: number = SIGHTINGS_MAX) {
     this.#clock = clock
-    this.#countMax = countMax
+    this.countMax = countMax
   }
 
   has(identity: string): boolean {
@@ -42,7 +42,7 @@ export class Sightings {
     // Put last: what was seen longest ago is given up first.
     this.#byIdentity.delete(identity)
     this.#byIdentity.set(identity, [sighting, ...others])
-    if (this.#byIdentity.size > this.#countMax) {
+    if (this.#byIdentity.size > this.countMax) {
       const [oldest] = this.#byIdentity.keys()
       this.#byIdentity.delete(oldest!)
     }

@@ -16,13 +16,15 @@ export interface IndexEntry {
 const PASS_MAX = 1250
 const PAGE_MAX = 500
 
+const START = { last: undefined, count: 0 } as const
+
 /**
  * Which records are in a state. The index is behind the table by a moment, so what it says is
  * where to look, never what to do: everything found here is read again before it is touched.
  */
 export class StateIndex {
   readonly #table: RecordTable
-  readonly #stoppedAt = new Map<string, FoundItem>()
+  readonly #stoppedAt = new Map<string, { readonly last: FoundItem; readonly count: number }>()
 
   constructor(table: RecordTable) {
     this.#table = table
@@ -39,14 +41,20 @@ export class StateIndex {
     return byAge(shards.flatMap(({ entries }) => entries)).slice(0, limit)
   }
 
-  /** All of a state, or as much as one pass may look through; then the next pass has the rest. */
-  async nextPass(state: RecordState): Promise<IndexEntry[]> {
+  /**
+   * All of a state, or as much as one pass may look through; then the next pass has the rest. Of
+   * more than `max`, passes look through the oldest only.
+   */
+  async nextPass(state: RecordState, max: number = Infinity): Promise<IndexEntry[]> {
+    const shardMax = Math.max(1, Math.floor(max / SHARDS))
     const shards = await this.#eachShard(async (shard) => {
       const name = stateShard(state, shard)
-      const after = this.#stoppedAt.get(name)
-      const { entries, last } = await this.#collect(name, { limit: PASS_MAX, after })
-      if (last === undefined) this.#stoppedAt.delete(name)
-      else this.#stoppedAt.set(name, last)
+      const { last: after, count: before } = this.#stoppedAt.get(name) ?? START
+      const limit = Math.min(PASS_MAX, shardMax - before)
+      const { entries, last } = await this.#collect(name, { limit, after })
+      const count = before + entries.length
+      if (last === undefined || count >= shardMax) this.#stoppedAt.delete(name)
+      else this.#stoppedAt.set(name, { last, count })
       return { entries }
     })
     return byAge(shards.flatMap(({ entries }) => entries))

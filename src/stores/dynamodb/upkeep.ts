@@ -22,10 +22,13 @@ export class Upkeep {
 
   /**
    * Looks at every record under lease, and so begins to count those that it has never seen. What
-   * it has seen unchanged for a whole lease, it moves on.
+   * it has seen unchanged for a whole lease, it moves on. Where there are too many to keep an eye
+   * on, it keeps to the oldest, and leaves half of its memory to claims: if it looked at all of
+   * them, each would be forgotten before its lease was over, and none would ever lapse.
    */
   async sweep(limit: number): Promise<SweptRecord[]> {
-    const entries = await this.#index.nextPass('in_progress')
+    const max = Math.floor(this.#moves.sightings.countMax / 2)
+    const entries = await this.#index.nextPass('in_progress', max)
     // From the index, which may be behind: a version that it still shows was written before now,
     // and one that the table has no more is not moved.
     const lapsed = entries.filter(

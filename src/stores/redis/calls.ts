@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
+import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock } from '../../core/clock.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import type { Argument, Driver } from './client.ts'
-import { isCrossSlot, isScriptMissing, storeFailed } from './failures.ts'
+import { isCrossSlot, isRowFault, isScriptMissing, storeFailed } from './failures.ts'
 import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
 import { checkIdentity, type Packing } from './requests.ts'
@@ -10,6 +11,13 @@ import { ServerClocks } from './server-clocks.ts'
 
 /** Requests in one script at the most: it is how long the server does nothing else. */
 export const ROWS_MAX = 128
+
+/** The server's time, of whichever server has the key: `TIME` itself has none to go by. */
+const TELL_TIME = `local time = redis.call('TIME')
+return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))`
+
+/** An answer to that which takes longer is of no use to a claim, and is asked for again. */
+const TELL_TIME_MS = 5_000
 
 export interface Batch<Request> {
   /** For messages. */
@@ -26,9 +34,24 @@ export interface Batch<Request> {
    * A script that reaches the server later than this does nothing. It takes the deadline as its
    * last argument, and answers its own time behind the answers.
    */
-  readonly withinMs?: number
+  readonly deadline?: Deadline
   /** Not acknowledged before the replicas have it, where the store waits for them. */
   readonly awaitReplicas?: boolean
+}
+
+interface Deadline {
+  /** By our monotonic clock, when the caller asked. */
+  readonly askedMs: number
+  readonly withinMs: number
+}
+
+/** What one script takes. */
+interface Script {
+  /** The numbers of its requests in the batch. */
+  readonly rows: readonly number[]
+  readonly buckets: readonly Bucket[]
+  readonly recordKeys: readonly string[]
+  readonly packed: Buffer
 }
 
 /** Sends scripts: one for a whole batch, or, on a cluster, one for each bucket at a time. */
@@ -38,6 +61,8 @@ export class Calls {
   readonly #replication: Replication | undefined
   readonly #hashes = new Map<string, string>()
   readonly #clocks = new ServerClocks()
+  /** Questions for the time that are under way: claims that come meanwhile share the answer. */
+  readonly #tellings = new Map<string, Promise<void>>()
   #isCluster: boolean
 
   constructor(driver: Driver, buckets: Buckets, replication: Replication | undefined) {
@@ -77,19 +102,34 @@ export class Calls {
   }
 
   async #run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
+    // All before any is sent: a value that cannot be kept rejects the batch, and nothing has run.
+    const groups = this.#groupsOf(batch).map((rows) => this.#scriptsOf(batch, rows))
     const answers = Array.from<Buffer>({ length: batch.requests.length })
-    const groups = this.#groupsOf(batch)
-    await Promise.all(
-      groups.map(async (group) => {
+    let hasRun = false
+    const ended = await Promise.allSettled(
+      groups.map(async (scripts) => {
         // One behind the other: a later request may be about the record of an earlier one.
-        for (let at = 0; at < group.length; at += ROWS_MAX) {
-          const rows = group.slice(at, at + ROWS_MAX)
-          const replies = await this.#runOnce(batch, rows)
-          for (const [n, row] of rows.entries()) answers[row] = replies[n]!
+        for (const script of scripts) {
+          const replies = await this.#runOnce(batch, script)
+          hasRun = true
+          for (const [n, row] of script.rows.entries()) answers[row] = replies[n]!
         }
       }),
     )
-    return answers
+    const failed = ended.filter((one) => one.status === 'rejected')
+    if (failed.length === 0) return answers
+    const unclear = failed.find(({ reason }) => !isRowFault(reason))
+    if (unclear !== undefined) throw unclear.reason
+    // `rejected` says that nothing was written. Where another script has run, that is not so.
+    throw storeFailed(batch.operation, failed[0]!.reason, hasRun ? 'unavailable' : 'rejected')
+  }
+
+  #scriptsOf<Request>(batch: Batch<Request>, group: readonly number[]): Script[] {
+    const scripts: Script[] = []
+    for (let at = 0; at < group.length; at += ROWS_MAX) {
+      scripts.push(this.#pack(batch, group.slice(at, at + ROWS_MAX)))
+    }
+    return scripts
   }
 
   /** The numbers of the requests that may share a script. */
@@ -110,8 +150,10 @@ export class Calls {
     return [...groups.values()]
   }
 
-  async #runOnce<Request>(batch: Batch<Request>, rows: readonly number[]): Promise<Buffer[]> {
-    const { buckets, packed, recordKeys } = this.#pack(batch, rows)
+  async #runOnce<Request>(
+    batch: Batch<Request>,
+    { rows, buckets, packed, recordKeys }: Script,
+  ): Promise<Buffer[]> {
     const keys = buckets.flatMap(({ due, ids }) => [due, ids]).concat(recordKeys)
     const replication = batch.awaitReplicas === true ? this.#replication : undefined
     if (replication !== undefined) keys.push(buckets[0]!.mark)
@@ -121,24 +163,26 @@ export class Calls {
     const evaluate = (more: readonly Argument[]) =>
       this.#evaluate(batch.script, { keys, args: [...args, ...more], send })
     const replies =
-      batch.withinMs === undefined || batch.now !== ''
+      batch.deadline === undefined || batch.now !== ''
         ? await evaluate([])
-        : await this.#inTime(batch.withinMs, buckets[0]!, (deadline) => evaluate([deadline]))
+        : await this.#inTime(batch.deadline, buckets[0]!, (deadline) => evaluate([deadline]))
     const answers = Array.isArray(replies) ? (replies as Buffer[]).slice(0, rows.length) : []
     if (answers.length === rows.length) return answers
     throw storeFailed(batch.operation, new Error(`${rows.length} requests, another answer`))
   }
 
   async #inTime(
-    withinMs: number,
+    { askedMs, withinMs }: Deadline,
     bucket: Bucket,
     evaluate: (deadline: string) => Promise<unknown>,
   ): Promise<unknown> {
     const place = this.#isCluster ? bucket.base : ''
-    const askedMs = systemClock.monotonicMs()
+    if (!this.#clocks.knows(place)) await this.#learnTime(place, bucket)
     const ask = async () => {
       const sentMs = systemClock.monotonicMs()
       const leftMs = withinMs - (sentMs - askedMs)
+      // What comes first, the check or the time, was kept by the client for too long.
+      if (leftMs <= 0) throw new Error(`LATE by ${Math.ceil(-leftMs)} ms: it was not sent`)
       const replies = await evaluate(this.#clocks.deadline(place, sentMs, leftMs))
       this.#clocks.learn(place, Number((replies as Buffer[]).at(-1)), sentMs)
       return replies
@@ -151,7 +195,24 @@ export class Calls {
     return ask()
   }
 
-  #pack<Request>(batch: Batch<Request>, rows: readonly number[]) {
+  /** Before the first claim: it could not say until when it is meant. */
+  #learnTime(place: string, { due }: Bucket): Promise<void> {
+    const underWay = this.#tellings.get(place)
+    if (underWay !== undefined) return underWay
+    const limit = { store: 'redis', call: 'tell the time', timeoutMs: TELL_TIME_MS }
+    const ask = () =>
+      this.ask(TELL_TIME, [due], []).catch((error: unknown) => {
+        throw storeFailed(limit.call, error)
+      })
+    const telling = answerWithin(systemClock, limit, ask)
+      // Counted from the answer, however long it took: a deadline may be too early, never too late.
+      .then((told) => this.#clocks.learn(place, Number(told), systemClock.monotonicMs()))
+      .finally(() => this.#tellings.delete(place))
+    this.#tellings.set(place, telling)
+    return telling
+  }
+
+  #pack<Request>(batch: Batch<Request>, rows: readonly number[]): Script {
     const { requests, identityOf, packing, operation } = batch
     const buckets: Bucket[] = []
     const numbers = new Map<Bucket, number>()
@@ -167,7 +228,7 @@ export class Calls {
         packing.pack(packer, request, number)
         return bucket.base + identity
       })
-      return { buckets, recordKeys, packed: packer.finish() }
+      return { rows, buckets, recordKeys, packed: packer.finish() }
     } catch (error) {
       throw storeFailed(operation, error, 'rejected')
     }

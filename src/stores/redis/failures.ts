@@ -33,13 +33,19 @@ export function isCrossSlot(error: unknown): boolean {
   return startsWith(error, 'CROSSSLOT')
 }
 
-/** The user of the connection may not ask this, or the server does not know the question. */
+/**
+ * The user of the connection may not ask this, or the server does not know the question, or a
+ * managed one does not answer it. Any other error (`ERR max number of clients reached`) passes.
+ */
 export function isNotAllowed(error: unknown): boolean {
-  return startsWith(error, 'NOPERM') || startsWith(error, 'ERR')
+  return error instanceof Error && NOT_ALLOWED.test(error.message)
 }
 
-/** A value that cannot be kept, or a record that a newer version has written. */
-function isRowFault(error: unknown): boolean {
+const NOT_ALLOWED =
+  /^(NOPERM|ERR unknown (sub)?command|ERR .*\b(not|n't) (allowed|available|permitted|supported)\b)/i
+
+/** A value that cannot be kept, or a record that a newer version has written. Nothing has run. */
+export function isRowFault(error: unknown): boolean {
   return error instanceof ValueFault || startsWith(error, 'LAYOUT')
 }
 

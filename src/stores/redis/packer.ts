@@ -1,7 +1,11 @@
 /** A value that no record can hold. Nothing was sent. */
 export class ValueFault extends Error {}
 
-const TEXT_BYTES_MAX = 65_535
+/**
+ * Half of what a length of two bytes can say: the server puts an error code among the texts of a
+ * claim, and the length of both together must not wrap there.
+ */
+const TEXT_BYTES_MAX = 32_767
 const COUNT_MAX = 2 ** 32 - 1
 
 /** Writes values one behind the other, as `struct.unpack` of the server reads them: `<BHI4d c0`. */
@@ -50,7 +54,7 @@ export class Packer {
     this.#reserve(2 + 3 * value.length)
     if (!value.isWellFormed()) throw new ValueFault('a text holds half a surrogate pair')
     const length = this.#bytes.write(value, this.#at + 2)
-    if (length > TEXT_BYTES_MAX) throw new ValueFault(`a text has ${length} bytes`)
+    if (length > TEXT_BYTES_MAX) throw tooLong('a text', length)
     this.#bytes.writeUInt16LE(length, this.#at)
     this.#at += 2 + length
   }
@@ -62,7 +66,7 @@ export class Packer {
     this.#at += 2
     write()
     const length = this.#at - start - 2
-    if (length > TEXT_BYTES_MAX) throw new ValueFault(`the texts of a record have ${length} bytes`)
+    if (length > TEXT_BYTES_MAX) throw tooLong('what a claim says in texts', length)
     this.#bytes.writeUInt16LE(length, start)
   }
 
@@ -81,6 +85,10 @@ export class Packer {
     this.#bytes.copy(larger, 0, 0, this.#at)
     this.#bytes = larger
   }
+}
+
+function tooLong(what: string, length: number): ValueFault {
+  return new ValueFault(`${what} has ${length} bytes, and may have ${TEXT_BYTES_MAX}`)
 }
 
 /** Reads what `struct.pack` of the server has written. */

@@ -103,6 +103,7 @@ class ScriptedStore implements RedisStore {
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+    const askedMs = systemClock.monotonicMs()
     return this.#within('claim', async () => {
       await this.#ready()
       try {
@@ -113,7 +114,7 @@ class ScriptedStore implements RedisStore {
           packing: CLAIM_PACKING,
           awaitReplicas: true,
           // Later than that, nobody releases it any more, and nobody would run its work.
-          withinMs: Math.min(...requests.map(({ leaseMs }) => leaseMs)),
+          deadline: { askedMs, withinMs: Math.min(...requests.map(({ leaseMs }) => leaseMs)) },
         })
         return answers.map((answer, n) => toClaimOutcome(answer, requests[n]!))
       } catch (error) {

@@ -24,16 +24,19 @@ export class ServerClocks {
   readonly #readings = new Map<string, Reading>()
 
   /** `place`: what all keys with the same server have in common. */
+  knows(place: string): boolean {
+    return this.#readings.has(place)
+  }
+
   learn(place: string, atMs: number, askedMs: number): void {
     const tookMs = systemClock.monotonicMs() - askedMs
     if (tookMs > ROUND_TRIP_MS_MAX && this.#readings.has(place)) return
     this.#readings.set(place, { atMs, askedMs })
   }
 
-  /** The server's time when ours is `askedMs` and `ms` more. Empty where nothing is known yet. */
+  /** The server's time when ours is `askedMs` and `ms` more. It must be known. */
   deadline(place: string, askedMs: number, ms: number): string {
-    const reading = this.#readings.get(place)
-    if (reading === undefined) return ''
+    const reading = this.#readings.get(place)!
     return `${Math.ceil(reading.atMs + askedMs - reading.askedMs + ms)}`
   }
 

@@ -1,0 +1,188 @@
+import { expect } from 'vitest'
+import { RECORD_STATES } from '../../src/core/record.ts'
+import type {
+  ClaimRequest,
+  Lease,
+  RecordView,
+  Settlement,
+  Store,
+  Verdict,
+} from '../../src/core/store.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
+import { seededRandom } from '../process/random.ts'
+
+const STEPS = 80
+const KEYS = ['a', 'b', 'c']
+const SPANS_MS = [0, 1, 50, 100, 200]
+/** Nothing, a little, and more than every store keeps in one piece. */
+const RESULTS = [bytes(''), bytes('x'), new Uint8Array(40 * 1024).fill(7)]
+
+/** Requests made at random, some of them with a lease or a record id that is long gone. */
+class Chance {
+  readonly #random: () => number
+  readonly leases: Lease[] = []
+  readonly requests: ClaimRequest[] = []
+
+  constructor(seed: number) {
+    this.#random = seededRandom(seed)
+  }
+
+  learn(outcomes: unknown): void {
+    if (!Array.isArray(outcomes)) return
+    for (const outcome of outcomes) {
+      if (outcome?.kind === 'claimed') this.leases.push(outcome.lease)
+    }
+  }
+
+  of<Item>(items: readonly Item[]): Item {
+    return items[Math.floor(this.#random() * items.length)]!
+  }
+
+  claim(): ClaimRequest {
+    // Now and then the echo of an earlier one.
+    if (this.requests.length > 0 && this.#random() < 0.15) return this.of(this.requests)
+    const request = claimRequest({
+      key: this.of(KEYS),
+      mode: this.of(['hold', 'hold', 'accept', 'take']),
+      fingerprint: this.of(['f', 'f', 'f', 'g']),
+      leaseMs: this.of([1, 50, 100]),
+      retentionMs: this.of([1, 100, 200]),
+      onLapse: this.of(['unknown', 'rerun', 'resume']),
+      maxAttempts: this.of([1, 2, 5]),
+      afterExpiry: this.of(['new', 'new', 'refuse']),
+    })
+    this.requests.push(request)
+    return request
+  }
+
+  lease(): Lease {
+    const { identity, token } = this.of(this.requests)
+    const own = { identity, token, attempt: this.of([0, 1, 2, 3]) }
+    return this.leases.length === 0 ? own : this.of([own, this.of(this.leases.slice(-4))])
+  }
+
+  settlement(): Settlement {
+    const lease = this.lease()
+    const errorCode = this.of([undefined, 'refused', 'timed_out'])
+    const retentionMs = this.of([1, 100, 200])
+    return this.of<Settlement>([
+      { kind: 'complete', lease, result: this.of(RESULTS), retentionMs },
+      { kind: 'release', lease, proof: this.of(['proven', 'declared']), errorCode, retentionMs },
+      { kind: 'doubt', lease, errorCode, reconcileAfterMs: this.of(SPANS_MS) },
+    ])
+  }
+
+  verdict(): Verdict {
+    const { identity, recordId } = this.of(this.requests)
+    return {
+      ref: this.of<Verdict['ref']>([{ identity }, { recordId }]),
+      attempt: this.of([undefined, 1, 2]),
+      verdict: this.of<Verdict['verdict']>([
+        { kind: 'completed', result: bytes('found') },
+        { kind: 'failed_retryable' },
+      ]),
+      retentionMs: this.of([1, 100]),
+    }
+  }
+}
+
+type Step = (store: Store) => Promise<unknown>
+
+function stepOf(chance: Chance, clock: FakeClock): Step {
+  const some = <Item>(make: () => Item) => Array.from({ length: chance.of([1, 3, 12]) }, make)
+  const choice = chance.of([0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 6])
+  if (choice === 0 || chance.requests.length === 0) {
+    const requests = some(() => chance.claim())
+    return (store) => store.claim(requests)
+  }
+  if (choice === 1) {
+    const settlements = some(() => chance.settlement())
+    return (store) => store.settle(settlements)
+  }
+  if (choice === 2) {
+    const renewals = some(() => ({ ...chance.lease(), leaseMs: chance.of([1, 100]) }))
+    return (store) => store.renew(renewals)
+  }
+  if (choice === 3) {
+    const verdicts = some(() => chance.verdict())
+    return (store) => store.resolve(verdicts)
+  }
+  if (choice === 4) {
+    return async (store) =>
+      (await store.sweep({ limit: 100 })).toSorted((a, b) => (a.identity < b.identity ? -1 : 1))
+  }
+  if (choice === 5) {
+    const abandoned = chance.of([undefined, { result: bytes('late'), retentionMs: 100 }])
+    return (store) => store.reap({ limit: 100, abandoned })
+  }
+  clock.advance(chance.of(SPANS_MS))
+  return () => Promise.resolve()
+}
+
+/** A buffer and an array of the same bytes are the same. */
+const plain = (value: unknown) =>
+  JSON.stringify(value, (_, item: unknown) => {
+    const isBuffer = typeof item === 'object' && item !== null && 'type' in item && 'data' in item
+    const data = isBuffer ? Uint8Array.from(item.data as number[]) : item
+    return data instanceof Uint8Array ? Buffer.from(data).toString('latin1') : item
+  })
+
+export interface HistoriesOptions {
+  readonly count: number
+  readonly open: (clock: FakeClock) => Store | Promise<Store>
+  /** What views of records may differ in. */
+  readonly ignored?: readonly (keyof RecordView)[]
+}
+
+/**
+ * Plays histories at random to a store and to the one in memory, which decides by the pure
+ * functions of the core: long enough for records to lapse, expire, be taken over, replaced,
+ * abandoned and tidied up.
+ */
+export async function playHistories({
+  count,
+  open,
+  ignored = [],
+}: HistoriesOptions): Promise<void> {
+  const seed = Number(process.env['ONCEKEY_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
+  console.info(`histories with ONCEKEY_TEST_SEED=${seed}`)
+  for (let history = 0; history < count; history++) {
+    const clock = new FakeClock()
+    const chance = new Chance(seed + history)
+    const theirs = memoryStore({ clock })
+    const ours = await open(clock)
+    for (let n = 0; n < STEPS; n++) {
+      const step = stepOf(chance, clock)
+      const [expected, actual] = [await step(theirs), await step(ours)]
+      expect(plain(actual), `seed ${seed + history}, step ${n}`).toBe(plain(expected))
+      chance.learn(expected)
+    }
+    await expectSameRecords({ ours, theirs, ignored }, chance.requests)
+  }
+}
+
+interface Compared {
+  readonly ours: Store
+  readonly theirs: Store
+  readonly ignored: readonly string[]
+}
+
+async function expectSameRecords(
+  { ours, theirs, ignored }: Compared,
+  requests: readonly ClaimRequest[],
+): Promise<void> {
+  const seen = (view: RecordView | undefined) =>
+    plain(view && { ...view, ...Object.fromEntries(ignored.map((name) => [name, 'ignored'])) })
+  for (const { identity, recordId } of requests) {
+    for (const ref of [{ identity }, { recordId }]) {
+      expect(seen(await ours.read(ref))).toBe(seen(await theirs.read(ref)))
+    }
+  }
+  for (const state of RECORD_STATES) {
+    const idsOf = async (store: Store) =>
+      (await store.list({ state, limit: 100 })).map((view) => view.recordId).toSorted()
+    expect(await idsOf(ours)).toEqual(await idsOf(theirs))
+  }
+}
