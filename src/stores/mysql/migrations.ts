@@ -2,7 +2,7 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
-import type { Tables } from './sql.ts'
+import { ROLLBACK, type Tables } from './sql.ts'
 
 const WORD = 'CHARACTER SET ascii COLLATE ascii_bin'
 const TEXT = 'CHARACTER SET utf8mb4 COLLATE utf8mb4_bin'
@@ -110,6 +110,8 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  */
 export function migrate(driver: Driver, tables: Tables): Promise<void> {
   return driver.lend(async (session) => {
+    // Left behind by somebody who gave the connection back. To make a table would be to commit it.
+    await session.run(ROLLBACK)
     if ((await appliedCount(session, tables)) === MIGRATIONS.length) return
     await withLock(session, tables, async () => {
       const { database } = tables
