@@ -130,7 +130,7 @@ describe('a key completed in a transaction of the work', () => {
 })
 
 describe('a transaction of the work that was rolled back', () => {
-  it('proves that nothing happened, and its error is thrown on', async () => {
+  it('leaves it to the error of the work whether it may run again', async () => {
     const { run, database, record, clock } = setup()
     const declined = new Error('card declined')
     const running = run(async (context) => {
@@ -141,7 +141,7 @@ describe('a transaction of the work that was rolled back', () => {
       throw declined
     })
     await expect(running).rejects.toBe(declined)
-    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
     expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'ran' })
     expect(database.paid).toEqual(['b'])
     expect(clock.pendingTimers).toBe(0)
@@ -165,13 +165,44 @@ describe('a transaction of the work that was rolled back', () => {
       if (effect) context.downstreamKey()
       const tx = database.begin()
       tx.pay('a')
-      await context.completeIn(tx, bytes('receipt'))
+      await context.completeIn(tx, bytes('receipt')).catch(() => undefined)
       tx.rollback()
       return bytes('receipt')
     }
+    database.fates = ['fail', 'fail']
     await expect(run(takenForCommitted(false))).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
     expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
     await expect(run(takenForCommitted(true))).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('is not run again where its key alone may have been rolled back', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollbackToSavepoint()
+      tx.commit()
+      return bytes('receipt')
+    })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+    expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'unknown' })
+    expect(database.paid).toEqual(['a'])
+  })
+
+  it('is not acknowledged by what an earlier one was given', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      for (const receipt of ['first', 'second']) {
+        const tx = database.begin()
+        await context.completeIn(tx, bytes(receipt))
+        tx.rollback()
+      }
+      return bytes('first')
+    })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
     expect(await record()).toMatchObject({ state: 'unknown' })
   })
 
@@ -332,7 +363,7 @@ describe('a transaction that is open when the work has ended', () => {
     expect(await running).toBeInstanceOf(OutcomeUnknownError)
     tx.rollback()
     await of.clock.advanceAsync(20_000)
-    expect(await of.record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await of.record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
     expect(of.clock.pendingTimers).toBe(0)
   })
 
@@ -456,6 +487,24 @@ describe('completeIn', () => {
     expect(database.paid).toEqual([])
   })
 
+  // By its own clock only: the record would still take the result, of rows that were rolled back.
+  it('that was refused is not acknowledged by work that goes on as if it had not been', async () => {
+    const { run, store, database, clock, record } = setup()
+    store.always('renew', 'hang')
+    const held = gate()
+    const running = run(async (context) => {
+      await held.opened
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt')).catch(() => tx.rollback())
+      return bytes('receipt')
+    }).catch((error: unknown) => error)
+    await clock.advanceAsync(60_000)
+    held.open()
+    expect(await running).toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
   it('leaves the outcome unknown where it is given something else than a transaction', async () => {
     const { run, record } = setup()
     const running = run(async (context) => {
@@ -558,5 +607,14 @@ describe('completeIn', () => {
       return bytes('x')
     })
     await expect(running).rejects.toThrow('cannot complete a key in a transaction of yours')
+  })
+
+  it('leaves the result to work that does without it where the store has none', async () => {
+    const { run } = engineFixture()
+    const outcome = await run(async (context) => {
+      await context.completeIn({}, bytes('x')).catch(() => undefined)
+      return bytes('x')
+    })
+    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('x') })
   })
 })
