@@ -44,6 +44,17 @@ it('makes the database of its tables where there is none', async () => {
   await app.query(`DROP DATABASE ${database}`)
 })
 
+it('lets many tables migrate at once into a database that nobody has made', async () => {
+  const { connect, url, app } = await setup()
+  const database = `${new URL(url).pathname.slice(1)}_made`
+  const pools = Array.from({ length: 4 }, () => connect({ connectionLimit: 1 }))
+  for (let round = 0; round < 5; round++) {
+    const tables = pools.map((pool, n) => mysqlStore({ pool, database, table: `t${n}` }))
+    await Promise.all(tables.map((store) => store.migrate()))
+    await app.query(`DROP DATABASE ${database}`)
+  }
+})
+
 // A statement that makes a table commits by itself, and the process may die after any of them.
 it('carries on where a migration was cut off', async () => {
   const { open, app } = await setup()

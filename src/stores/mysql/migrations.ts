@@ -124,11 +124,14 @@ export function migrate(driver: Driver, tables: Tables): Promise<void> {
   })
 }
 
-/** Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. */
+/**
+ * Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. It
+ * is there for those who make it at the same time for another table, whose lock is another one.
+ */
 async function createDatabase(session: Session, name: string): Promise<void> {
   const sql = `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '${name}'`
   const [row] = await session.rows(sql)
-  if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE \`${name}\``)
+  if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE IF NOT EXISTS \`${name}\``)
 }
 
 /** A lock of the server, not of a transaction: every statement that makes a table ends that. */
