@@ -58,8 +58,8 @@ const NOT_COMMITTED =
   'the work returned the result of a transaction that did not commit: it counts for nothing'
 
 const NOT_COMPLETED =
-  'the work returned the result of a transaction that has not completed its key: whether its rows ' +
-  'are kept, nobody can tell'
+  'the work returned the result of a transaction that has not completed its key: nobody can tell ' +
+  'whether its rows are kept'
 
 /** One attempt: the work under its lease, and the record brought to what came of it. */
 export class Execution {
@@ -245,7 +245,7 @@ export class Execution {
     return this.#hasJoined ? this.#afterJoinedThrow(outcome, error) : undefined
   }
 
-  /** A settlement that took hold has proven that the work's transaction has not completed the key. */
+  /** A settlement that took hold has proven that no transaction of the work completed the key. */
   async #afterJoinedThrow(
     outcome: SettleOutcome | NotRecorded,
     error: unknown,

@@ -1,4 +1,4 @@
-import pg from 'pg'
+import type pg from 'pg'
 import { expect, it } from 'vitest'
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import {
@@ -99,8 +99,7 @@ it('works with clients that do not tell whether a transaction is open', async ()
   const old = {
     options: pool.options,
     query: () => Promise.reject(new Error('not to be used')),
-    connect: async () =>
-      Object.assign(await pool.connect(), { getTransactionStatus: undefined }) as never,
+    connect: async () => Object.assign(await pool.connect(), { getTransactionStatus: undefined }),
   }
   const lease = await hold(postgresStore({ pool: old, listen: false }))
   ofKind(await settle(other, completeOf(lease)), 'settled')

@@ -9,7 +9,7 @@ import { useMariadb } from './mysql-setup.ts'
 import { usePostgres } from './postgres-setup.ts'
 import { setupFile } from './sqlite-setup.ts'
 
-const STEPS = 700
+const STEPS = 400
 const KEYS = ['a', 'b', 'c', 'd', 'e']
 const SPANS_MS = [0, 1, 49, 50, 51, 100, 200, 1_000]
 

@@ -76,8 +76,8 @@ const identities = (of: readonly { readonly identity: string }[]) =>
   of.map(({ identity }) => literalOf('identity', identity)).join(', ')
 
 /**
- * Records as they are, with the time in front of them. It locks nothing and waits for nobody, and it gives
- * a row, with the time, even where there is no record.
+ * Records as they are, after the time. It locks nothing and waits for nobody, and it gives a row,
+ * with the time, even where there is no record.
  */
 export function snapshotSql(
   { record }: Tables,
@@ -274,7 +274,8 @@ export function findSql({ record }: Tables, by: 'identity' | 'recordId', value: 
 }
 
 export function identitiesSql({ record }: Tables, recordIds: readonly string[]): string {
-  return `SELECT ${IS_OPEN}, r.record_id, HEX(r.identity) FROM ${record} AS r FORCE INDEX (record_id)
+  return `SELECT ${IS_OPEN}, r.record_id, HEX(r.identity)
+    FROM ${record} AS r FORCE INDEX (record_id)
     WHERE r.record_id IN (${recordIds.map((id) => literalOf('recordId', id)).join(', ')})`
 }
 
