@@ -11,6 +11,7 @@ const SLOW = [
   'test/stores/cached-redis*.test.ts',
   'test/stores/postgres*.test.ts',
   'test/stores/redis*.test.ts',
+  'test/stores/sql-*.test.ts',
 ]
 
 export default defineConfig({

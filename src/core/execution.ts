@@ -57,6 +57,10 @@ const RECONCILE_AFTER_MS = 0
 const NOT_COMMITTED =
   'the work returned the result of a transaction that did not commit: it counts for nothing'
 
+const NOT_COMPLETED =
+  'the work returned the result of a transaction that has not completed its key: nobody can tell ' +
+  'whether its rows are kept'
+
 /** One attempt: the work under its lease, and the record brought to what came of it. */
 export class Execution {
   readonly #parts: ExecutionParts
@@ -189,7 +193,7 @@ export class Execution {
     if (committed !== undefined) {
       return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
     }
-    const recorded = joined === undefined ? undefined : await this.#recorded()
+    const recorded = joined ? await this.#recorded() : undefined
     return recorded?.kind === 'ran' ? recorded : undefined
   }
 
@@ -241,7 +245,7 @@ export class Execution {
     return this.#hasJoined ? this.#afterJoinedThrow(outcome, error) : undefined
   }
 
-  /** A settlement that took hold has proven that the transaction of the work did not commit. */
+  /** A settlement that took hold has proven that no transaction of the work completed the key. */
   async #afterJoinedThrow(
     outcome: SettleOutcome | NotRecorded,
     error: unknown,
@@ -264,12 +268,10 @@ export class Execution {
 
   #failure(error: unknown, blind: boolean): Failure {
     const { effectBegun, rollback, attempt } = this.#context
-    const isRollback = rollback !== undefined && rollback.error === error
-    // Of work that has joined its key to a transaction, the failure is taken for that of the
-    // transaction: the release that says so takes hold only if it did not commit. Not where the
-    // work has outlived its time: what it did since may be anything.
-    const isJoined = this.#hasJoined && error !== undefined && !this.#outlived
-    return { error, blind, effectBegun, rolledBack: isRollback || isJoined, attempt }
+    // Not where the key was only joined to a transaction of the work's own: that it was not
+    // completed does not prove that the rows were rolled back with it.
+    const rolledBack = rollback !== undefined && rollback.error === error
+    return { error, blind, effectBegun, rolledBack, attempt }
   }
 
   async #complete(result: Uint8Array): Promise<RunOutcome> {
@@ -298,24 +300,25 @@ export class Execution {
 
   /** A transaction of the work's own may have completed the key. */
   get #hasJoined(): boolean {
-    return this.#context.joined !== undefined
+    return this.#context.joined
   }
 
   #standsForCommit(result: Uint8Array): boolean {
-    const { joined } = this.#context
-    return joined !== undefined && isEqual(joined, result)
+    return this.#context.given.some((given) => isEqual(given, result))
   }
 
   /**
    * The work returned what it gave to its transaction, as if that had committed, and it has not:
    * some databases answer the COMMIT of a failed transaction without an error. Recorded now, the
-   * result would acknowledge what was rolled back.
+   * result would acknowledge what was rolled back; run again, the work might do twice what was
+   * rolled back in part.
    */
   async #withoutCommit(): Promise<RunOutcome> {
-    const isProven = !this.#context.effectBegun && !this.#outlived
+    const { effectBegun, mayBeKept } = this.#context
+    const isProven = !effectBegun && !mayBeKept && !this.#outlived
     const error = isProven
       ? new NotExecutedError(NOT_COMMITTED)
-      : new OutcomeUnknownError(NOT_COMMITTED)
+      : new OutcomeUnknownError(NOT_COMPLETED)
     const settlement = isProven
       ? this.#releaseAs('proven', error)
       : this.#doubtAs(errorCodeOf(error))

@@ -135,7 +135,9 @@ function codeOf(error: Error): string {
 export function errorCodeOf(error: unknown): string | undefined {
   if (error === undefined) return undefined
   if (!(error instanceof Error)) return 'thrown_value'
-  return (firstCode(error) || error.name).slice(0, ERROR_CODE_LENGTH_MAX)
+  // No database takes a NUL or half of a character, and a record must not stay open for that.
+  const name = (firstCode(error) || error.name).replaceAll('\0', '')
+  return name.slice(0, ERROR_CODE_LENGTH_MAX).toWellFormed()
 }
 
 /** `fetch failed` has no code of its own; what it was caused by tells more than its name. */

@@ -87,10 +87,7 @@ export function driverErrorOf(error: unknown, sql: string): unknown {
   const causes = causesOf(error)
   const own = causes.findLast((cause) => 'code' in cause) ?? causes[0]
   if (own === undefined || !own.message.includes(sql)) return own ?? error
-  const short = new Error(
-    own.message.replace(sql, () => '…'),
-    { cause: error },
-  )
+  const short = new Error(own.message.replace(sql, () => '…'))
   const marks = ['code', 'errno', 'sqlState'].filter((mark) => mark in own)
   const told = own as unknown as Record<string, unknown>
   return Object.assign(short, Object.fromEntries(marks.map((mark) => [mark, told[mark]])))

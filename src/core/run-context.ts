@@ -58,7 +58,8 @@ export interface RunContext {
    *
    * Nothing is decided until the work commits, so the engine asks the record afterwards: what was
    * committed is the result, whatever the work returns. If nothing was, the work's end counts, as
-   * ever; but not if it returns the very bytes that it gave here, for they stand for the commit.
+   * ever; but not if it returns the very bytes that it gave here, for they stand for the commit:
+   * its outcome is unknown then, because part of the transaction may be kept (savepoints).
    * A transaction that was rolled back may be tried again, with a new call; of several, at most
    * one can commit.
    */
@@ -97,11 +98,15 @@ export class LiveContext implements RunContext {
   declared: 'not_executed' | 'unknown' | undefined
   /** The result that a transaction of this attempt has committed. */
   committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
+  /** A transaction of the work's own may have completed the key: only the record can tell. */
+  joined = false
+  /** The results that the work has given to transactions of its own, whatever became of them. */
+  readonly given: Uint8Array[] = []
   /**
-   * With this result a transaction of the work's own may have completed the key: only the record
-   * can tell.
+   * That the key is not completed proves nothing about the rows of such a transaction: they were
+   * written without the key, or the key alone was rolled back, to a savepoint.
    */
-  joined: Uint8Array | undefined
+  mayBeKept = false
   /** The work was told by this error that an earlier transaction of its own had committed. */
   overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
@@ -204,15 +209,25 @@ export class LiveContext implements RunContext {
         `completeIn must be given bytes to record, got ${describe(result)}`,
       )
     }
-    this.#checkFree()
+    if (!this.ended) this.given.push(result)
+    try {
+      this.#checkFree()
+    } catch (error) {
+      // Nothing is sent, but the work may commit its rows all the same.
+      this.mayBeKept = true
+      throw error
+    }
     const before = this.joined
     // From the moment it is sent: the work may commit whatever it hears of this call.
-    this.joined = result
+    this.joined = true
     held.renewAlone()
     this.#transactionOpen = true
     try {
       const outcome = await settleIn(tx, { result, retentionMs: this.retentionMs })
-      if (outcome.kind === 'settled') return
+      if (outcome.kind === 'settled') {
+        this.mayBeKept = true
+        return
+      }
       throw this.#fenced(outcome, before)
     } catch (error) {
       if (hasCode(error, 'INVALID_OPTIONS')) {
@@ -229,7 +244,7 @@ export class LiveContext implements RunContext {
   /** With this error the transaction of the work is to be rolled back. */
   #fenced(
     { own, state }: Extract<SettleOutcome, { kind: 'fenced' }>,
-    before: Uint8Array | undefined,
+    before: boolean,
   ): LeaseLostError {
     const error = new LeaseLostError(this.recordId)
     if (own && state === 'completed') {
@@ -249,7 +264,7 @@ export class LiveContext implements RunContext {
       )
     }
     this.#checkFree()
-    if (this.joined !== undefined) {
+    if (this.joined) {
       throw new InvalidOptionsError('this attempt completes its key in a transaction of its own')
     }
 

@@ -1,4 +1,4 @@
-import { InvalidRequestError } from '../core/errors.ts'
+import { hasCode, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler } from './exchange.ts'
 import type { GivenReply } from './http-reply.ts'
@@ -140,8 +140,16 @@ export class GuardedContext implements HandlerContext {
 
   async completeIn(tx: unknown, reply: GivenReply): Promise<void> {
     const result = await this.#encodeGiven(reply)
-    this.joined = { status: reply.status, result }
-    await this.#run.completeIn(tx, result)
+    const before = this.joined
+    const own = { status: reply.status, result }
+    this.joined = own
+    try {
+      await this.#run.completeIn(tx, result)
+    } catch (error) {
+      // There was nothing to join: what the handler replies instead is its own reply.
+      if (hasCode(error, 'INVALID_OPTIONS') && this.joined === own) this.joined = before
+      throw error
+    }
   }
 
   async #transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {

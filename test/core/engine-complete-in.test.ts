@@ -1,51 +1,12 @@
 import { describe, expect, it } from 'vitest'
-import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
-import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError } from '../../src/core/errors.ts'
-import type { EngineEvent } from '../../src/core/events.ts'
-import type { Work, WorkEnd } from '../../src/core/execution.ts'
+import { LeaseLostError, OutcomeUnknownError } from '../../src/core/errors.ts'
+import type { WorkEnd } from '../../src/core/execution.ts'
 import type { RunContext } from '../../src/core/run-context.ts'
-import { FakeClock } from '../../src/testing/fake-clock.ts'
-import { bytes, engineFixture, gate, KEY, SCOPE, standing } from './engine-fixture.ts'
-import { FaultyStore } from './faulty-store.ts'
-import { JoinableStore, LOCK_MS, type Transaction } from './joinable-store.ts'
+import { payIn, setup, type Setup } from './complete-in-fixture.ts'
+import { bytes, gate, standing } from './engine-fixture.ts'
+import { LOCK_MS, type Transaction } from './joinable-store.ts'
 
 const DAY_MS = 86_400_000
-
-function setup(options: Partial<EngineOptions> = {}) {
-  const clock = new FakeClock()
-  const database = new JoinableStore(clock)
-  const settleIn = database.settleIn.bind(database)
-  const store = Object.assign(new FaultyStore(database, clock), { settleIn })
-  const events: EngineEvent[] = []
-  const start = (of: Partial<EngineOptions> = {}) =>
-    createEngine({
-      store,
-      clock,
-      sweepEveryMs: 0,
-      reapEveryMs: 0,
-      onEvent: (event) => events.push(event),
-      ...options,
-      ...of,
-    })
-  const engine = start()
-  const run = (work: Work, key = KEY) => engine.run({ scope: SCOPE, key, fingerprint: 'f' }, work)
-  const record = (key = KEY) => engine.read({ scope: SCOPE, key })
-  const kinds = () => events.map(({ kind }) => kind)
-  return { clock, database, store, engine, start, run, record, kinds }
-}
-
-type Setup = ReturnType<typeof setup>
-
-/** Work that pays in a transaction of its own and completes its key with it. */
-const payIn =
-  ({ database }: Pick<Setup, 'database'>, row: string) =>
-  async (context: RunContext): Promise<Uint8Array> => {
-    const tx = database.begin()
-    tx.pay(row)
-    await context.completeIn(tx, bytes(`receipt of ${row}`))
-    tx.commit()
-    return bytes(`receipt of ${row}`)
-  }
 
 /** The same, but its transaction stays open when the work ends. */
 const payLater =
@@ -130,7 +91,7 @@ describe('a key completed in a transaction of the work', () => {
 })
 
 describe('a transaction of the work that was rolled back', () => {
-  it('proves that nothing happened, and its error is thrown on', async () => {
+  it('leaves it to the error of the work whether it may run again', async () => {
     const { run, database, record, clock } = setup()
     const declined = new Error('card declined')
     const running = run(async (context) => {
@@ -141,7 +102,7 @@ describe('a transaction of the work that was rolled back', () => {
       throw declined
     })
     await expect(running).rejects.toBe(declined)
-    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
     expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'ran' })
     expect(database.paid).toEqual(['b'])
     expect(clock.pendingTimers).toBe(0)
@@ -165,13 +126,44 @@ describe('a transaction of the work that was rolled back', () => {
       if (effect) context.downstreamKey()
       const tx = database.begin()
       tx.pay('a')
-      await context.completeIn(tx, bytes('receipt'))
+      await context.completeIn(tx, bytes('receipt')).catch(() => undefined)
       tx.rollback()
       return bytes('receipt')
     }
+    database.fates = ['fail', 'fail']
     await expect(run(takenForCommitted(false))).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
     expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
     await expect(run(takenForCommitted(true))).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('is not run again where its key alone may have been rolled back', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      const tx = database.begin()
+      tx.pay('a')
+      await context.completeIn(tx, bytes('receipt'))
+      tx.rollbackToSavepoint()
+      tx.commit()
+      return bytes('receipt')
+    })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+    expect(await run(payIn({ database }, 'b'))).toMatchObject({ kind: 'unknown' })
+    expect(database.paid).toEqual(['a'])
+  })
+
+  it('is not acknowledged by what an earlier one was given', async () => {
+    const { run, database, record } = setup()
+    const running = run(async (context) => {
+      for (const receipt of ['first', 'second']) {
+        const tx = database.begin()
+        await context.completeIn(tx, bytes(receipt))
+        tx.rollback()
+      }
+      return bytes('first')
+    })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
     expect(await record()).toMatchObject({ state: 'unknown' })
   })
 
@@ -332,7 +324,7 @@ describe('a transaction that is open when the work has ended', () => {
     expect(await running).toBeInstanceOf(OutcomeUnknownError)
     tx.rollback()
     await of.clock.advanceAsync(20_000)
-    expect(await of.record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await of.record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
     expect(of.clock.pendingTimers).toBe(0)
   })
 
@@ -419,144 +411,5 @@ describe('while the transaction of the work is open', () => {
     await of.clock.advanceAsync(20_000)
     expect(await of.record()).toMatchObject({ state: 'completed' })
     expect(of.clock.pendingTimers).toBe(0)
-  })
-})
-
-describe('completeIn', () => {
-  it('throws where the lease was lost, and the transaction can be rolled back', async () => {
-    const { run, start, database, clock, kinds } = setup({ onLapse: 'rerun' })
-    const held = gate()
-    const running = run(async (context) => {
-      await held.opened
-      return payIn({ database }, 'a')(context)
-    }).catch((error: unknown) => error)
-    await clock.advanceAsync(0)
-    clock.jumpWallTime(60_000)
-    const other = start()
-    const request = { scope: SCOPE, key: KEY, fingerprint: 'f' }
-    expect(await other.run(request, () => bytes('from B'))).toMatchObject({ kind: 'ran' })
-    held.open()
-    expect(await running).toBeInstanceOf(LeaseLostError)
-    expect(database.paid).toEqual([])
-    expect(kinds()).toContain('settle_fenced')
-    expect(await run(() => bytes('c'))).toMatchObject({ kind: 'replayed', result: bytes('from B') })
-  })
-
-  it('sends nothing where this attempt has lost its lease by its own clock', async () => {
-    const { run, store, database, clock } = setup()
-    store.always('renew', 'hang')
-    const held = gate()
-    const running = run(async (context) => {
-      await held.opened
-      return payIn({ database }, 'a')(context)
-    }).catch((error: unknown) => error)
-    await clock.advanceAsync(60_000)
-    held.open()
-    expect(await running).toBeInstanceOf(LeaseLostError)
-    expect(database.paid).toEqual([])
-  })
-
-  it('leaves the outcome unknown where it is given something else than a transaction', async () => {
-    const { run, record } = setup()
-    const running = run(async (context) => {
-      await context.completeIn({ pool: true }, bytes('receipt'))
-      return bytes('receipt')
-    })
-    await expect(running).rejects.toBeInstanceOf(InvalidOptionsError)
-    // What was written through a pool is committed already, and must not be written twice.
-    expect(await record()).toMatchObject({ state: 'unknown' })
-  })
-
-  it('is given up when it is not answered', async () => {
-    const { run, database, clock } = setup()
-    database.fates = ['hang']
-    const running = run(payIn({ database }, 'a')).catch((error: unknown) => error)
-    await clock.advanceAsync(5_000)
-    expect(await running).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
-    expect(clock.pendingTimers).toBe(0)
-  })
-
-  it('is waited for where the work does not wait for it', async () => {
-    const { run, database, clock } = setup()
-    const running = run((context) => {
-      const tx = database.begin()
-      void context.completeIn(tx, bytes('receipt')).then(() => tx.commit())
-      return bytes('not waited for')
-    })
-    await clock.advanceAsync(5_000)
-    expect(await running).toMatchObject({ kind: 'ran', result: bytes('receipt') })
-  })
-
-  it('refuses what is not bytes, before anything is sent', async () => {
-    const { run, database, record } = setup()
-    const running = run(async (context) => {
-      await context.completeIn(database.begin(), 'text' as never)
-      return bytes('x')
-    })
-    await expect(running).rejects.toThrow('must be given bytes to record')
-    expect(await record()).toMatchObject({ state: 'failed_retryable' })
-  })
-
-  it('is refused beside another, and twice in one transaction', async () => {
-    const { run, database } = setup()
-    const outcome = await run(async (context) => {
-      const tx = database.begin()
-      tx.pay('a')
-      const first = context.completeIn(tx, bytes('receipt'))
-      await expect(context.completeIn(tx, bytes('beside'))).rejects.toThrow('is still open')
-      await first
-      await expect(context.completeIn(tx, bytes('again'))).rejects.toBeInstanceOf(LeaseLostError)
-      tx.rollback()
-      return bytes('neither')
-    })
-    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('neither') })
-    expect(database.paid).toEqual([])
-  })
-
-  it('is refused once the work has ended', async () => {
-    const { run, database } = setup()
-    let kept: RunContext | undefined
-    await run((context) => {
-      kept = context
-      return bytes('done')
-    })
-    await expect(payIn({ database }, 'late')(kept!)).rejects.toThrow('has ended already')
-    expect(database.paid).toEqual([])
-  })
-
-  it("does not mix with the store's own transaction", async () => {
-    const { run, store, database } = setup()
-    const own = store.transaction.bind(store)
-    const outcome = await run(async (context) => {
-      const tx = database.begin()
-      const inside = context.transaction(async () => {
-        await expect(context.completeIn(tx, bytes('inside'))).rejects.toThrow('is still open')
-        throw new Error('no')
-      })
-      await expect(inside).rejects.toThrow('no')
-      store.transaction = own
-      await context.completeIn(tx, bytes('receipt'))
-      const after = context.transaction(() => bytes('after'))
-      await expect(after).rejects.toThrow('in a transaction of its own')
-      tx.commit()
-      return bytes('x')
-    })
-    expect(outcome).toMatchObject({ kind: 'ran', result: bytes('receipt') })
-    const late = run(async (context) => {
-      await context.transaction(() => bytes('committed'))
-      await payIn({ database }, 'b')(context)
-      return bytes('x')
-    }, 'another')
-    await expect(late).rejects.toThrow('has committed its result already')
-    expect(database.paid).toEqual([])
-  })
-
-  it('is refused where the store has none', async () => {
-    const { run } = engineFixture()
-    const running = run(async (context) => {
-      await context.completeIn({}, bytes('x'))
-      return bytes('x')
-    })
-    await expect(running).rejects.toThrow('cannot complete a key in a transaction of yours')
   })
 })

@@ -171,4 +171,10 @@ describe('errorCodeOf', () => {
     expect(errorCodeOf('a text with a secret')).toBe('thrown_value')
     expect(errorCodeOf(undefined)).toBeUndefined()
   })
+
+  it('has nothing in it that a database refuses', () => {
+    expect(errorCodeOf(coded('nul \0 in it'))).toBe('nul  in it')
+    expect(errorCodeOf(coded('half \ud83d'))).toBe('half \ufffd')
+    expect(errorCodeOf(coded(`${'x'.repeat(99)}😀`))).toBe(`${'x'.repeat(99)}\ufffd`)
+  })
 })

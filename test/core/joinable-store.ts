@@ -159,6 +159,11 @@ export class Transaction {
     this.#store.locks.set(write.identity, Promise.withResolvers<void>())
   }
 
+  /** The key alone is undone; its row stays locked, as it does in a database. */
+  rollbackToSavepoint(): void {
+    this.staged = this.staged && this.#store.records.get(this.staged.identity)
+  }
+
   commit(): void {
     if (this.#state !== 'open') throw new Error(`the transaction is ${this.#state}`)
     if (this.staged !== undefined) this.#store.records.set(this.staged.identity, this.staged)

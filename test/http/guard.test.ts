@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest'
+import { sleep } from '../../src/core/clock.ts'
 import { createEngine } from '../../src/core/engine.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
 import type {
@@ -15,6 +16,7 @@ import type { HandlerContext } from '../../src/http/handler-context.ts'
 import { encodeHttpReply } from '../../src/http/http-reply.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { JoinableStore } from '../core/joinable-store.ts'
 
 // The guard as an adapter sees it: no framework, no sockets. Express itself is tested on real
 // servers in test/adapters.
@@ -271,4 +273,62 @@ it('lets methods pass that it does not protect', async () => {
   const exchange = { ...exchangeOf({}), method: 'GET' }
   expect(await guardWith().handle({}, exchange, handler)).toEqual({ kind: 'pass' })
   expect(handler.entered).toBe(0)
+})
+
+/** A handler that does something before it replies. */
+class BusyHandler extends InstantHandler {
+  readonly #run: (context: HandlerContext) => Promise<unknown>
+  #done: Promise<unknown> = Promise.resolve()
+
+  constructor(reply: HttpReply, run: (context: HandlerContext) => Promise<unknown>) {
+    super(reply)
+    this.#run = run
+  }
+
+  override enter(context: HandlerContext): void {
+    super.enter(context)
+    this.#done = this.#run(context)
+  }
+
+  override async whole(): Promise<Produced> {
+    await this.#done
+    return super.whole()
+  }
+}
+
+it('records and sends the reply of a handler that does without a refused completeIn', async () => {
+  const { run, guardWith } = setup()
+  const request = { 'idempotency-key': 'k' }
+  const handler = new BusyHandler(ok('queued, not paid'), async (context) => {
+    await context.completeIn({}, { status: 201, body: 'paid' }).catch(() => undefined)
+  })
+  const answer = await guardWith().handle(request, exchangeOf(request), handler)
+  expect(answer.kind).toBe('deliver')
+  expect(textOf((await run(ok('again'))).answer)).toBe('queued, not paid')
+})
+
+// By its own clock only: the record would still take the reply, of rows that were rolled back.
+it('acknowledges nothing where completeIn was refused because the lease was lost', async () => {
+  const clock = new FakeClock()
+  const store = new JoinableStore(clock)
+  store.renew = () => new Promise(() => undefined)
+  const engine = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
+  const guard = createGuard<Request>({ engine, tenant: singleTenant })
+  const request = { 'idempotency-key': 'k' }
+  let refusal: unknown
+  const handler = new BusyHandler(ok('{}'), async (context) => {
+    await sleep(clock, 60_000)
+    const tx = store.begin()
+    tx.pay('k')
+    await context.completeIn(tx, { status: 201, body: 'paid' }).catch((error: unknown) => {
+      refusal = error
+      tx.rollback()
+    })
+  })
+  const answering = guard.handle(request, exchangeOf(request), handler)
+  await clock.advanceAsync(60_000)
+  const answer = await answering
+  expect(refusal).toMatchObject({ code: 'LEASE_LOST' })
+  expect(answer).toMatchObject({ kind: 'error', error: { code: 'OUTCOME_UNKNOWN' } })
+  expect([...store.records.values()]).toMatchObject([{ state: 'unknown' }])
 })

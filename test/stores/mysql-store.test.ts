@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import mysql, { type RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
@@ -41,6 +42,17 @@ it('makes the database of its tables where there is none', async () => {
   const store = await open({ database, table: 'record' })
   await finish(store)
   await app.query(`DROP DATABASE ${database}`)
+})
+
+it('lets many tables migrate at once into a database that nobody has made', async () => {
+  const { connect, url, app } = await setup()
+  const database = `${new URL(url).pathname.slice(1)}_made`
+  const pools = Array.from({ length: 4 }, () => connect({ connectionLimit: 1 }))
+  for (let round = 0; round < 5; round++) {
+    const tables = pools.map((pool, n) => mysqlStore({ pool, database, table: `t${n}` }))
+    await Promise.all(tables.map((store) => store.migrate()))
+    await app.query(`DROP DATABASE ${database}`)
+  }
 })
 
 // A statement that makes a table commits by itself, and the process may die after any of them.
@@ -202,6 +214,26 @@ it('says nothing of a value in its message', async () => {
   const error = await claim(store, { key: 'secret' }).catch((thrown: unknown) => thrown)
   expect(error).toMatchObject({ code: 'STORE_FAILED' })
   expect((error as Error).message).not.toContain('secret')
+})
+
+it('shows neither key nor reply in an error, however it is printed', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const lease = await hold(store, { key: 'secret key' })
+  await app.query(`CREATE TRIGGER stop BEFORE UPDATE ON oncekey_record FOR EACH ROW
+    SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'stopped here'`)
+  const errors = [
+    await settle(store, completeOf(lease, bytes('secret reply'))).catch((error: unknown) => error),
+  ]
+  await app.query('DROP TABLE oncekey_record')
+  errors.push(await claim(store, { key: 'secret key' }).catch((error: unknown) => error))
+  const printed = inspect(errors, { depth: 9 })
+  expect(printed).toContain('stopped here')
+  expect(printed).toContain('call store.migrate() once')
+  for (const secret of ['secret key', 'secret reply']) {
+    expect(printed).not.toContain(secret)
+    expect(printed).not.toContain(Buffer.from(secret).toString('hex'))
+  }
 })
 
 it('keeps every character of a key, a trailing space and NUL included', async () => {

@@ -214,8 +214,11 @@ it.each([3_600_000, -3_600_000])(
   async (offMs) => {
     const { start, connect, column, app, receipts } = await setup()
     const skewed: Clock = { ...systemClock, nowMs: () => Date.now() + offMs }
-    const right = start(connect())
-    const wrong = start(connect(), { clock: skewed, leaseMs: 60_000, retentionMs: 3_600_000 })
+    // No upkeep but what is asked for here: another's would be as right to sweep.
+    const quiet = { sweepEveryMs: 0, reapEveryMs: 0 }
+    const right = start(connect(), quiet)
+    const own = { ...quiet, clock: skewed, leaseMs: 60_000, retentionMs: 3_600_000 }
+    const wrong = start(connect(), own)
 
     let release = () => {}
     const held = new Promise<void>((resolve) => (release = resolve))

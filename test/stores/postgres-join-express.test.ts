@@ -121,26 +121,26 @@ describe.each(EXPRESSES)('%s: completeIn', (_name, express) => {
       res.status(201).send(`run ${run}`)
     })
     expect((await send({ key: 'k' })).status).toBe(500)
-    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
     expect(text(await send({ key: 'k' }))).toBe('run 2')
     expect(await paid()).toEqual(['run 2'])
   })
 
   // The handler swallows an error of its own, and PostgreSQL turns its COMMIT into a ROLLBACK.
   it('that did not commit is not acknowledged by a success', async () => {
-    const { send, paid, errors } = await setup(express, async ({ req, res, run, transact }) => {
+    const { send, paid, errors, runs } = await setup(express, async ({ req, res, transact }) => {
       await transact(async ({ tx, pay }) => {
         await pay('paid')
-        await req.idempotency!.completeIn(tx, { status: 201, body: { run } })
-        if (run === 1) await (tx as pg.Client).query('SELECT 1 / 0').catch(() => undefined)
+        await req.idempotency!.completeIn(tx, { status: 201, body: 'paid' })
+        await (tx as pg.Client).query('SELECT 1 / 0').catch(() => undefined)
       })
-      res.status(200).json({ run })
+      res.status(200).send('done')
     })
     expect((await send({ key: 'k' })).status).toBe(500)
-    expect(errors).toEqual([expect.objectContaining({ code: 'NOT_EXECUTED' })])
+    expect(errors).toEqual([expect.objectContaining({ code: 'OUTCOME_UNKNOWN' })])
+    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
     expect(await paid()).toEqual([])
-    expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
-    expect(await paid()).toEqual(['paid'])
+    expect(runs()).toBe(1)
   })
 
   it('takes no reply that would not be recorded, and none above the cap', async () => {

@@ -201,9 +201,29 @@ describe('through the engine', () => {
     const { engine, connect, paid, record } = await withEngine()
     const fail = (client: pg.PoolClient) => client.query('SELECT 1 / 0').catch(() => undefined)
     const running = engine.run(REQUEST, pay(connect(), fail))
-    await expect(running).rejects.toMatchObject({ code: 'NOT_EXECUTED' })
+    await expect(running).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
     expect(await paid()).toEqual([])
-    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await record()).toMatchObject({ state: 'unknown' })
+  })
+
+  it('rows that are kept without their key are not written twice', async () => {
+    const { engine, connect, paid, record } = await withEngine()
+    const pool = connect()
+    const run = () =>
+      engine.run(REQUEST, (context) =>
+        withPg(pool).transact(async ({ tx, pay: insert }) => {
+          const client = tx as pg.PoolClient
+          await insert('row')
+          await client.query('SAVEPOINT part')
+          await context.completeIn(tx, bytes('receipt'))
+          await client.query('ROLLBACK TO SAVEPOINT part')
+          return bytes('receipt')
+        }),
+      )
+    await expect(run()).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await run()).toMatchObject({ kind: 'unknown' })
+    expect(await record()).toMatchObject({ state: 'unknown', attempt: 1 })
+    expect(await paid()).toEqual(['row'])
   })
 
   it('a commit whose answer is lost is found, and a second try is refused', async () => {
@@ -233,7 +253,7 @@ describe('through the engine', () => {
     })
     await expect(running).rejects.toThrow('declined')
     expect(await paid()).toEqual([])
-    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
   })
 
   it('a pool that was handed in by mistake leaves the outcome unknown', async () => {

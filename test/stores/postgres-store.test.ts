@@ -29,6 +29,18 @@ it('lets many processes migrate at once, and does it once', async () => {
   ofKind(await claim(stores[7]!), 'claimed')
 })
 
+it('lets many tables migrate at once into a schema that nobody has made', async () => {
+  const { connect, app, column } = await setup()
+  const pools = Array.from({ length: 4 }, () => connect({ max: 2 }))
+  for (let round = 0; round < 5; round++) {
+    await app.query('DROP SCHEMA IF EXISTS keys CASCADE')
+    const tables = pools.map((pool, n) => postgresStore({ pool, schema: 'keys', table: `t${n}` }))
+    await Promise.all(tables.map((store) => store.migrate()))
+  }
+  const made = `SELECT count(*)::int FROM pg_class WHERE relname ~ '^t[0-9]_migration$'`
+  expect(await column(made)).toEqual([4])
+})
+
 it('says what to do where nobody has migrated', async () => {
   const { connect } = await setup()
   const store = postgresStore({ pool: connect() })

@@ -72,7 +72,7 @@ export function runJoinCases<Database extends JoinDatabase>(
       )
       await expect(running).rejects.toBe(declined)
       expect(await paid()).toEqual([])
-      expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+      expect(await record()).toMatchObject({ state: 'failed_retryable', proof: 'declared' })
       const again = engine.run(REQUEST, (context) => tool.transact(payIn('again')(context)))
       expect(await again).toMatchObject({ kind: 'ran' })
       expect(await paid()).toEqual(['again'])

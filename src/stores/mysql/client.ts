@@ -32,8 +32,6 @@ export interface MysqlConnection {
 }
 
 export interface MysqlPoolConnection extends MysqlConnection {
-  /** What stays the same each time that the pool gives out this connection. */
-  readonly connection?: object
   release(): void
   destroy(): void
 }

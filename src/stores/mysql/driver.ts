@@ -10,7 +10,7 @@ import {
   type Row,
 } from './client.ts'
 import { isAnswer, isTransactionOpen, storeFailed } from './failures.ts'
-import { BEGIN, COMMIT, ISOLATION, READ_COMMITTED, ROLLBACK } from './sql.ts'
+import { ASK_OPEN, BEGIN, COMMIT, DO_NOTHING, READ_COMMITTED, ROLLBACK } from './sql.ts'
 
 /** A connection that nobody else uses for now. */
 export interface Session {
@@ -20,8 +20,6 @@ export interface Session {
   run(sql: string): Promise<readonly Row[] | MysqlHeader>
   /** What the caller's work gets to see, guarded: the driver's own object. */
   readonly connection: MysqlConnection
-  /** It would show what others have written and not committed, and may yet roll back. */
-  readonly readsUncommitted: boolean
   /** Drops the connection, whatever it is doing. What its transaction wrote is gone. */
   destroy(): void
   readonly isDestroyed: () => boolean
@@ -29,8 +27,6 @@ export interface Session {
 
 export class Driver {
   readonly #pool: MysqlPromisePool
-  /** Which connections read what is not committed. Asked once of each. */
-  readonly #readsUncommitted = new WeakMap<object, boolean>()
 
   constructor(pool: MysqlPool) {
     this.#pool = toPromisePool(pool)
@@ -49,7 +45,6 @@ export class Driver {
     const connection = await this.#pool.getConnection()
     const session = new LentSession(connection)
     try {
-      session.readsUncommitted = await this.#isUncommitted(session)
       const result = await run(session)
       session.giveBack()
       return result
@@ -59,20 +54,6 @@ export class Driver {
       throw error
     }
   }
-
-  async #isUncommitted(session: LentSession): Promise<boolean> {
-    const key = session.connection.connection ?? session.connection
-    const known = this.#readsUncommitted.get(key)
-    if (known !== undefined) return known
-    const answer = await askUncommitted(session)
-    this.#readsUncommitted.set(key, answer)
-    return answer
-  }
-}
-
-async function askUncommitted(session: Session): Promise<boolean> {
-  const rows = await session.rows(ISOLATION)
-  return rows.some((row) => row[1] === 'READ-UNCOMMITTED')
 }
 
 /** What `mysql2` takes when nobody says otherwise. */
@@ -80,7 +61,6 @@ const CONNECTIONS_MAX = 10
 
 class LentSession implements Session {
   readonly connection: MysqlPoolConnection
-  readsUncommitted = false
   #isOver = false
 
   constructor(connection: MysqlPoolConnection) {
@@ -165,10 +145,26 @@ async function orDestroy(
   }
 }
 
-/** Rows as they are committed, at whichever isolation the session is. */
-export function readCommitted(session: Session, sql: string): Promise<readonly Row[]> {
-  if (!session.readsUncommitted) return session.rows(sql)
-  return transact(session, () => session.rows(sql))
+/**
+ * Rows as they are committed by now, whatever the session was left like: in a transaction that
+ * nobody will end, it would show what was never committed, and all else as old as that is. The
+ * statement says in its first column whether it is so, and that column is taken off.
+ */
+export async function readCommitted(session: Session, sql: string): Promise<readonly Row[]> {
+  let rows = await session.rows(sql)
+  if (await isReadOpen(session, rows)) {
+    await session.run(ROLLBACK)
+    rows = await transact(session, () => session.rows(sql))
+  }
+  return rows.map(([, ...values]) => values)
+}
+
+async function isReadOpen(session: Session, rows: readonly Row[]): Promise<boolean> {
+  const [row] = rows.length > 0 ? rows : await session.rows(ASK_OPEN)
+  const open = row?.[0]
+  // MySQL. Nothing that it reads can say so, but every other answer does.
+  if (open === null) return isLeftOpen(await session.run(DO_NOTHING))
+  return Number(open) !== 0
 }
 
 /**

@@ -37,6 +37,7 @@ const READ_ONLY: readonly (number | undefined)[] = [1290, 1792, 1836]
  */
 export function storeFailed(operation: string, cause: unknown): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
+  forgetStatement(cause)
   const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
   return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause) })
 }
@@ -89,6 +90,23 @@ function isRowFault(error: unknown): boolean {
   if (error instanceof ValueFault) return true
   if (ROW_FAULTS.includes(numberOf(error))) return true
   return ROW_FAULT_CLASSES.includes(sqlStateOf(error)?.slice(0, 2) ?? '')
+}
+
+/** Errors are wrapped on their way, by query builders for one; further in, it is another's. */
+const CAUSES_MAX = 8
+
+/**
+ * The driver keeps the whole statement in its error, and so do some tools. It holds the reply, and
+ * whoever prints the error would print that, too.
+ */
+function forgetStatement(error: unknown): void {
+  let current = error
+  for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
+    for (const name of ['sql', 'query', 'parameters', 'params']) {
+      Reflect.deleteProperty(current, name)
+    }
+    current = current.cause
+  }
 }
 
 function told(cause: unknown): unknown {

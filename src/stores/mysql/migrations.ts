@@ -2,7 +2,7 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
-import type { Tables } from './sql.ts'
+import { ROLLBACK, type Tables } from './sql.ts'
 
 const WORD = 'CHARACTER SET ascii COLLATE ascii_bin'
 const TEXT = 'CHARACTER SET utf8mb4 COLLATE utf8mb4_bin'
@@ -110,6 +110,8 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  */
 export function migrate(driver: Driver, tables: Tables): Promise<void> {
   return driver.lend(async (session) => {
+    // Left behind by somebody who gave the connection back. To make a table would be to commit it.
+    await session.run(ROLLBACK)
     if ((await appliedCount(session, tables)) === MIGRATIONS.length) return
     await withLock(session, tables, async () => {
       const { database } = tables
@@ -122,11 +124,14 @@ export function migrate(driver: Driver, tables: Tables): Promise<void> {
   })
 }
 
-/** Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. */
+/**
+ * Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. It
+ * is there for those who make it at the same time for another table, whose lock is another one.
+ */
 async function createDatabase(session: Session, name: string): Promise<void> {
   const sql = `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '${name}'`
   const [row] = await session.rows(sql)
-  if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE \`${name}\``)
+  if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE IF NOT EXISTS \`${name}\``)
 }
 
 /** A lock of the server, not of a transaction: every statement that makes a table ends that. */

@@ -5,7 +5,7 @@
 import type { StoredRecord } from '../../core/record.ts'
 import type { Row } from './client.ts'
 import { changesOf, LEASE, toRecord, VIEW, type Field } from './columns.ts'
-import { isRows, transact, writeAlone, type Session } from './driver.ts'
+import { isRows, readCommitted, writeAlone, type Session } from './driver.ts'
 import {
   deleteSql,
   keepSql,
@@ -13,7 +13,6 @@ import {
   lockIdsSql,
   lockSql,
   replaceSql,
-  ROLLBACK,
   snapshotSql,
   takeSql,
   updateSql,
@@ -61,14 +60,8 @@ async function readRecords(
   sql: string,
   fields: readonly Field[],
 ): Promise<Records> {
-  let rows: readonly Row[] = []
-  if (!session.readsUncommitted) rows = await session.rows(sql)
-  if (session.readsUncommitted || Number(rows[0]?.[1]) !== 0) {
-    // A transaction is open that nobody will end, and what it shows is as old as it is.
-    await session.run(ROLLBACK)
-    rows = await transact(session, () => session.rows(sql))
-  }
-  const found = rows.map(([, , ...values]) => toRecord(fields, values))
+  const rows = await readCommitted(session, sql)
+  const found = rows.map(([, ...values]) => toRecord(fields, values))
   return { nowMs: Number(rows[0]?.[0]), byIdentity: mapped(found.filter(isPresent)) }
 }
 

@@ -44,7 +44,7 @@ import {
 } from './options.ts'
 import { settleIn } from './settle-in.ts'
 import { settleBatch } from './settlement.ts'
-import { dueSql, findSql, historySql, identitiesSql, listSql, type Tables } from './sql.ts'
+import { dueSql, findSql, historySql, identitiesSql, listSql, nowSql, type Tables } from './sql.ts'
 import { runTransaction, type TransactionWork } from './transaction.ts'
 
 /**
@@ -190,7 +190,7 @@ class TableStore implements MysqlStore {
   }
 
   async now(): Promise<Date> {
-    const [row] = await this.#rows('tell the time', `SELECT ${this.#calls.now}`)
+    const [row] = await this.#rows('tell the time', nowSql(this.#calls.now))
     return new Date(Number(row?.[0]))
   }
 

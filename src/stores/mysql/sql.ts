@@ -54,10 +54,21 @@ const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wai
 const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
 
 /**
- * Whether the session would not commit a statement by itself. MySQL tells only of autocommit here;
- * that a transaction was left open shows there when something is written.
+ * Whether the session would show more, or less, than what is committed by now: 1 where it would,
+ * 0 where it would not. Asked with every read, for other code may change a session at any time.
+ * MySQL does not say whether a transaction is open, so that there the answer is 1 or NULL. MariaDB
+ * skips comments that are for MySQL 8.
  */
-const IS_OPEN = `@@autocommit = 0 /*M! OR @@in_transaction */`
+const IS_OPEN = `CASE WHEN @@autocommit = 0
+    /*M! OR @@in_transaction OR @@tx_isolation = 'READ-UNCOMMITTED' */
+    /*!80000 OR @@transaction_isolation = 'READ-UNCOMMITTED' */
+    THEN 1 /*M! ELSE 0 */ END`
+
+/** For a read that has found no row to say it in. */
+export const ASK_OPEN = `SELECT ${IS_OPEN}`
+
+/** Does nothing. Its answer has the flags of the session. */
+export const DO_NOTHING = 'DO 0'
 
 const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
 
@@ -65,15 +76,15 @@ const identities = (of: readonly { readonly identity: string }[]) =>
   of.map(({ identity }) => literalOf('identity', identity)).join(', ')
 
 /**
- * Records as they are, with the time in front. It locks nothing and waits for nobody, and it gives
- * a row, with the time, even where there is no record.
+ * Records as they are, after the time. It locks nothing and waits for nobody, and it gives a row,
+ * with the time, even where there is no record.
  */
 export function snapshotSql(
   { record }: Tables,
   now: string,
   of: readonly { readonly identity: string }[],
 ): string {
-  return `SELECT ${now}, ${IS_OPEN}, ${list(VIEW)},
+  return `SELECT ${IS_OPEN}, ${now}, ${list(VIEW)},
     CASE WHEN r.state = 'completed' THEN r.result END
     FROM (SELECT 1 AS one) AS once
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
@@ -85,7 +96,7 @@ export function leasesSql(
   now: string,
   of: readonly { readonly identity: string }[],
 ): string {
-  return `SELECT ${now}, ${IS_OPEN}, ${list(LEASE)}
+  return `SELECT ${IS_OPEN}, ${now}, ${list(LEASE)}
     FROM (SELECT 1 AS one) AS once
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
 }
@@ -252,14 +263,19 @@ export function dueSql(
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
+export function nowSql(now: string): string {
+  return `SELECT ${IS_OPEN}, ${now}`
+}
+
 export function findSql({ record }: Tables, by: 'identity' | 'recordId', value: string): string {
-  return `SELECT ${list(VIEW)}, r.result
+  return `SELECT ${IS_OPEN}, ${list(VIEW)}, r.result
     FROM ${record} AS r FORCE INDEX (${by === 'identity' ? 'PRIMARY' : 'record_id'})
     WHERE r.${nameOf(by)} = ${literalOf(by, value)}`
 }
 
 export function identitiesSql({ record }: Tables, recordIds: readonly string[]): string {
-  return `SELECT r.record_id, HEX(r.identity) FROM ${record} AS r FORCE INDEX (record_id)
+  return `SELECT ${IS_OPEN}, r.record_id, HEX(r.identity)
+    FROM ${record} AS r FORCE INDEX (record_id)
     WHERE r.record_id IN (${recordIds.map((id) => literalOf('recordId', id)).join(', ')})`
 }
 
@@ -272,7 +288,7 @@ export function listSql(
   { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
   const order = state === 'completed' ? DUE : nameOf('lastRunAtMs')
-  return `SELECT STRAIGHT_JOIN ${list(VIEW)}
+  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${list(VIEW)}
     FROM (SELECT x.identity FROM ${record} AS x FORCE INDEX (due)
       WHERE x.state = ${literalOf('state', state)}
       ORDER BY x.${order} LIMIT ${literalOf('attempt', limit)}) AS found
@@ -286,14 +302,10 @@ export function historySql(
 ): string {
   const { by, value, limit } = query
   const column = nameOf(by)
-  return `SELECT ${list(KEPT)} FROM ${history} AS r FORCE INDEX (${column})
+  return `SELECT ${IS_OPEN}, ${list(KEPT)} FROM ${history} AS r FORCE INDEX (${column})
     WHERE r.${column} = ${literalOf(by, value)}
     ORDER BY r.number DESC LIMIT ${literalOf('attempt', limit)}`
 }
-
-/** The isolation of a session. MariaDB and MySQL call it by different names. */
-export const ISOLATION = `SHOW SESSION VARIABLES
-  WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')`
 
 /** For one transaction. Refused where one is open already. */
 export const READ_COMMITTED = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED'

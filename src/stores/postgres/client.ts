@@ -62,13 +62,14 @@ export interface PgClient {
   query(query: PgQuery): Promise<{ rows: unknown[][] }>
   query(text: string): Promise<unknown>
   release(destroy?: boolean): void
+  /** `T` or `E` where a transaction is open. From `pg` 8.21 on. */
+  getTransactionStatus?(): string | null
   on(event: 'error', listener: (error: Error) => void): unknown
   removeListener(event: 'error', listener: (error: Error) => void): unknown
 }
 
 /** The part of `pg`'s Pool that is used. */
 export interface PgPool {
-  query(query: PgQuery): Promise<{ rows: unknown[][] }>
   connect(): Promise<PgClient>
   readonly options: { readonly max?: number | undefined }
   /** The class of its clients. Where it is known, one more of them can be made to listen. */

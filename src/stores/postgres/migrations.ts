@@ -88,7 +88,7 @@ CREATE TABLE IF NOT EXISTS "{schema}"."{table}_migration" (
 
 const RECORD_MIGRATION = `INSERT INTO "{schema}"."{table}_migration" (number) VALUES ({number});`
 
-/** Two-part key of the advisory lock: ours, and the table's. */
+/** Two-part key of the advisory locks: ours, and that of the schema or the table. */
 const LOCK = `SELECT pg_advisory_xact_lock(1869505355, hashtext($1::text))::text`
 
 const HAS_SCHEMA = `SELECT count(*)::int FROM pg_catalog.pg_namespace WHERE nspname = $1::text`
@@ -128,6 +128,8 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
 export async function migrate(driver: Driver, name: TableName): Promise<void> {
   if ((await appliedCount(driver, name)) === MIGRATIONS.length) return
   await driver.transact(async (session) => {
+    // The schema first, always: others may be about to make it for another table.
+    await session.query(LOCK, [name.schema])
     await session.query(LOCK, [`${name.schema}.${name.table}`])
     // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
     const [schemas] = await session.query(HAS_SCHEMA, [name.schema])

@@ -21,9 +21,23 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
   return {
     ...(listen === undefined ? {} : { listen }),
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
-    query: async (text, values) => (await pool.query(toPgQuery(text, values, prepare))).rows,
+    async query(text, values) {
+      const lent = await lendIdle(pool)
+      let isDone = false
+      try {
+        const { rows } = await lent.client.query(toPgQuery(text, values, prepare))
+        // Somebody has kept the connection after giving it back, and uses it still.
+        if (isInTransaction(lent.client)) throw new Error(NOT_ALONE)
+        isDone = true
+        return rows
+      } finally {
+        lent.giveBack(!isDone)
+      }
+    },
     async transact(body) {
-      const lent = await lend(pool)
+      const lent = await lendIdle(pool).catch((error: unknown) => {
+        throw storeFailed('begin a transaction', error)
+      })
       const session: Session = {
         query: async (text, values) =>
           (await lent.client.query(toPgQuery(text, values, prepare))).rows,
@@ -89,13 +103,31 @@ interface LentClient {
   readonly giveBack: (destroy: boolean) => void
 }
 
-async function lend(pool: PgPool): Promise<LentClient> {
-  let client: PgClient
-  try {
-    client = await pool.connect()
-  } catch (error) {
-    throw storeFailed('begin a transaction', error)
+/**
+ * A connection on which no transaction is open. Somebody may have given one back with theirs still
+ * open: what is written on it would be kept, or not, by whoever uses it next, and what is read may
+ * never be committed. Such a connection is closed, and its transaction is gone.
+ */
+async function lendIdle(pool: PgPool): Promise<LentClient> {
+  const triesMax = (pool.options.max ?? CONNECTIONS_MAX) + 1
+  for (let tries = 1; tries <= triesMax; tries++) {
+    const lent = await lend(pool)
+    if (!isInTransaction(lent.client)) return lent
+    lent.giveBack(true)
   }
+  throw new Error('every connection of the pool was given back with a transaction open')
+}
+
+const NOT_ALONE = 'a transaction was begun on a connection that was given back to the pool'
+
+/** Older versions of `pg` do not tell, and some clients only know once they were used. */
+function isInTransaction(client: PgClient): boolean {
+  const status = client.getTransactionStatus?.()
+  return status === 'T' || status === 'E'
+}
+
+async function lend(pool: PgPool): Promise<LentClient> {
+  const client = await pool.connect()
   let lostBy: Error | undefined
   let isGone = false
   // Without a listener, a connection that is cut while nobody queries would end the process.
