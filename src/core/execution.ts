@@ -1,7 +1,6 @@
 import type { Clock } from './clock.ts'
 import {
   InvalidOptionsError,
-  NotExecutedError,
   OutcomeNotRecordedError,
   OutcomeUnknownError,
   isRejected,
@@ -53,9 +52,6 @@ export interface ExecutionRequest {
 
 /** When an `unknown` that no reconciler is known for should be looked at: at once. */
 const RECONCILE_AFTER_MS = 0
-
-const NOT_COMMITTED =
-  'the work returned the result of a transaction that did not commit: it counts for nothing'
 
 const NOT_COMPLETED =
   'the work returned the result of a transaction that has not completed its key: nobody can tell ' +
@@ -311,18 +307,11 @@ export class Execution {
    * The work returned what it gave to its transaction, as if that had committed, and it has not:
    * some databases answer the COMMIT of a failed transaction without an error. Recorded now, the
    * result would acknowledge what was rolled back; run again, the work might do twice what was
-   * rolled back in part.
+   * rolled back only in part, to a savepoint.
    */
   async #withoutCommit(): Promise<RunOutcome> {
-    const { effectBegun, mayBeKept } = this.#context
-    const isProven = !effectBegun && !mayBeKept && !this.#outlived
-    const error = isProven
-      ? new NotExecutedError(NOT_COMMITTED)
-      : new OutcomeUnknownError(NOT_COMPLETED)
-    const settlement = isProven
-      ? this.#releaseAs('proven', error)
-      : this.#doubtAs(errorCodeOf(error))
-    const outcome = await this.#settle(settlement, error)
+    const error = new OutcomeUnknownError(NOT_COMPLETED)
+    const outcome = await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
     switch (outcome.kind) {
       case 'settled':
         throw error

@@ -102,11 +102,6 @@ export class LiveContext implements RunContext {
   joined = false
   /** The results that the work has given to transactions of its own, whatever became of them. */
   readonly given: Uint8Array[] = []
-  /**
-   * That the key is not completed proves nothing about the rows of such a transaction: they were
-   * written without the key, or the key alone was rolled back, to a savepoint.
-   */
-  mayBeKept = false
   /** The work was told by this error that an earlier transaction of its own had committed. */
   overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
@@ -209,14 +204,9 @@ export class LiveContext implements RunContext {
         `completeIn must be given bytes to record, got ${describe(result)}`,
       )
     }
+    // Also where nothing is sent: the work may commit its rows all the same.
     if (!this.ended) this.given.push(result)
-    try {
-      this.#checkFree()
-    } catch (error) {
-      // Nothing is sent, but the work may commit its rows all the same.
-      this.mayBeKept = true
-      throw error
-    }
+    this.#checkFree()
     const before = this.joined
     // From the moment it is sent: the work may commit whatever it hears of this call.
     this.joined = true
@@ -224,10 +214,7 @@ export class LiveContext implements RunContext {
     this.#transactionOpen = true
     try {
       const outcome = await settleIn(tx, { result, retentionMs: this.retentionMs })
-      if (outcome.kind === 'settled') {
-        this.mayBeKept = true
-        return
-      }
+      if (outcome.kind === 'settled') return
       throw this.#fenced(outcome, before)
     } catch (error) {
       if (hasCode(error, 'INVALID_OPTIONS')) {
