@@ -28,6 +28,9 @@ export interface CoalescerLimits {
   readonly timeoutMs: number
 }
 
+/** Fewer are not worth a call of their own: a commit costs the same for one row as for these. */
+const SHARE_ROWS_MIN = 32
+
 interface Entry<Request, Outcome> {
   readonly request: Request
   readonly sinceMs: number
@@ -83,6 +86,7 @@ export class Coalescer<Request, Outcome> {
     const { clock, limits, bytesOf } = this.#options
     const oldestMs = clock.monotonicMs() - limits.timeoutMs
     const batch: Entry<Request, Outcome>[] = []
+    const rowsMax = this.#share()
     let bytes = 0
     let taken = 0
     for (const entry of this.#waiting) {
@@ -91,7 +95,7 @@ export class Coalescer<Request, Outcome> {
         this.#refuse(entry, this.#failed('overloaded', cause))
       } else {
         bytes += bytesOf(entry.request)
-        const full = batch.length === limits.rowsMax || bytes > limits.bytesMax
+        const full = batch.length === rowsMax || bytes > limits.bytesMax
         if (batch.length > 0 && full) break
         batch.push(entry)
       }
@@ -99,6 +103,16 @@ export class Coalescer<Request, Outcome> {
     }
     this.#waiting = taken === this.#waiting.length ? [] : this.#waiting.slice(taken)
     return batch
+  }
+
+  /**
+   * What is waiting, shared among the calls that may be under way at once: while the store works
+   * on one, this process prepares the next. In one large call they would take turns.
+   */
+  #share(): number {
+    const { flushesMax, rowsMax } = this.#options.limits
+    const share = Math.ceil(this.#waiting.length / (flushesMax - this.#flushes))
+    return Math.min(rowsMax, Math.max(SHARE_ROWS_MIN, share))
   }
 
   async #flush(batch: readonly Entry<Request, Outcome>[]): Promise<void> {

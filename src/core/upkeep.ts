@@ -1,5 +1,5 @@
 import { answerWithin } from './answer-within.ts'
-import type { Clock } from './clock.ts'
+import { sleep, type Clock } from './clock.ts'
 import type { EventListener } from './events.ts'
 import type { Completion, Store } from './store.ts'
 
@@ -14,9 +14,15 @@ export interface UpkeepOptions {
 }
 
 /** Records in one store call: enough to be worth a commit, few enough to let others in. */
-const BATCH = 1_000
-/** Batches in one pass. What is left waits for the next, so that a pass always ends. */
-const BATCHES_MAX = 100
+const SWEEP_BATCH = 1_000
+const REAP_BATCH = 100
+/** Records in one pass. What is left waits for the next, so that a pass always ends. */
+const RECORDS_MAX = 100_000
+/** Removing is never urgent: for each moment of it, so many moments belong to the requests. */
+const REST_FACTOR = 9
+const REST_MS_MAX = 1_000
+/** How soon the next pass follows on one that did not get to the end. */
+const UNFINISHED_MS = 1_000
 /** One batch, given up after this: a pass that never ends would be this process's last. */
 const BATCH_TIMEOUT_MS = 60_000
 
@@ -27,7 +33,7 @@ const BATCH_TIMEOUT_MS = 60_000
 export class Upkeep {
   readonly #options: UpkeepOptions
   readonly #cancels = new Set<() => void>()
-  #stopped = false
+  readonly #stopping = new AbortController()
 
   constructor(options: UpkeepOptions) {
     this.#options = options
@@ -36,7 +42,7 @@ export class Upkeep {
   }
 
   stop(): void {
-    this.#stopped = true
+    this.#stopping.abort()
     for (const cancel of this.#cancels) cancel()
     this.#cancels.clear()
   }
@@ -44,8 +50,8 @@ export class Upkeep {
   async sweepOnce(): Promise<number> {
     const { store, emit } = this.#options
     let count = 0
-    for (let batch = 0; batch < BATCHES_MAX; batch++) {
-      const swept = await this.#within('sweep', () => store.sweep({ limit: BATCH }))
+    while (count < RECORDS_MAX) {
+      const swept = await this.#within('sweep', () => store.sweep({ limit: SWEEP_BATCH }))
       for (const { to, attempt, ...subject } of swept) {
         emit({ kind: 'zombie_key', ...subject, attempt, to })
         if (to === 'unknown') {
@@ -53,19 +59,23 @@ export class Upkeep {
         }
       }
       count += swept.length
-      if (swept.length < BATCH || this.#stopped) break
+      if (swept.length < SWEEP_BATCH || this.#stopping.signal.aborted) break
     }
     return count
   }
 
   async reapOnce(abandoned?: Completion): Promise<number> {
-    const { store, emit } = this.#options
+    const { store, emit, clock } = this.#options
     let count = 0
-    for (let batch = 0; batch < BATCHES_MAX; batch++) {
-      const report = await this.#within('reap', () => store.reap({ limit: BATCH, abandoned }))
+    while (count < RECORDS_MAX) {
+      const startedMs = clock.monotonicMs()
+      const request = { limit: REAP_BATCH, abandoned }
+      const report = await this.#within('reap', () => store.reap(request))
       const reaped = report.removed + report.expired + report.abandoned
       count += reaped
-      if (reaped < BATCH || this.#stopped) break
+      if (reaped < REAP_BATCH || this.#stopping.signal.aborted) break
+      const restMs = REST_FACTOR * (clock.monotonicMs() - startedMs)
+      await sleep(clock, Math.min(restMs, REST_MS_MAX), this.#stopping.signal)
     }
     if (count > 0) emit({ kind: 'ttl_pruned', count })
     return count
@@ -76,16 +86,20 @@ export class Upkeep {
     return answerWithin(clock, { store: store.name, call, timeoutMs: BATCH_TIMEOUT_MS }, ask)
   }
 
-  #every(ms: number, pass: () => Promise<number>, call: string): void {
-    if (ms === 0 || this.#stopped) return
+  #every(ms: number, pass: () => Promise<number>, call: string, inMs = ms): void {
+    if (ms === 0 || this.#stopping.signal.aborted) return
     const { clock, store, emit } = this.#options
     const cancel = clock.after(
-      ms,
+      inMs,
       () => {
         this.#cancels.delete(cancel)
+        let nextMs = ms
         pass()
+          .then((count) => {
+            if (count >= RECORDS_MAX) nextMs = Math.min(ms, UNFINISHED_MS)
+          })
           .catch((error: unknown) => emit({ kind: 'store_error', store: store.name, call, error }))
-          .finally(() => this.#every(ms, pass, call))
+          .finally(() => this.#every(ms, pass, call, nextMs))
       },
       { background: true },
     )

@@ -89,21 +89,39 @@ describe('the reap', () => {
     expect(store.asked('reap')).toHaveLength(23)
     expect(events.map(({ kind }) => kind)).toEqual(['reserve_created'])
     await clock.advanceAsync(1)
-    expect(store.asked('reap').at(-1)).toEqual({ limit: 1_000 })
+    expect(store.asked('reap').at(-1)).toMatchObject({ limit: 100 })
     expect(events.at(-1)).toEqual({ kind: 'ttl_pruned', count: 1 })
     expect(await state()).toBeUndefined()
   })
 
   it('goes on while batches are full, and stops at a bound', async () => {
-    const { engine, store, events } = engineFixture()
+    const { engine, store, events, clock } = engineFixture()
     let calls = 0
     store.reap = async () => {
       calls++
-      return { removed: 400, expired: 600, abandoned: 0 }
+      return { removed: 40, expired: 60, abandoned: 0 }
     }
-    expect(await engine.reap()).toBe(100_000)
-    expect(calls).toBe(100)
+    const pass = engine.reap()
+    // No time passes within a call here, so that the rests in between are none.
+    for (let n = 0; n < 1_000; n++) await clock.advanceAsync(0)
+    expect(await pass).toBe(100_000)
+    expect(calls).toBe(1_000)
     expect(events).toEqual([{ kind: 'ttl_pruned', count: 100_000 }])
+  })
+
+  it('rests after a full batch, nine times as long as the batch took', async () => {
+    const { engine, store, clock } = engineFixture()
+    let calls = 0
+    store.reap = async () => {
+      clock.advance(10)
+      return { removed: calls++ === 0 ? 100 : 0, expired: 0, abandoned: 0 }
+    }
+    const pass = engine.reap()
+    await clock.advanceAsync(89)
+    expect(calls).toBe(1)
+    await clock.advanceAsync(1)
+    expect(await pass).toBe(100)
+    expect(calls).toBe(2)
   })
 
   it('never touches what is unknown', async () => {
