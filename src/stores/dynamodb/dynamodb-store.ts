@@ -120,10 +120,16 @@ class ItemStore implements Store {
     })
   }
 
-  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
-    const keyOf = ({ ref }: Verdict) => ref.identity ?? ref.recordId
-    const rows = { operation: 'resolve', check: checkVerdict, keyOf }
-    return each(rows, verdicts, (verdict) => this.#resolve(verdict))
+  async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+    const lookUp = { operation: 'resolve', check: checkVerdict, keyOf: refOf }
+    // First of all, so that verdicts on one record come one after the other, however they name it.
+    const found = await each(lookUp, verdicts, async (verdict) => ({
+      verdict,
+      identity: verdict.ref.identity ?? (await this.#identityOf(verdict.ref.recordId)),
+    }))
+    const keyOf = ({ identity, verdict }: Addressed) => identity ?? refOf(verdict)
+    const rows = { operation: 'resolve', check: () => {}, keyOf }
+    return each(rows, found, (addressed) => this.#resolve(addressed))
   }
 
   sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
@@ -187,9 +193,8 @@ class ItemStore implements Store {
     throw new Error(PARTS_MISSING)
   }
 
-  async #resolve(verdict: Verdict): Promise<ResolveOutcome> {
+  async #resolve({ verdict, identity }: Addressed): Promise<ResolveOutcome> {
     const { ref } = verdict
-    const identity = ref.identity ?? (await this.#identityOf(ref.recordId))
     if (identity === undefined) return { kind: 'not_found' }
     const { outcome } = await this.#moves.make<ResolveOutcome>({
       identity,
@@ -213,6 +218,16 @@ class ItemStore implements Store {
     await this.#table.getItem(recordKey(NOBODY))
     return new Date(this.#time.nowMs())
   }
+}
+
+/** A verdict and the identity of the record that it is about, if there is one. */
+interface Addressed {
+  readonly verdict: Verdict
+  readonly identity: string | undefined
+}
+
+function refOf({ ref }: Verdict): string {
+  return ref.identity ?? ref.recordId
 }
 
 function identityOf({ identity }: { readonly identity: string }): string {

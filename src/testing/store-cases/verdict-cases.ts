@@ -126,6 +126,24 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
+    name: 'lets the first verdict of a batch stand, by whichever name each calls the record',
+    async run({ store }) {
+      const records = []
+      for (const key of ['a', 'b', 'c', 'd', 'e', 'f']) records.push(await doubted(store, key))
+      const verdicts = records.flatMap(({ recordId, lease: { identity } }, n) => {
+        const refs = n % 2 === 0 ? [{ recordId }, { identity }] : [{ identity }, { recordId }]
+        return refs.map((ref, at) => verdict(ref, bytes(`${at}`)))
+      })
+      const outcomes = await store.resolve(verdicts)
+      const expected = records.flatMap(() => ['resolved', 'not_unknown'])
+      assert.deepEqual(
+        outcomes.map(({ kind }) => kind),
+        expected,
+      )
+      for (const { lease } of records) assertBytes((await viewOf(store, lease)).result, bytes('0'))
+    },
+  },
+  {
     name: 'lets one of many racing verdicts stand',
     async run({ store }) {
       const { recordId } = await doubted(store)
