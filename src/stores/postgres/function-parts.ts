@@ -45,8 +45,8 @@ export const HISTORY = '"{schema}"."{table}_history"'
 
 export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
 
-export const epochMs = (expression: string) =>
-  `round(extract(epoch FROM ${expression}) * 1000)::float8`
+/** Not by `extract`, whose numeric takes its way to a float through a text. */
+export const epochMs = (expression: string) => `round(date_part('epoch', ${expression}) * 1000)`
 
 /** Past its retention: as if it had never been. */
 export const IS_EXPIRED = `CASE r.state

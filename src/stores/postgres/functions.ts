@@ -167,7 +167,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 
 /**
  * Ends leases. The token and the attempt in the lock's WHERE clause are the fence, and PostgreSQL
- * checks them again once it has the lock. Rows that were not written are read after that.
+ * checks them again once it has the lock. A locked row stays in its place, so that the update need
+ * not look for it again. Rows that were not written are read after that.
  */
 const SETTLE = `
 CREATE FUNCTION "{schema}"."{table}_settle" (
@@ -183,7 +184,7 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
   BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
     RETURN QUERY
       WITH l AS MATERIALIZED (
-        SELECT r.identity AS id, r.watched, q.kind, q.result, q.proof, q.error_code,
+        SELECT r.ctid AS place, r.watched, q.kind, q.result, q.proof, q.error_code,
           q.retention_ms, q.reconcile_after_ms
         FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof, p_error_code,
             p_retention_ms, p_reconcile_after_ms)
@@ -210,7 +211,7 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
         completed_at = CASE l.kind WHEN 'complete' THEN v_now ELSE r.completed_at END,
         expires_at = CASE l.kind WHEN 'doubt' THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
-      FROM l WHERE r.identity = l.id
+      FROM l WHERE r.ctid = l.place
       RETURNING encode(r.identity, 'hex'), ${wake('l.watched')}, true, r.state,
         ${epochMs('r.expires_at')};
     GET DIAGNOSTICS v_count = ROW_COUNT;
@@ -260,7 +261,10 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
       WHERE r.token = q.token AND r.attempt = q.attempt AND r.state = 'in_progress';
   END $body$;`
 
-/** A verdict that completes takes the token away: a late holder must read it, not repeat itself. */
+/**
+ * A verdict that completes takes the token away: a late holder must read it, not repeat itself. Of
+ * several on one record, by its identity and by its id, the first of the batch counts.
+ */
 const RESOLVE = `
 CREATE FUNCTION "{schema}"."{table}_resolve" (
   p_now_ms float8, p_number int[], p_identity bytea[], p_record_id uuid[], p_attempt int[],
@@ -295,7 +299,8 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
         watched = false,
         completed_at = CASE l.kind WHEN 'completed' THEN v_now ELSE r.completed_at END,
         expires_at = greatest(r.expires_at, v_now + ${ms('l.retention_ms')})
-      FROM l WHERE r.identity = l.id
+      FROM (SELECT DISTINCT ON (l.id) * FROM l ORDER BY l.id, l.number) AS l
+      WHERE r.identity = l.id
       RETURNING l.number, ${wake('l.watched')}, ${VIEW_COLUMNS}, r.result;
 
     RETURN QUERY
