@@ -4,6 +4,7 @@
  * had left, so that frameworks behave as they would without us.
  */
 import { ServerResponse } from 'node:http'
+import { isEndless } from '../http/endless.ts'
 import type { HttpReply, Produced } from '../http/exchange.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import {
@@ -114,11 +115,13 @@ export class HeldResponse {
     const callbacks = this.#callbacks
     this.#release()
     const res = this.#res
-    const { setHeader, write, end, destroy } = this.#real
+    const { setHeader, write, end, destroy, flushHeaders } = this.#real
     for (const [name, value] of headers) setHeader.call(res, name, value)
     const isWhole = this.#ended && !this.#crossed
     if (!isWhole) {
       for (const chunk of chunks) (write as (chunk: Uint8Array) => boolean).call(res, chunk)
+      // Those who wait for events want to know at once that they will come.
+      if (this.#headWritten && chunks.length === 0) flushHeaders.call(res)
     }
     if (this.#ended) {
       const body = isWhole ? joined(chunks) : NO_BYTES
@@ -309,9 +312,14 @@ export class HeldResponse {
 
   /** Writes the head the way Node does: through the response, where others may be listening. */
   #begin(): void {
-    if (this.#headWritten) return
-    this.#res.writeHead(this.#res.statusCode)
-    this.#headWritten = true
+    if (!this.#headWritten) {
+      this.#res.writeHead(this.#res.statusCode)
+      this.#headWritten = true
+    }
+    if (!this.#crossed && isEndless(String(this.#res.getHeader('content-type') ?? ''))) {
+      this.#crossed = true
+      this.#tell()
+    }
   }
 
   #push(bytes: Uint8Array): void {

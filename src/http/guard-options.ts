@@ -63,7 +63,9 @@ export interface GuardOptions<Request> extends PolicyOptions {
   keyRequired?: boolean
   /** @default 'idempotency-key' */
   keyHeader?: string
-  /** Takes the key from elsewhere than a header, for example a field of the body. */
+  /** Takes the key from this field of a JSON or form body: `request_id`, or `meta.requestId`. */
+  keyField?: string
+  /** Takes the key from anywhere else. */
   keyFrom?: (request: Request) => string | undefined | Promise<string | undefined>
   /** `strict` takes only the quoted string of the IETF draft. @default 'lenient' */
   keySyntax?: 'lenient' | 'strict'
@@ -129,6 +131,7 @@ export interface ResolvedGuardOptions<Request> {
   readonly scopeBy: 'tenant+operation' | 'tenant'
   readonly keyRequired: boolean
   readonly keyHeader: string
+  readonly keyField: string | undefined
   readonly keyFrom: GuardOptions<Request>['keyFrom']
   readonly fingerprintFields: readonly string[] | undefined
   readonly requestBytesMax: number
@@ -158,6 +161,7 @@ const GUARD_OPTION_NAMES = [
   'methods',
   'keyRequired',
   'keyHeader',
+  'keyField',
   'keyFrom',
   'keySyntax',
   'keyLengthMin',
@@ -204,6 +208,7 @@ export function resolveGuardOptions<Request>(
     scopeBy: resolveScopeBy(options, profile),
     keyRequired: resolveBoolean('keyRequired', options.keyRequired, true),
     keyHeader: resolveHeaderName(options.keyHeader),
+    keyField: resolveKeyField(options.keyField),
     keyFrom: options.keyFrom,
     fingerprintFields: resolveFields(options.fingerprintFields),
     requestBytesMax: bytes('requestBytesMax', REQUEST_BODY_BYTES_MAX),
@@ -244,10 +249,24 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
   if ((options.seal === undefined) !== (options.open === undefined)) {
     throw new InvalidOptionsError('seal and open belong together: give both or neither')
   }
-  for (const name of ['keyHeader', 'keySyntax'] as const) {
-    if (options.keyFrom === undefined || options[name] === undefined) continue
-    throw new InvalidOptionsError(`keyFrom and ${name} contradict each other: give one of them`)
-  }
+  checkKeySource(options)
+}
+
+/** Where the key is, is said once; the syntax is that of a header. */
+function checkKeySource<Request>(options: GuardOptions<Request>): void {
+  const given = (['keyFrom', 'keyField', 'keyHeader', 'keySyntax'] as const).filter(
+    (name) => options[name] !== undefined,
+  )
+  const [first, second] = given
+  if (second === undefined || first === 'keyHeader') return
+  throw new InvalidOptionsError(`${first} and ${second} contradict each other: give one of them`)
+}
+
+function resolveKeyField(field: unknown): string | undefined {
+  if (field === undefined || (typeof field === 'string' && field !== '')) return field
+  throw new InvalidOptionsError(
+    `keyField must name a field of the body, such as 'request_id', got ${describe(field)}`,
+  )
 }
 
 const engines = new WeakMap<Store, Engine>()

@@ -22,6 +22,9 @@ import {
   toReplay,
   type ProblemOptions,
 } from './answers.ts'
+import { fieldOf } from './body-field.ts'
+import { runWith } from './current.ts'
+import { decodeBody } from './decode-body.ts'
 import type { Answer, HeldHandler, HttpExchange, Produced } from './exchange.ts'
 import type { FingerprintBody, FingerprintInput } from './fingerprint.ts'
 import {
@@ -80,31 +83,49 @@ class HttpGuard<Request> implements Guard<Request> {
   async handle(request: Request, exchange: HttpExchange, handler: HeldHandler): Promise<Answer> {
     if (!this.protects(exchange.method)) return { kind: 'pass' }
     try {
-      const parsed = await this.#readKey(request, exchange)
+      const body = once(() => this.#body(exchange))
+      const parsed = await this.#readKey(request, exchange, body)
       if (parsed.kind === 'malformed') return this.#problem('key_malformed', parsed)
-      if (parsed.kind === 'key') return await this.#guard(request, exchange, parsed.key, handler)
-      return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
+      if (parsed.kind === 'missing') {
+        return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
+      }
+      return await this.#guard(request, exchange, { key: parsed.key, body, handler })
     } catch (error) {
+      if (error instanceof Refused) return error.answer
       return { kind: 'error', error }
     }
   }
 
-  async #readKey(request: Request, exchange: HttpExchange): Promise<KeyParse> {
-    const { keyFrom, keyHeader, keyRules } = this.#options
+  async #readKey(
+    request: Request,
+    exchange: HttpExchange,
+    body: () => Promise<FingerprintBody>,
+  ): Promise<KeyParse> {
+    const { keyFrom, keyField, keyHeader, keyRules } = this.#options
     if (keyFrom !== undefined) return checkKey(await keyFrom(request), keyRules)
+    if (keyField !== undefined) {
+      return checkKey(fieldOf(await body(), contentTypeOf(exchange), keyField), keyRules)
+    }
     return parseKeyHeader(exchange.header(keyHeader), keyRules)
+  }
+
+  async #body(exchange: HttpExchange): Promise<FingerprintBody> {
+    const { requestBytesMax } = this.#options
+    const encoding = exchange.header('content-encoding')
+    const raw = await exchange.body(requestBytesMax)
+    const body = await decodeBody(raw, encoding?.toString(), requestBytesMax)
+    if (body.kind === 'too_large') throw new Refused(this.#problem('request_too_large'))
+    if (body.kind === 'aborted') throw abortedError()
+    return body
   }
 
   async #guard(
     request: Request,
     exchange: HttpExchange,
-    key: string,
-    handler: HeldHandler,
+    { key, body: readBody, handler }: Keyed,
   ): Promise<Answer> {
     const scope = await this.#scope(request, exchange)
-    const body = await exchange.body(this.#options.requestBytesMax)
-    if (body.kind === 'too_large') return this.#problem('request_too_large')
-    if (body.kind === 'aborted') return { kind: 'error', error: abortedError() }
+    const body = await readBody()
 
     const principal = checkPrincipal(await this.#options.principal?.(request))
     const input = this.#fingerprintInput(exchange, body, principal)
@@ -128,12 +149,11 @@ class HttpGuard<Request> implements Guard<Request> {
     body: FingerprintBody,
     principal: string | undefined,
   ): FingerprintInput {
-    const contentType = exchange.header('content-type')
     return {
       method: exchange.method,
       path: exchange.path,
       query: exchange.query,
-      mediaType: (typeof contentType === 'string' ? contentType : contentType?.[0]) ?? '',
+      mediaType: contentTypeOf(exchange),
       body,
       principal,
       fields: this.#options.fingerprintFields,
@@ -147,7 +167,8 @@ class HttpGuard<Request> implements Guard<Request> {
       const outcome = await engine.run(request, async (context) => {
         const guarded = new GuardedContext(context, handler, {
           produced: () => this.#encodeForCommit(handler.produced(), guarded),
-          given: (reply) => this.#encodeGiven(reply, guarded),
+          given: (reply) => this.#encodeGiven('completeIn', reply, guarded),
+          returned: (reply) => this.#encodeReturned(reply, guarded),
         })
         entry.context = guarded
         const end = await this.#work(guarded, handler)
@@ -155,7 +176,8 @@ class HttpGuard<Request> implements Guard<Request> {
         entry.sent = end
         return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
-      if (outcome.kind === 'ran' && entry.context?.joined !== undefined) {
+      const { context } = entry
+      if (outcome.kind === 'ran' && (context?.joined !== undefined || context?.hasCommitted)) {
         return await this.#joined(outcome, entry.sent)
       }
       return await this.#answer(outcome, handler.produced())
@@ -166,8 +188,9 @@ class HttpGuard<Request> implements Guard<Request> {
 
   /** Enters the handler and says what its reply means for the record. */
   async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
-    handler.enter(context, this.#options.replyBytesMax)
-    const produced = await wholeReply(context, handler)
+    runWith(context, () => handler.enter(context, this.#options.replyBytesMax))
+    const produced = await Promise.race([wholeReply(context, handler), context.committed])
+    if (produced instanceof Uint8Array) return produced
     const meaning = meaningOf(produced, context)
     const { error } = context
     if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
@@ -214,18 +237,28 @@ class HttpGuard<Request> implements Guard<Request> {
     return this.#encode(produced)
   }
 
-  #encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+  #encodeReturned(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+    const produced = { kind: 'reply', reply: toReply('transaction', given) } as const
+    if (meaningOf(produced, context) !== 'complete') throw new RolledBackReply()
+    return this.#encodeGiven('transaction', given, context)
+  }
+
+  #encodeGiven(
+    where: 'completeIn' | 'transaction',
+    given: GivenReply,
+    context: GuardedContext,
+  ): Uint8Array | Promise<Uint8Array> {
     const { replyBytesMax, replyVersion, seal } = this.#options
-    const produced = { kind: 'reply', reply: toReply('completeIn', given) } as const
+    const produced = { kind: 'reply', reply: toReply(where, given) } as const
     const { status, headers, body } = produced.reply
     if (meaningOf(produced, context) !== 'complete') {
       throw new InvalidOptionsError(
-        `completeIn.status ${status} is none that is recorded, so it completes no key: roll back`,
+        `${where}.status ${status} is none that is recorded, so it completes no key: roll back`,
       )
     }
     if (body.byteLength > replyBytesMax) {
       throw new InvalidOptionsError(
-        `completeIn.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
+        `${where}.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
       )
     }
     // All of its headers: each of them was named for this reply.
@@ -311,12 +344,14 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 
   #missing(): Answer {
-    const { keyFrom, keyHeader } = this.#options
-    if (keyFrom !== undefined || keyHeader === 'idempotency-key')
-      return this.#problem('key_missing')
+    const { keyFrom, keyField, keyHeader } = this.#options
+    const isUsual = keyField === undefined && keyHeader === 'idempotency-key'
+    if (keyFrom !== undefined || isUsual) return this.#problem('key_missing')
+    const place =
+      keyField === undefined ? `the header ${keyHeader}` : `the field ${keyField} of the body`
     const detail =
-      `Send a unique value, such as a UUID, in the header ${keyHeader}, and the same one again ` +
-      'when you retry this request.'
+      `Send a unique value, such as a UUID, in ${place}, and the same one again when you retry ` +
+      'this request.'
     return this.#problem('key_missing', { detail })
   }
 
@@ -343,6 +378,33 @@ class HttpGuard<Request> implements Guard<Request> {
   #problem(name: ProblemName, options: ProblemOptions = {}): Answer {
     return { kind: 'reply', reply: this.#options.answers.problem(name, options) }
   }
+}
+
+/** A request whose key was read. */
+interface Keyed {
+  readonly key: string
+  readonly body: () => Promise<FingerprintBody>
+  readonly handler: HeldHandler
+}
+
+/** Ends the handling of a request early. */
+class Refused extends Error {
+  readonly answer: Answer
+
+  constructor(answer: Answer) {
+    super('refused')
+    this.answer = answer
+  }
+}
+
+function once<Value>(make: () => Promise<Value>): () => Promise<Value> {
+  let made: Promise<Value> | undefined
+  return () => (made ??= make())
+}
+
+function contentTypeOf(exchange: HttpExchange): string {
+  const value = exchange.header('content-type')
+  return (typeof value === 'string' ? value : value?.[0]) ?? ''
 }
 
 /** What is known of a handler that was entered. */

@@ -12,12 +12,13 @@ export interface HandlerContext extends Omit<RunContext, 'transaction' | 'comple
   failed(error: unknown): void
 
   /**
-   * Runs `work` in a transaction of the store. The handler sends its reply **inside** `work`;
-   * the reply, the key and everything `work` wrote are committed together, and only then does
-   * the reply leave. A reply that would not be recorded (5xx, 401, 403, 408, 425, 429) rolls
-   * everything back.
+   * Runs `work` in a transaction of the store. `work` returns the reply, or sends it the way the
+   * framework does; the reply, the key and everything `work` wrote are committed together, and
+   * only then does the reply leave. One that was returned leaves as soon as it is committed: the
+   * handler has nothing more to send. A reply that would not be recorded (5xx, 401, 403, 408, 425,
+   * 429) rolls everything back, and the handler's own reply counts.
    */
-  transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void>
+  transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void>
 
   /**
    * Completes the key with this reply, as a statement of a transaction that the handler has begun
@@ -32,6 +33,9 @@ export interface HandlerContext extends Omit<RunContext, 'transaction' | 'comple
   completeIn(tx: unknown, reply: GivenReply): Promise<void>
 }
 
+/** The reply of a transaction; nothing where it was sent the framework's way. */
+export type Sent = GivenReply | void
+
 /** A reply that must not be recorded, so its transaction must not commit. */
 export class RolledBackReply extends Error {
   readonly code = 'rolled_back_by_reply'
@@ -41,11 +45,15 @@ export class RolledBackReply extends Error {
   }
 }
 
-/** How the guard turns what is produced so far into bytes; throws where it must not be recorded. */
-export type EncodeProduced = () => Uint8Array | Promise<Uint8Array>
-
-/** The same for a reply that the handler gives by hand. */
-export type EncodeGiven = (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+/** How the guard turns replies into bytes. Each throws where a reply must not be recorded. */
+export interface Encode {
+  /** What the handler has produced so far. */
+  readonly produced: () => Uint8Array | Promise<Uint8Array>
+  /** What it gives to `completeIn`. */
+  readonly given: (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+  /** What its transaction returned. */
+  readonly returned: (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+}
 
 export class GuardedContext implements HandlerContext {
   /** The last error the handler, or its framework, has reported. */
@@ -58,20 +66,22 @@ export class GuardedContext implements HandlerContext {
   transactionEnded: Promise<void> | undefined
   /** With this reply a transaction of the handler's own may have completed the key. */
   joined: { readonly status: number; readonly result: Uint8Array } | undefined
+  /** A transaction of the store has committed a reply that was returned to it. */
+  readonly committed: Promise<Uint8Array>
+  /** Whether `committed` has resolved. */
+  hasCommitted = false
+  #commit!: (result: Uint8Array) => void
   readonly #run: RunContext
   readonly #handler: HeldHandler
-  readonly #encode: EncodeProduced
-  readonly #encodeGiven: EncodeGiven
+  readonly #encode: Encode
 
-  constructor(
-    run: RunContext,
-    handler: HeldHandler,
-    encode: { readonly produced: EncodeProduced; readonly given: EncodeGiven },
-  ) {
+  constructor(run: RunContext, handler: HeldHandler, encode: Encode) {
     this.#run = run
     this.#handler = handler
-    this.#encode = encode.produced
-    this.#encodeGiven = encode.given
+    this.#encode = encode
+    this.committed = new Promise((resolve) => {
+      this.#commit = resolve
+    })
   }
 
   get key(): string {
@@ -128,7 +138,7 @@ export class GuardedContext implements HandlerContext {
     this.#handler.failed(error)
   }
 
-  transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
+  transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     const ended = this.#transaction(work)
     this.transactionEnded = ended.then(
       () => undefined,
@@ -139,7 +149,7 @@ export class GuardedContext implements HandlerContext {
   }
 
   async completeIn(tx: unknown, reply: GivenReply): Promise<void> {
-    const result = await this.#encodeGiven(reply)
+    const result = await this.#encode.given(reply)
     const before = this.joined
     const own = { status: reply.status, result }
     this.joined = own
@@ -152,15 +162,23 @@ export class GuardedContext implements HandlerContext {
     }
   }
 
-  async #transaction<Tx>(work: (tx: Tx) => void | Promise<void>): Promise<void> {
+  async #transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     let isEntered = false
+    let isReturned = false
     this.rolledBackReply = undefined
     try {
-      await this.#run.transaction<Tx>((tx) => {
+      const result = await this.#run.transaction<Tx>((tx) => {
         isEntered = true
-        const done = work(tx)
-        return done instanceof Promise ? done.then(() => this.#take()) : this.#take()
+        const take = (sent: Sent) => {
+          isReturned = sent !== undefined
+          return this.#take(sent)
+        }
+        const sent = work(tx)
+        return sent instanceof Promise ? sent.then(take) : take(sent)
       })
+      if (!isReturned) return
+      this.hasCommitted = true
+      this.#commit(result)
     } catch (error) {
       // The reply stands: it is a refusal of the handler's own, and nothing was written.
       if (error instanceof RolledBackReply) {
@@ -173,13 +191,14 @@ export class GuardedContext implements HandlerContext {
     }
   }
 
-  #take(): Uint8Array | Promise<Uint8Array> {
+  #take(sent: Sent): Uint8Array | Promise<Uint8Array> {
+    if (sent !== undefined) return this.#encode.returned(sent)
     if (this.#handler.produced() === undefined) {
       throw new InvalidRequestError(
-        'the transaction callback must send the whole reply before it returns: the reply is ' +
-          'committed together with what the callback wrote',
+        'the transaction callback must return the reply, or send the whole of it before it ' +
+          'returns: the reply is committed together with what the callback wrote',
       )
     }
-    return this.#encode()
+    return this.#encode.produced()
   }
 }

@@ -1,3 +1,18 @@
+export { adaptOptions, adapterCases } from './adapter-cases.ts'
 export { FakeClock } from './fake-clock.ts'
 export { claimRequest, claimRequests, storeCases } from './store-cases.ts'
+export type {
+  AdapterAbility,
+  AdapterCase,
+  AdapterFixture,
+  AdapterSubject,
+  CaseApp,
+  CaseHandler,
+  CaseHead,
+  CaseOptions,
+  CaseReply,
+  CaseRequest,
+  CaseRoute,
+  ServedApp,
+} from './adapter-cases.ts'
 export type { StoreCase, StoreFixture } from './store-cases.ts'

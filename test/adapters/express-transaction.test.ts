@@ -198,7 +198,9 @@ describe.each(EXPRESSES)('%s: a transaction', (_name, express) => {
     expect(errors).toEqual([
       expect.objectContaining({
         code: 'INVALID_REQUEST',
-        message: expect.stringContaining('must send the whole reply before it returns'),
+        message: expect.stringContaining(
+          'must return the reply, or send the whole of it before it returns',
+        ),
       }),
     ])
     expect(amounts()).toEqual([])

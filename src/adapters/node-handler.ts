@@ -1,0 +1,125 @@
+/** The handler of a request to a Node server, whichever framework calls it. */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { InvalidRequestError } from '../core/errors.ts'
+import type { Answer, ExchangeBody, HeldHandler, Produced } from '../http/exchange.ts'
+import type { HandlerContext } from '../http/handler-context.ts'
+import { HeldResponse } from './held-response.ts'
+import { sendReply } from './outgoing.ts'
+import { HeldRequest, peekBody } from './request-body.ts'
+
+/** What the framework does with a request. */
+export interface NodeFlow {
+  /** Lets the handler run under its key. */
+  readonly enter: (context: HandlerContext) => void
+  /** Lets the handler run as if we were not there. */
+  readonly pass: () => void
+  /** Hands an error to the framework's error handling. */
+  readonly fail: (error: unknown) => void
+  /** See `HeldHandler`. @default true */
+  readonly seesErrors?: () => boolean
+  /** What a parser before us has made of the body. */
+  readonly parsedBody?: () => unknown
+}
+
+export class NodeHandler implements HeldHandler {
+  readonly #req: IncomingMessage
+  readonly #res: ServerResponse
+  readonly #flow: NodeFlow
+  #held: HeldResponse | undefined
+  #heldRequest: HeldRequest | undefined
+
+  constructor(req: IncomingMessage, res: ServerResponse, flow: NodeFlow) {
+    this.#req = req
+    this.#res = res
+    this.#flow = flow
+  }
+
+  /** The whole body, which stays readable for as long as this request is ours. */
+  async body(bytesMax: number): Promise<ExchangeBody> {
+    const body = await this.#readBody(bytesMax)
+    if (body.kind === 'bytes' && !this.#req.readableEnded) {
+      this.#heldRequest = new HeldRequest(this.#req)
+    }
+    return body
+  }
+
+  enter(context: HandlerContext, replyBytesMax: number): void {
+    this.#held = new HeldResponse(this.#res, replyBytesMax)
+    this.#flow.enter(context)
+  }
+
+  whole(): Promise<Produced> {
+    return this.#held!.whole()
+  }
+
+  produced(): Produced | undefined {
+    return this.#held?.produced()
+  }
+
+  reset(): void {
+    this.#held?.reset()
+  }
+
+  failed(error: unknown): void {
+    this.#held?.failed(error)
+  }
+
+  seesErrors(): boolean {
+    return this.#flow.seesErrors?.() ?? true
+  }
+
+  act(answer: Answer): void {
+    const held = this.#held
+    this.#heldRequest?.letGo()
+    switch (answer.kind) {
+      case 'pass':
+        return this.#flow.pass()
+      case 'deliver':
+        return held?.deliver(answer.headers)
+      case 'reply':
+        return held === undefined ? sendReply(this.#res, answer.reply) : held.replace(answer.reply)
+      case 'error':
+        if (held === undefined || held.letGo()) this.#flow.fail(answer.error)
+        return
+    }
+  }
+
+  #readBody(bytesMax: number): Promise<ExchangeBody> | ExchangeBody {
+    const raw = (this.#req as { readonly rawBody?: unknown }).rawBody
+    if (raw instanceof Uint8Array) return sized(raw, bytesMax)
+    const peeked = peekBody(this.#req, bytesMax)
+    if (peeked !== undefined) return peeked
+
+    const value = this.#flow.parsedBody?.()
+    const isMultipart = (this.#req.headers['content-type'] ?? '').startsWith('multipart/')
+    if (value === undefined || isMultipart) {
+      throw new InvalidRequestError(
+        'the body was read before idempotency() and cannot be compared with a retry: mount ' +
+          'idempotency() before the parser, or let it keep req.rawBody (verify: keepRawBody)',
+      )
+    }
+    return value instanceof Uint8Array ? sized(value, bytesMax) : { kind: 'value', value }
+  }
+}
+
+/**
+ * A `verify` hook for body parsers mounted before the guard: it keeps the body as it was sent, so
+ * that numbers too big for JavaScript still tell two requests apart.
+ *
+ * @example
+ * ```ts
+ * app.use(express.json({ verify: keepRawBody }))
+ * ```
+ */
+export function keepRawBody(req: object, _res: unknown, body: Uint8Array): void {
+  Object.assign(req, { rawBody: body })
+}
+
+export function splitUrl(url: string): [path: string, query: string] {
+  const at = url.indexOf('?')
+  return at === -1 ? [url, ''] : [url.slice(0, at), url.slice(at + 1)]
+}
+
+function sized(bytes: Uint8Array, bytesMax: number): ExchangeBody {
+  return bytes.byteLength > bytesMax ? { kind: 'too_large' } : { kind: 'bytes', bytes }
+}

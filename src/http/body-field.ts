@@ -1,0 +1,28 @@
+import type { FingerprintBody } from './fingerprint.ts'
+import { mediaTypeOf } from './fingerprint-body.ts'
+
+/**
+ * One field of a body, by its path: the key of an API that takes it there. `undefined` where the
+ * body has no such field, or no fields at all.
+ */
+export function fieldOf(body: FingerprintBody, contentType: string, path: string): unknown {
+  let value = body.kind === 'value' ? body.value : parse(body, mediaTypeOf(contentType))
+  for (const name of path.split('.')) {
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined
+    value = (value as Record<string, unknown>)[name]
+  }
+  return value ?? undefined
+}
+
+function parse(body: FingerprintBody, mediaType: string): unknown {
+  if (body.kind !== 'bytes') return undefined
+  const text = new TextDecoder().decode(body.bytes)
+  if (mediaType === 'application/x-www-form-urlencoded') {
+    return Object.fromEntries(new URLSearchParams(text))
+  }
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,9 @@
+import { mediaTypeOf } from './fingerprint-body.ts'
+
+/**
+ * Whether a reply is a stream of events. Its client waits for each of them, so it cannot be held
+ * back until it is whole: it is recorded without its body, like one that is too large.
+ */
+export function isEndless(contentType: string): boolean {
+  return mediaTypeOf(contentType) === 'text/event-stream'
+}

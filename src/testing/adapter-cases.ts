@@ -1,0 +1,21 @@
+import type { AdapterCase } from './adapter-cases/adapter-case.ts'
+import { replayCases } from './adapter-cases/replay-cases.ts'
+
+export { adaptOptions } from './adapter-cases/adapter-case.ts'
+export type {
+  AdapterAbility,
+  AdapterCase,
+  AdapterFixture,
+  AdapterSubject,
+  CaseApp,
+  CaseHandler,
+  CaseHead,
+  CaseOptions,
+  CaseReply,
+  CaseRequest,
+  CaseRoute,
+  ServedApp,
+} from './adapter-cases/adapter-case.ts'
+
+/** What every adapter must do, as data: run each with the test tool you have. */
+export const adapterCases: readonly AdapterCase[] = [...replayCases]

@@ -1,0 +1,109 @@
+import type { Store } from '../../core/store.ts'
+import type { GuardOptions } from '../../http/guard-options.ts'
+import type { HandlerContext } from '../../http/handler-context.ts'
+
+/**
+ * A framework and our adapter for it, as the cases see them. They know no framework: they describe
+ * an app, send it real requests, and look at what comes back.
+ */
+export interface AdapterSubject {
+  /** Serves the app on the loopback, until the test ends. */
+  serve(app: CaseApp): Promise<ServedApp>
+  /** What the framework has no way to do, and why. Its cases are skipped by that reason. */
+  readonly without?: Partial<Record<AdapterAbility, string>>
+}
+
+/** What some frameworks cannot do. */
+export type AdapterAbility =
+  /** Routes with parameters, whose template tells the operation. */
+  | 'templates'
+  /** A reply sent in pieces, each of which leaves before the next is made. */
+  | 'streams'
+  /** A client that goes away while the handler runs. */
+  | 'disconnects'
+
+export interface CaseApp {
+  /** What holds for all routes. */
+  readonly options: CaseOptions
+  readonly routes: readonly CaseRoute[]
+}
+
+export interface ServedApp {
+  /** Of a server on the loopback. */
+  readonly port: number
+}
+
+/** The options of an adapter; its functions are given what every framework can tell. */
+export type CaseOptions = GuardOptions<CaseHead>
+
+/** The part of a request that options look at. */
+export interface CaseHead {
+  /** By lower-case name. */
+  header(name: string): string | undefined
+}
+
+export interface CaseRoute {
+  /** @default 'POST' */
+  readonly method?: string
+  /** Parameters are written `:id`. */
+  readonly path: string
+  /** What this route says differently. `false`: it is mounted without protection. */
+  readonly options?: Partial<CaseOptions> | false
+  readonly handle: CaseHandler
+}
+
+/** Returns its reply, or throws. */
+export type CaseHandler = (request: CaseRequest) => CaseReply | Promise<CaseReply>
+
+export interface CaseRequest extends CaseHead {
+  /** The way the framework hands it out; absent where the request was let through. */
+  readonly idempotency: HandlerContext | undefined
+  /** As the framework's own parser leaves a JSON body. */
+  json(): Promise<unknown>
+  /** The bytes of any other body. */
+  bytes(): Promise<Uint8Array>
+}
+
+export interface CaseReply {
+  readonly status: number
+  /** Several lines of one header are an array. */
+  readonly headers?: Readonly<Record<string, string | readonly string[]>>
+  readonly body?: string | Uint8Array
+  /** In place of a body: sent piece by piece, the way the framework streams. */
+  readonly stream?: AsyncIterable<Uint8Array>
+}
+
+export interface AdapterCase {
+  /** A sentence about behaviour. Also the name to skip it by. */
+  readonly name: string
+  readonly needs?: AdapterAbility
+  readonly run: (fixture: AdapterFixture) => Promise<void>
+}
+
+export interface AdapterFixture {
+  readonly subject: AdapterSubject
+  /** Fresh and empty; with transactions. */
+  readonly store: Store
+}
+
+/** The options of a framework, from those of a case: its functions get the framework's request. */
+export function adaptOptions<Request>(
+  options: CaseOptions,
+  headOf: (request: Request) => CaseHead,
+): GuardOptions<Request>
+export function adaptOptions<Request>(
+  options: Partial<CaseOptions>,
+  headOf: (request: Request) => CaseHead,
+): Partial<GuardOptions<Request>>
+export function adaptOptions<Request>(
+  options: Partial<CaseOptions>,
+  headOf: (request: Request) => CaseHead,
+): Partial<GuardOptions<Request>> {
+  const adapted: Record<string, unknown> = { ...options }
+  for (const name of ['tenant', 'principal', 'operation', 'keyFrom'] as const) {
+    const given: unknown = options[name]
+    if (typeof given !== 'function') continue
+    adapted[name] = (request: Request) => given(headOf(request)) as unknown
+  }
+  return adapted as Partial<GuardOptions<Request>>
+}

@@ -1,0 +1,25 @@
+import { describe, it, onTestFinished } from 'vitest'
+import { sqliteStore } from '../../src/stores/sqlite/index.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
+import { adapterCases, type AdapterSubject } from '../../src/testing/index.ts'
+
+/** Every case on one framework. The store has transactions, and is as durable as a default one. */
+export function runAdapterCases(name: string, subject: AdapterSubject): void {
+  describe(name, () => {
+    for (const { name, needs, run } of adapterCases) {
+      const reason = needs === undefined ? undefined : subject.without?.[needs]
+      it.skipIf(reason !== undefined)(
+        reason === undefined ? name : `${name} (${reason})`,
+        async () => {
+          const folder = scratchFolder()
+          const store = sqliteStore({ path: folder.file('keys.db') })
+          onTestFinished(async () => {
+            await store.close()
+            folder.remove()
+          })
+          await run({ subject, store })
+        },
+      )
+    }
+  })
+}
