@@ -43,12 +43,19 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   ],
   'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
   'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
-  'oncekey/express': ['idempotency', 'idempotencyErrors'],
+  'oncekey/express': ['idempotency', 'idempotencyErrors', 'auditRoutes', 'requireProtected'],
+  'oncekey/fastify': ['idempotency', 'auditRoutes', 'requireProtected'],
+  'oncekey/fetch': ['withIdempotency', 'idempotencyOf', 'currentIdempotency'],
+  'oncekey/hono': ['idempotency', 'auditRoutes', 'requireProtected'],
+  'oncekey/koa': ['idempotency', 'auditRoutes', 'requireProtected'],
   'oncekey/mysql': ['mysqlStore', 'migrationSql'],
+  'oncekey/nest': ['IdempotencyModule', 'Idempotent', 'auditRoutes', 'requireProtected'],
+  'oncekey/node': ['withIdempotency', 'idempotencyOf'],
+  'oncekey/openapi': ['describeIdempotency'],
   'oncekey/postgres': ['postgresStore', 'migrationSql'],
   'oncekey/redis': ['redisStore'],
   'oncekey/sqlite': ['sqliteStore'],
-  'oncekey/testing': ['FakeClock', 'storeCases'],
+  'oncekey/testing': ['FakeClock', 'storeCases', 'adapterCases'],
 }
 
 /** Twice what it is today, source maps included: room to grow, too little for a bundled peer. */
