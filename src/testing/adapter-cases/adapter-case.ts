@@ -101,9 +101,9 @@ export function adaptOptions<Request>(
 ): Partial<GuardOptions<Request>> {
   const adapted: Record<string, unknown> = { ...options }
   for (const name of ['tenant', 'principal', 'operation', 'keyFrom'] as const) {
-    const given: unknown = options[name]
+    const given = options[name]
     if (typeof given !== 'function') continue
-    adapted[name] = (request: Request) => given(headOf(request)) as unknown
+    adapted[name] = (request: Request) => given(headOf(request))
   }
-  return adapted as Partial<GuardOptions<Request>>
+  return adapted
 }
