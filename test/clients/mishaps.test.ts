@@ -1,11 +1,6 @@
-import { describe, expect, it } from 'vitest'
-import {
-  SERVERS,
-  servePayments,
-  type ApiOptions,
-  type PaymentsApi,
-} from './payments-api.ts'
-import { AT_ONCE, CLIENTS } from './retrying-clients.ts'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
+import { SERVERS, servePayments, type ApiOptions, type PaymentsApi } from './payments-api.ts'
+import { AT_ONCE, CLIENTS, type Pause } from './retrying-clients.ts'
 
 // Whatever befalls the first try, the client's own retries end with the first run's reply.
 
@@ -86,3 +81,59 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     })
   })
 })
+
+describe.each(CLIENTS)('$name', ({ pay, retriesHalfReplies }) => {
+  it('gets the whole reply under the same key when the first broke off in its body', async () => {
+    const api = await servePayments()
+    const order = { url: api.url, key: 'order-1', amount: 100 }
+    void api.line.once('answer cut short', 'POST')
+    const first = await pay(order, AT_ONCE).catch(() => undefined)
+    expect(first !== undefined).toBe(retriesHalfReplies)
+    const { status, replayed, body } = first ?? (await pay(order, AT_ONCE))
+    expect([status, replayed, JSON.parse(body.toString())]).toEqual([
+      201,
+      'true',
+      { id: expect.any(String), object: 'payment_intent', run: 1 },
+    ])
+    expect(api.runs()).toBe(1)
+  })
+
+  it('keeps the pause that Retry-After asks for, unless it is told otherwise', async () => {
+    const pauses = hurryPauses()
+    for (const pause of [AT_ONCE, PATIENT]) {
+      const api = await servePayments()
+      api.broken.add('claim')
+      void api.left(503).then(() => api.broken.delete('claim'))
+      const { status } = await pay({ url: api.url, key: 'order-1', amount: 100 }, pause)
+      expect([status, api.statuses]).toEqual([201, [503, 201]])
+      expect(pauses).toEqual(pause === AT_ONCE ? [] : [1000])
+    }
+  })
+
+  it('does not repeat a request that is refused for good', async () => {
+    const api = await servePayments()
+    const order = { url: api.url, key: 'order-1', amount: 100 }
+    await pay(order, AT_ONCE)
+    const refused = await pay({ ...order, amount: 200 }, AT_ONCE).catch((error: unknown) => error)
+    if (!(refused instanceof Error)) expect(refused).toMatchObject({ status: 422 })
+    expect(api.statuses).toEqual([201, 422])
+    expect(api.runs()).toBe(1)
+  })
+})
+
+const PATIENT: Pause = { ms: 5, msMax: 60_000 }
+
+/** Pauses of about a second are noted and cut to nothing. No other timer of these tests has it. */
+function hurryPauses(): number[] {
+  const pauses: number[] = []
+  const real = globalThis.setTimeout
+  const hurried = (callback: (...args: unknown[]) => void, ms = 0, ...args: unknown[]) => {
+    const isPause = ms >= 1000 && ms < 1500
+    if (isPause) pauses.push(ms)
+    return real(callback, isPause ? 0 : ms, ...args)
+  }
+  const spy = vi.spyOn(globalThis, 'setTimeout')
+  spy.mockImplementation(hurried as typeof setTimeout)
+  onTestFinished(() => spy.mockRestore())
+  return pauses
+}
