@@ -11,6 +11,8 @@ interface Mishap {
   arrange(api: PaymentsApi): void
   /** The statuses that left the server, where that is certain. */
   readonly statuses?: readonly number[]
+  /** What no client was told. */
+  readonly never?: number
 }
 
 const MISHAPS: readonly Mishap[] = [
@@ -41,6 +43,7 @@ const MISHAPS: readonly Mishap[] = [
         line.cut()
         return arrived(2)
       }),
+    never: 409,
   },
   {
     name: 'the store cannot be reached at first',
@@ -60,7 +63,7 @@ const MISHAPS: readonly Mishap[] = [
 ]
 
 describe.each(SERVERS)('%s:', (_name, mount) => {
-  describe.each(MISHAPS)('$name', ({ options = {}, arrange, statuses }) => {
+  describe.each(MISHAPS)('$name', ({ options = {}, arrange, statuses, never }) => {
     it.each(CLIENTS)('$name gets the reply of the only run', async ({ pay }) => {
       const bodies: string[] = []
       const api = await servePayments({
@@ -77,6 +80,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
       expect([status, body.toString()]).toEqual([201, bodies[0]])
       expect(api.runs()).toBe(1)
       expect(new Set(api.keys.map((key) => key?.replaceAll('"', '')))).toEqual(new Set(['order-1']))
+      expect(api.statuses).not.toContain(never)
       if (statuses !== undefined) expect(api.statuses).toEqual(statuses)
     })
   })

@@ -24,19 +24,20 @@ export function wireRequest(
   return Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1')
 }
 
-/** All replies that have come over a connection, in their order. The last one may be partial. */
-export function repliesIn(received: string): WireReply[] {
+/** The whole replies that have come over a connection, in their order. */
+function repliesIn(received: string, isClosed: boolean): WireReply[] {
   const replies: WireReply[] = []
   for (let rest = received; rest !== '';) {
     const end = rest.indexOf('\r\n\r\n')
     if (end === -1) return replies
     const [first = '', ...lines] = rest.slice(0, end).split('\r\n')
     const headers = new Map(lines.map((line) => toHeader(line)))
-    const length = Number(headers.get('content-length') ?? 0)
+    // To HTTP/1.0 Node states no length: the reply ends with the connection.
+    const length = Number(headers.get('content-length') ?? Number.POSITIVE_INFINITY)
     const body = rest.slice(end + 4, end + 4 + length)
-    if (body.length < length) return replies
+    if (body.length < length && !(isClosed && length === Number.POSITIVE_INFINITY)) return replies
     replies.push({ status: Number(first.split(' ')[1]), headers, body })
-    rest = rest.slice(end + 4 + length)
+    rest = rest.slice(end + 4 + body.length)
   }
   return replies
 }
@@ -50,8 +51,8 @@ function toHeader(line: string): [name: string, value: string] {
 export async function replies(client: Client, count: number): Promise<WireReply[]> {
   for (;;) {
     const seen = client.received
-    const found = repliesIn(seen)
-    if (found.length >= count || client.isClosed) return found
+    const found = repliesIn(seen, client.socket.closed)
+    if (found.length >= count || client.socket.closed) return found
     await client.until(new RegExp(`^[^]{${seen.length + 1},}`))
   }
 }
