@@ -67,7 +67,8 @@ export class HeldRequest {
     this.#socket = holdSocket(req)
     const real = req.destroy
     const destroy = (error?: Error) => {
-      if (!socket.destroyed) return real.call(req, error)
+      // One that was read to its end ends as usual: `for await` waits for that.
+      if (!socket.destroyed || req.readableEnded) return real.call(req, error)
       this.#destroyedWith ??= { error }
       return req
     }
