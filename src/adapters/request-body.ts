@@ -67,7 +67,7 @@ export class HeldRequest {
     this.#socket = holdSocket(req)
     const real = req.destroy
     const destroy = (error?: Error) => {
-      // One that was read to its end ends as usual: `for await` waits for that.
+      // Once it is read to its end, it closes: whoever iterates over it waits for that.
       if (!socket.destroyed || req.readableEnded) return real.call(req, error)
       this.#destroyedWith ??= { error }
       return req

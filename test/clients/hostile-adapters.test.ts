@@ -322,6 +322,23 @@ describe('node:http: a listener', () => {
     return { ...(await serve(guarded)), errors, accidents: watch(), runs: () => runs }
   }
 
+  it('that is wrapped twice is refused with an error, and its key is not used up', async () => {
+    const options = { store: memoryStore(), tenant: singleTenant }
+    const errors: unknown[] = []
+    const onRequestError: NodeOptions['onRequestError'] = (error, _req, res) => {
+      errors.push(error)
+      res.writeHead(500).end()
+    }
+    const inner = withIdempotency((_req, res) => res.end('ok'), options)
+    const twice = await serve(withIdempotency(inner, { ...options, onRequestError }))
+    expect((await twice.send(REQUEST)).status).toBe(500)
+    expect(errors).toMatchObject([
+      { code: 'INVALID_OPTIONS', message: expect.stringContaining('twice') },
+    ])
+    const once = await serve(inner)
+    expect(text(await once.send(REQUEST))).toBe('ok')
+  })
+
   it('that replies twice has replied once', async () => {
     const { send, runs, accidents } = await listen((_req, res) => {
       res.writeHead(201).end('first')
