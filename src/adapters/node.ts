@@ -60,6 +60,7 @@ export function withIdempotency(listener: NodeListener, options: NodeOptions): P
   const guard = createGuard(guardOptions)
 
   const protectedListener = (req: IncomingMessage, res: ServerResponse): void => {
+    if (contexts.has(req)) throw wrappedTwice()
     const fail = (error: unknown) => onRequestError(error, req, res)
     const run = async (context?: HandlerContext) => {
       try {
@@ -92,6 +93,14 @@ export function idempotencyOf(req: IncomingMessage): HandlerContext {
   throw new InvalidRequestError(
     `${req.method} ${req.url} is not protected: wrap its listener in withIdempotency(), and send ` +
       'a key with the request',
+  )
+}
+
+/** The second guard would find the key held by the first, and refuse every request for ever. */
+function wrappedTwice(): InvalidOptionsError {
+  return new InvalidOptionsError(
+    'this listener is wrapped in withIdempotency() twice, as by itself and with its server: ' +
+      'wrap it once',
   )
 }
 
