@@ -190,6 +190,8 @@ function responseOf({ head, body }: Kept, added: readonly HeaderPair[]): Respons
   const headers = new Headers(head.headers)
   for (const [name, value] of added) headers.set(name, value)
   const { chunks, rest } = body
+  // It said how the body would be sent in pieces; it is one piece now, and has a length.
+  if (rest === undefined) headers.delete('transfer-encoding')
   const isEmpty = hasNoBody(status) || (rest === undefined && chunks.length === 0)
   const content = isEmpty ? null : rest === undefined ? joined(chunks) : resumed(chunks, rest)
   return new Response(content, { status, statusText, headers })
