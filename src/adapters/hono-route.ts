@@ -19,7 +19,7 @@ const PARAMETER = /\/:[^/{}?]+/g
  * are for all methods, the last.
  */
 function templateOf(c: Context): string | undefined {
-  // The helper of `hono/route` says the same, but it is a value of the framework.
+  // oxlint-disable-next-line typescript/no-deprecated -- Its successor is a value of the framework.
   const matched = c.req.matchedRoutes
   const behind = matched.slice(c.req.routeIndex + 1)
   const route = behind.find(({ method }) => method === c.req.method) ?? behind.at(-1)

@@ -92,7 +92,7 @@ export function idempotency<E extends Env = any>(
  * protected, so that a forgotten `idempotency()` is found by the first request.
  */
 export function idempotencyOf(c: Context): WebHandlerContext {
-  const context = c.get('idempotency') as WebHandlerContext | undefined
+  const context = c.get('idempotency')
   if (context !== undefined) return context
   throw new InvalidRequestError(
     `${c.req.method} ${c.req.path} is not protected: mount idempotency() before its handler, and ` +

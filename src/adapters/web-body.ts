@@ -12,7 +12,8 @@ export interface Begun {
 
 /**
  * The whole body, read from a copy, so that the handler finds the request as it was sent. Where it
- * is too large, copy and original are given up.
+ * is too large, the rest is left to the server, as after every reply that comes early: cancelled
+ * while data arrive, a Node request throws where nobody can catch it.
  */
 export async function readRequest(request: Request, bytesMax: number): Promise<ExchangeBody> {
   if (request.bodyUsed || request.body?.locked === true) {
@@ -22,10 +23,7 @@ export async function readRequest(request: Request, bytesMax: number): Promise<E
     )
   }
   if (request.body === null) return { kind: 'none' }
-  if (Number(request.headers.get('content-length')) > bytesMax) {
-    giveUp(request.body)
-    return { kind: 'too_large' }
-  }
+  if (Number(request.headers.get('content-length')) > bytesMax) return { kind: 'too_large' }
   const copy = request.clone()
   let body: Begun
   try {
@@ -34,14 +32,9 @@ export async function readRequest(request: Request, bytesMax: number): Promise<E
     return { kind: 'aborted' }
   }
   if (body.rest === undefined) return { kind: 'bytes', bytes: joined(body.chunks) }
-  // The source hears of it only when both of its branches are cancelled.
-  giveUp(body.rest)
-  giveUp(request.body)
+  // So the copy gathers nothing more. It ends only itself: the original is a branch of its own.
+  body.rest.cancel().catch(() => undefined)
   return { kind: 'too_large' }
-}
-
-function giveUp(body: { cancel(): Promise<void> } | null): void {
-  body?.cancel().catch(() => undefined)
 }
 
 /** Reads a body until it ends or has more than so many bytes. */

@@ -129,7 +129,7 @@ export class WebHandler implements HeldHandler {
       })
       return response
     }
-    return Object.assign(context, { transaction }) as WebHandlerContext
+    return Object.assign(context, { transaction })
   }
 
   /** Holds the response of a transaction; the handler gets another one like it to return. */
