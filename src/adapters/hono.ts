@@ -6,7 +6,7 @@
  */
 import type { Context, Env, MiddlewareHandler } from 'hono'
 import type { Engine } from '../core/engine.ts'
-import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
+import { InvalidOptionsError, InvalidRequestError, OutcomeUnknownError } from '../core/errors.ts'
 import { looksLikeLostCall } from '../core/failure.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
@@ -65,14 +65,17 @@ export function idempotency<E extends Env = any>(
     if (c.get('idempotency') !== undefined) throw mountedTwice()
     // A copy, and without a look at `c.res`: Hono merges headers differently once that was seen.
     const before = new Headers(c.newResponse(null).headers)
+    let isAnswered = false
     const held = new WebHandler(async (context) => {
       c.set('idempotency', context)
       await next()
+      if (isAnswered) throw tooLate()
       report(c, context)
       // What is asked for and not there would be made up, as an empty 200.
       return c.finalized ? c.res : (undefined as unknown as Response)
     })
     const answer = await guard.handle(c, toExchange(c), held)
+    isAnswered = true
     if (answer.kind === 'pass') return next()
     const response = await held.answer(answer, unreachable)
     // Forgotten first: Hono merges the headers of the old response into the new one.
@@ -117,6 +120,11 @@ function mountedTwice(): InvalidOptionsError {
     'idempotency() is mounted twice on the way to this handler, as by app.use() and on its ' +
       'route: mount it once',
   )
+}
+
+/** Once `c.res` is set, Hono drops what a handler returns: what comes after our answer is lost. */
+function tooLate(): OutcomeUnknownError {
+  return new OutcomeUnknownError('the handler has ended after its request was answered')
 }
 
 function toExchange(c: Context): HttpExchange {

@@ -98,7 +98,7 @@ export class WebHandler implements HeldHandler {
     try {
       response = await this.#respond(context)
     } catch (error) {
-      // With the response of its transaction it has replied already; its error is told all the same.
+      // Its transaction has brought a reply already; the error is told all the same.
       if (this.#committing !== undefined) context.failed(error)
       throw error
     }

@@ -26,7 +26,7 @@ const post = (body: BodyInit | null = null, headers: Record<string, string> = {}
     headers: { 'idempotency-key': key, ...headers },
     body,
     duplex: 'half',
-  } as RequestInit)
+  })
 
 type BodyInit = string | Uint8Array<ArrayBuffer> | ReadableStream | FormData
 
@@ -273,7 +273,7 @@ describe('a body', () => {
 
   it('that is a form is compared without its boundary', async () => {
     const handler = withIdempotency(
-      async (request: Request) => new Response(String((await request.formData()).get('a'))),
+      async (request: Request) => new Response(/name="a"/.exec(await request.text())?.[0]),
       optionsOf(),
     )
     const form = (value: string) => {
@@ -281,7 +281,7 @@ describe('a body', () => {
       data.set('a', value)
       return post(data)
     }
-    expect(await (await handler(form('1'))).text()).toBe('1')
+    expect(await (await handler(form('1'))).text()).toBe('name="a"')
     expect((await handler(form('1'))).headers.get('idempotent-replayed')).toBe('true')
     expect((await handler(form('2'))).status).toBe(422)
   })

@@ -17,10 +17,12 @@ import {
   type HonoOptions,
   type WebHandlerContext,
 } from '../../src/adapters/hono.ts'
+import { createEngine } from '../../src/core/engine.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { FakeClock } from '../../src/testing/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { header, json, problemOf, text, wrapStore } from './run-express.ts'
+import { gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
 import { serveHono } from './serve-web.ts'
 
 const guardOf = (options: Partial<HonoOptions> = {}) =>
@@ -202,6 +204,35 @@ describe('the guard', () => {
     expect(problemOf(reply)).toEqual([503, 'idempotency_outcome_not_recorded'])
     expect(header(reply, 'set-cookie')).toBeUndefined()
     expect(text(reply)).not.toMatch(/secret/)
+  })
+})
+
+describe('a handler that runs for longer than it may', () => {
+  it('is answered for, and does not take that answer for its own reply', async () => {
+    const clock = new FakeClock()
+    const engine = createEngine({ store: memoryStore({ clock }), clock, sweepEveryMs: 0 })
+    const entered = gate()
+    const go = gate()
+    const ended = gate()
+    const app = new Hono()
+    app.post('/', idempotency({ engine, tenant: singleTenant, maxRunMs: 60_000 }), async (c) => {
+      entered.open()
+      await go.passed
+      ended.open()
+      return c.text('late')
+    })
+    const { send } = await serveHono(app)
+    const first = send({ key: 'k' })
+    await entered.passed
+    clock.advance(60_000)
+    const unknown = [409, 'idempotency_outcome_unknown']
+    expect(problemOf(await first)).toEqual(unknown)
+    go.open()
+    await ended.passed
+    await turns()
+    const retry = await send({ key: 'k' })
+    expect(problemOf(retry)).toEqual(unknown)
+    expect(header(retry, 'idempotent-replayed')).toBeUndefined()
   })
 })
 
