@@ -47,7 +47,7 @@ it('the adapters for web standards import nothing of Node themselves', () => {
 
 it('a timer may be a number, as it is on Workers', () => {
   vi.stubGlobal('setTimeout', () => 7)
-  const clear = vi.fn()
+  const clear = vi.fn<(timer: unknown) => void>()
   vi.stubGlobal('clearTimeout', clear)
   onTestFinished(() => void vi.unstubAllGlobals())
   systemClock.after(1000, () => undefined, { background: true })()
