@@ -358,6 +358,20 @@ describe('a transaction', () => {
     expect(await (await handler(post())).text()).toBe('sold out')
   })
 
+  it('that nobody waits for leaves the word to its handler when it fails', async () => {
+    const go = gate()
+    const handler = setup(async (request) => {
+      const transaction = idempotencyOf(request).transaction(async () => {
+        await go.passed
+        throw new Error('too late')
+      })
+      transaction.catch(() => undefined)
+      setImmediate(() => go.open())
+      return new Response('own', { status: 409 })
+    })
+    expect(await (await handler(post())).text()).toBe('own')
+  })
+
   it('whose commit fails takes its response back', async () => {
     let runs = 0
     const handler = setup(async (request) => {

@@ -179,6 +179,14 @@ describe('the operation', () => {
     expect(records).toEqual(['POST /api/orders/:: completed'])
   })
 
+  it('is not the path of a guard that names the method itself', async () => {
+    const records = await operationsOf((app, guard) => {
+      app.on('POST', '/api/*', guard)
+      return app.post('/api/orders/:id', (c) => c.text('ok'))
+    }, '/api/orders/7')
+    expect(records).toEqual(['POST /api/orders/:: completed'])
+  })
+
   it('is that of a handler for all methods, too', async () => {
     const records = await operationsOf((app, guard) => {
       app.use(guard)
