@@ -11,14 +11,16 @@ import { describe } from '../core/options.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard } from '../http/guard.ts'
-import type { HandlerContext } from '../http/handler-context.ts'
 import { markGuard } from '../http/route-audit.ts'
-import { readRequest, WebHandler } from './web-handler.ts'
+import { forRoute, type RouteOptions } from '../http/route-options.ts'
+import { readRequest } from './web-body.ts'
+import { WebHandler, type WebHandlerContext } from './web-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { RouteOptions } from '../http/route-options.ts'
+export type { WebHandlerContext } from './web-handler.ts'
 
 export type FetchOptions<Req extends Request = Request> = GuardOptions<Req>
 
@@ -34,7 +36,9 @@ export interface ProtectedHandler<Req extends Request, Rest extends readonly unk
   readonly engine: Engine
 }
 
-const contexts = new WeakMap<Request, HandlerContext>()
+const contexts = new WeakMap<Request, WebHandlerContext>()
+/** Those whose handler runs right now. */
+const entered = new WeakSet<Request>()
 
 /**
  * Runs each `Idempotency-Key` at most once and replays its reply after that. Where one handler
@@ -56,9 +60,15 @@ export function withIdempotency<
   const guard = createGuard(options)
 
   const protectedHandler = async (request: Req, ...rest: Rest): Promise<Response> => {
-    const held = new WebHandler((context) => {
+    if (entered.has(request)) throw protectedTwice()
+    const held = new WebHandler(async (context) => {
       contexts.set(request, context)
-      return handler(request, ...rest)
+      entered.add(request)
+      try {
+        return await handler(request, ...rest)
+      } finally {
+        entered.delete(request)
+      }
     })
     const answer = await guard.handle(request, toExchange(request), held)
     return held.answer(answer, () => handler(request, ...rest))
@@ -68,14 +78,35 @@ export function withIdempotency<
   return Object.assign(protectedHandler, { engine: guard.engine })
 }
 
+/**
+ * The options of one handler, from those of all: what it says itself comes first.
+ *
+ * @example
+ * ```ts
+ * const all = { store, tenant: accountOf }
+ * export const POST = withIdempotency(pay, routeOptions(all, { operation: 'pay' }))
+ * ```
+ */
+export function routeOptions<Req extends Request = Request>(
+  options: FetchOptions<Req>,
+  route: RouteOptions<Req>,
+): FetchOptions<Req> {
+  return forRoute(options, route)
+}
+
 /** The key of this request and what its handler may do about it. Throws where there is none. */
-export function idempotencyOf(request: Request): HandlerContext {
+export function idempotencyOf(request: Request): WebHandlerContext {
   const context = contexts.get(request)
   if (context !== undefined) return context
   throw new InvalidRequestError(
     `${request.method} ${new URL(request.url).pathname} is not protected: wrap its handler in ` +
       'withIdempotency(), and send a key with the request',
   )
+}
+
+/** The second guard would find the key held by the first, and refuse every request for ever. */
+function protectedTwice(): InvalidOptionsError {
+  return new InvalidOptionsError('this handler is wrapped in withIdempotency() twice: wrap it once')
 }
 
 function toExchange(request: Request): HttpExchange {

@@ -1,38 +1,74 @@
 /** The handler of a web-standard request: it takes a `Request` and gives a `Response`. */
-import { InvalidRequestError } from '../core/errors.ts'
-import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
-import type { HandlerContext } from '../http/handler-context.ts'
+import { OutcomeUnknownError } from '../core/errors.ts'
+import type { Answer, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
+import type { HandlerContext, Sent } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { isEndless } from '../http/endless.ts'
+import { joined, readUpTo, resumed, type Begun } from './web-body.ts'
+
+/** What a web handler can know and do about its key. */
+export interface WebHandlerContext extends HandlerContext {
+  /**
+   * Runs `work` in a transaction of the store. The response that `work` returns, the key and
+   * everything `work` wrote are committed together; then it leaves. Return it from the handler.
+   * A response that would not be recorded (5xx, 401, 403, 408, 425, 429) rolls everything back and
+   * leaves all the same.
+   *
+   * @example
+   * ```ts
+   * return idempotencyOf(request).transaction((tx: SqliteTransaction) => {
+   *   tx.prepare('INSERT INTO orders (id) VALUES (?)').run(orderId)
+   *   return Response.json({ orderId }, { status: 201 })
+   * })
+   * ```
+   */
+  transaction<Tx, Res extends Response = Response>(
+    work: (tx: Tx) => Res | Promise<Res>,
+  ): Promise<Res>
+  transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void>
+}
+
+/** Runs the handler of one request. */
+export type Respond = (context: WebHandlerContext) => Response | Promise<Response>
 
 export class WebHandler implements HeldHandler {
-  readonly #respond: (context: HandlerContext) => Response | Promise<Response>
-  #whole: Promise<Produced> | undefined
-  #produced: Produced | undefined
-  #response: Response | undefined
-  /** What was read of a body that goes on. */
-  #begun: { readonly chunks: Uint8Array[]; readonly rest: Reader | undefined } | undefined
+  readonly #respond: Respond
+  #bytesMax = 0
+  #end: Promise<Produced> | undefined
+  /** What the handler has returned. */
+  #returned: Kept | undefined
+  /** What a transaction of the handler has returned; it comes before anything else. */
+  #committing: Kept | undefined
+  #whole = deferred<Produced>()
+  /** Somebody else's reply leaves: nobody will read what the handler brings. */
+  #isVoid = false
 
-  constructor(respond: (context: HandlerContext) => Response | Promise<Response>) {
+  constructor(respond: Respond) {
     this.#respond = respond
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
-    this.#whole = this.#collect(context, replyBytesMax)
-    // The guard asks for it; should it have ended by then, nobody is left to hear of a failure.
-    this.#whole.catch(() => undefined)
+    this.#bytesMax = replyBytesMax
+    this.#end = this.#run(this.#withResponses(context))
+    this.#follow()
   }
 
   whole(): Promise<Produced> {
-    return this.#whole!
+    return this.#whole.promise
   }
 
   produced(): Produced | undefined {
-    return this.#produced
+    return this.#kept()?.produced
   }
 
-  /** A response is returned, not sent: until the handler returns there is nothing to take back. */
-  reset(): void {}
+  /** Its transaction was rolled back; what the handler itself has returned is not touched. */
+  reset(): void {
+    if (this.#committing === undefined) return
+    drop(this.#committing)
+    this.#committing = undefined
+    this.#whole = deferred()
+    this.#follow()
+  }
 
   failed(): void {}
 
@@ -49,59 +85,121 @@ export class WebHandler implements HeldHandler {
       case 'deliver':
         return this.#deliver(answer.headers)
       case 'reply':
-        this.#begun?.rest?.cancel().catch(() => undefined)
+        this.#leave()
         return toResponse(answer.reply)
       case 'error':
-        this.#begun?.rest?.cancel().catch(() => undefined)
+        this.#leave()
         throw answer.error
     }
   }
 
-  async #collect(context: HandlerContext, bytesMax: number): Promise<Produced> {
-    const response = await this.#respond(context)
-    checkResponse(response)
-    this.#response = response
-    const { status } = response
-    const headers = [...response.headers] as HeaderPair[]
-    const { chunks, rest } = await readUpTo(response, bytesMax)
-    this.#begun = { chunks, rest }
-    this.#produced =
-      rest === undefined
-        ? { kind: 'reply', reply: { status, headers, body: joined(chunks) } }
-        : { kind: 'oversized', status, headers }
-    return this.#produced
+  async #run(context: WebHandlerContext): Promise<Produced> {
+    let response: Response
+    try {
+      response = await this.#respond(context)
+    } catch (error) {
+      // Its transaction has brought a reply already; the error is told all the same.
+      if (this.#committing !== undefined) context.failed(error)
+      throw error
+    }
+    this.#returned = await keep(response, this.#bytesMax)
+    if (this.#isVoid) drop(this.#returned)
+    return this.#returned.produced
+  }
+
+  /** What the handler returns is its reply, unless a transaction has brought one before. */
+  #follow(): void {
+    this.#end?.then(this.#whole.resolve, this.#whole.reject)
+  }
+
+  /** The context, whose transactions take responses too. */
+  #withResponses(context: HandlerContext): WebHandlerContext {
+    const run = context.transaction.bind(context)
+    const transaction = async <Tx>(work: (tx: Tx) => Outcome | Promise<Outcome>) => {
+      let response: Response | undefined
+      const take = (outcome: Outcome): Sent | Promise<Sent> => {
+        if (!isResponse(outcome)) return outcome
+        return this.#commit(outcome).then((again) => {
+          response = again
+        })
+      }
+      await run<Tx>((tx) => {
+        const outcome = work(tx)
+        return outcome instanceof Promise ? outcome.then(take) : take(outcome)
+      })
+      return response
+    }
+    return Object.assign(context, { transaction })
+  }
+
+  /** Holds the response of a transaction; the handler gets another one like it to return. */
+  async #commit(response: Response): Promise<Response> {
+    const kept = await keep(response, this.#bytesMax)
+    this.#committing = kept
+    this.#whole.resolve(kept.produced)
+    return kept.body.rest === undefined ? responseOf(kept, []) : response
+  }
+
+  #kept(): Kept | undefined {
+    return this.#committing ?? this.#returned
   }
 
   #deliver(added: readonly HeaderPair[]): Response {
-    const { status, statusText, headers } = this.#response!
-    const all = new Headers(headers)
-    for (const [name, value] of added) all.set(name, value)
-    const { chunks, rest } = this.#begun!
-    const isEmpty = hasNoBody(status) || (rest === undefined && chunks.length === 0)
-    const body = isEmpty ? null : rest === undefined ? joined(chunks) : resumed(chunks, rest)
-    return new Response(body, { status, statusText, headers: all })
+    const kept = this.#kept()!
+    if (kept !== this.#returned) drop(this.#returned)
+    return responseOf(kept, added)
+  }
+
+  #leave(): void {
+    this.#isVoid = true
+    drop(this.#committing)
+    drop(this.#returned)
   }
 }
 
-type Reader = ReadableStreamDefaultReader<Uint8Array>
+type Outcome = Response | Sent
 
-/**
- * The whole body, read from a copy, so that the handler finds the request as it was sent. The
- * copy is given up where the body is too large, and with it the request.
- */
-export async function readRequest(request: Request, bytesMax: number): Promise<ExchangeBody> {
-  if (Number(request.headers.get('content-length')) > bytesMax) return { kind: 'too_large' }
-  if (request.bodyUsed) {
-    throw new InvalidRequestError(
-      'the body was read before idempotency and cannot be compared with a retry: protect the ' +
-        'handler before anything reads the request',
-    )
-  }
-  if (request.body === null) return { kind: 'none' }
-  const { chunks, rest } = await readUpTo(request.clone(), bytesMax)
-  if (rest === undefined) return { kind: 'bytes', bytes: joined(chunks) }
-  rest.cancel().catch(() => undefined)
-  return { kind: 'too_large' }
+/** By its methods: servers replace the global class, and then not every response is one of it. */
+function isResponse(outcome: Outcome): outcome is Response {
+  return typeof (outcome as Partial<Response> | undefined)?.arrayBuffer === 'function'
+}
+
+/** A response whose body was read: all of it, or up to the cap. */
+interface Kept {
+  readonly head: Response
+  readonly body: Begun
+  readonly produced: Produced
+}
+
+async function keep(response: Response, bytesMax: number): Promise<Kept> {
+  checkResponse(response)
+  const { status } = response
+  const headers = [...response.headers] as HeaderPair[]
+  const isStream = isEndless(response.headers.get('content-type') ?? '')
+  // Of events not even the first is waited for.
+  const body = await readUpTo(response.body, isStream ? -1 : bytesMax)
+  const produced: Produced =
+    body.rest === undefined
+      ? { kind: 'reply', reply: { status, headers, body: joined(body.chunks) } }
+      : { kind: 'oversized', status, headers }
+  return { head: response, body, produced }
+}
+
+function responseOf({ head, body }: Kept, added: readonly HeaderPair[]): Response {
+  const { status, statusText } = head
+  const headers = new Headers(head.headers)
+  for (const [name, value] of added) headers.set(name, value)
+  const { chunks, rest } = body
+  // It said how the body would be sent in pieces; it is one piece now, and has a length.
+  if (rest === undefined) headers.delete('transfer-encoding')
+  const isEmpty = hasNoBody(status) || (rest === undefined && chunks.length === 0)
+  const content = isEmpty ? null : rest === undefined ? joined(chunks) : resumed(chunks, rest)
+  return new Response(content, { status, statusText, headers })
+}
+
+/** Nobody will read the rest. */
+function drop(kept: Kept | undefined): void {
+  kept?.body.rest?.cancel().catch(() => undefined)
 }
 
 /** A reply that no handler has produced. */
@@ -112,62 +210,50 @@ export function toResponse({ status, headers, body }: HttpReply): Response {
   return new Response(isEmpty ? null : Uint8Array.from(body), { status, headers: all })
 }
 
-/** Reads a body until it ends or crosses the cap; `rest` reads on. */
-async function readUpTo(
-  message: Request | Response,
-  bytesMax: number,
-): Promise<{ readonly chunks: Uint8Array[]; readonly rest: Reader | undefined }> {
-  const chunks: Uint8Array[] = []
-  if (message.body === null) return { chunks, rest: undefined }
-  const reader = (message.body as ReadableStream<Uint8Array>).getReader()
-  if (message instanceof Response && isEndless(message.headers.get('content-type') ?? '')) {
-    return { chunks, rest: reader }
-  }
-  for (let length = 0; length <= bytesMax;) {
-    const { done, value } = await reader.read()
-    if (done) return { chunks, rest: undefined }
-    chunks.push(value)
-    length += value.byteLength
-  }
-  return { chunks, rest: reader }
-}
-
-function resumed(chunks: readonly Uint8Array[], rest: Reader): ReadableStream<Uint8Array> {
-  const held = [...chunks]
-  return new ReadableStream<Uint8Array>({
-    async pull(controller) {
-      const chunk = held.shift()
-      if (chunk !== undefined) return controller.enqueue(chunk)
-      const { done, value } = await rest.read()
-      if (done) controller.close()
-      else controller.enqueue(value)
-    },
-    cancel: (reason) => rest.cancel(reason),
-  })
-}
-
-function joined(chunks: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const bytes = new Uint8Array(chunks.reduce((sum, { byteLength }) => sum + byteLength, 0))
-  let at = 0
-  for (const chunk of chunks) {
-    bytes.set(chunk, at)
-    at += chunk.byteLength
-  }
-  return bytes
-}
-
 /** Statuses with which a `Response` must not be given a body. */
 function hasNoBody(status: number): boolean {
   return status === 204 || status === 205 || status === 304
 }
 
+/** The handler has run: without a reply that can be kept, its outcome is open, not undone. */
 function checkResponse(response: unknown): asserts response is Response {
-  const { status } = (response ?? {}) as { readonly status?: unknown }
-  if (typeof status === 'number' && status >= 200 && status <= 599) return
-  throw new InvalidRequestError(
-    status === 101
-      ? 'a protected handler has answered with an upgrade (101), which no retry can be given ' +
-          'again: leave its route unprotected'
-      : 'a protected handler must return a Response',
-  )
+  const { status, bodyUsed, body } = (response ?? {}) as Partial<Response>
+  if (typeof status !== 'number' || status < 200 || status > 599) {
+    throw new OutcomeUnknownError(whyNoReply(response, status))
+  }
+  if (bodyUsed === true || body?.locked === true) {
+    throw new OutcomeUnknownError(
+      'a protected handler has returned a Response whose body was read already, so there is ' +
+        'nothing to send or keep: return a fresh one, or response.clone()',
+    )
+  }
+}
+
+function whyNoReply(response: unknown, status: number | undefined): string {
+  if (status === 101) {
+    return (
+      'a protected handler has answered with an upgrade (101), which no retry can be given ' +
+      'again: leave its route unprotected'
+    )
+  }
+  const got = status === 0 ? 'Response.error()' : response === undefined ? 'nothing' : 'no Response'
+  return `a protected handler must return a Response with a status of 200 to 599, got ${got}`
+}
+
+interface Deferred<Value> {
+  readonly promise: Promise<Value>
+  readonly resolve: (value: Value) => void
+  readonly reject: (error: unknown) => void
+}
+
+function deferred<Value>(): Deferred<Value> {
+  let resolve!: (value: Value) => void
+  let reject!: (error: unknown) => void
+  const promise = new Promise<Value>((yes, no) => {
+    resolve = yes
+    reject = no
+  })
+  // The guard asks for it; should that have answered by then, nobody has to hear of a failure.
+  promise.catch(() => undefined)
+  return { promise, resolve, reject }
 }

@@ -28,7 +28,8 @@ export const systemClock: Clock = {
   monotonicMs: () => performance.now(),
   after: (ms, run, options) => {
     const timer = setTimeout(run, Math.min(Math.max(0, ms), TIMER_MS_MAX))
-    if (options?.background === true) timer.unref()
+    // On Workers a timer is a number, and keeps nothing alive.
+    if (options?.background === true && typeof timer === 'object') timer.unref()
     return () => clearTimeout(timer)
   },
   soon: (run) => {

@@ -1,8 +1,18 @@
 /** A Node server for handlers of web-standard requests, as the runtimes do it for theirs. */
 import type http from 'node:http'
 import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
+import { getRequestListener } from '@hono/node-server'
 import { serve, type TestServer } from './run-express.ts'
+
+/** A Hono app on the server that most of its users on Node have. */
+export function serveHono(app: {
+  fetch(request: Request, env?: unknown): Response | Promise<Response>
+}): Promise<TestServer> {
+  const listener = getRequestListener((request, env) => app.fetch(request, env))
+  return serve((req, res) => void listener(req, res))
+}
 
 export type WebHandlerFunction = (request: Request) => Response | Promise<Response>
 
@@ -27,8 +37,8 @@ async function answer(
   for (const [name, value] of response.headers) res.appendHeader(name, value)
   if (response.body === null) return void res.end()
   res.flushHeaders()
-  for await (const chunk of response.body as ReadableStream<Uint8Array>) res.write(chunk)
-  res.end()
+  // A client that leaves ends the body, and a slow one slows it down.
+  await pipeline(Readable.fromWeb(response.body as ReadableStream<Uint8Array>), res)
 }
 
 function toRequest(req: http.IncomingMessage): Request {

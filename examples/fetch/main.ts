@@ -1,0 +1,73 @@
+/**
+ * A web-standard handler, as Next.js, Bun, Deno and Workers call it, on a plain Node server:
+ * `node examples/fetch/main.ts`.
+ */
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { sqliteStore } from 'oncekey/sqlite'
+import { idempotencyOf, withIdempotency } from 'oncekey/fetch'
+
+const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/keys.db' })
+let payments = 0
+
+// In Next.js this would be `export const POST = …` in app/api/payments/route.ts.
+const pay = withIdempotency(
+  async (request) => {
+    const { amount } = (await request.json()) as { amount: number }
+    // The provider gets the same key on every attempt, so it charges once, too.
+    const providerKey = idempotencyOf(request).deterministicId('charge')
+    payments++
+    return Response.json({ amount, providerKey, payments }, { status: 201 })
+  },
+  {
+    store,
+    // Stands for your own: what a checked token says, never what the body says.
+    tenant: (request) => request.headers.get('authorization') ?? '',
+    operation: 'pay',
+  },
+)
+
+const server = createServer((req, res) => {
+  const answered = async () => {
+    const response = await pay(toRequest(req))
+    res.writeHead(response.status, [...response.headers].flat())
+    if (response.body === null) return void res.end()
+    await pipeline(Readable.fromWeb(response.body), res)
+  }
+  answered().catch((error: unknown) => {
+    console.error(error)
+    if (res.headersSent) res.destroy()
+    else res.writeHead(500).end()
+  })
+})
+
+/** What other runtimes hand out by themselves. */
+function toRequest(req: IncomingMessage): Request {
+  const headers = new Headers()
+  for (const [name, values] of Object.entries(req.headersDistinct)) {
+    for (const value of values ?? []) headers.append(name, value)
+  }
+  const url = new URL(req.url ?? '/', 'http://localhost')
+  const init = { method: req.method ?? 'GET', headers }
+  if (init.method === 'GET' || init.method === 'HEAD') return new Request(url, init)
+  const body = Readable.toWeb(req) as globalThis.ReadableStream
+  return new Request(url, { ...init, body, duplex: 'half' })
+}
+
+server.listen(Number(process.env['PORT'] ?? 3000), '127.0.0.1', () => {
+  console.log(`listening on http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+})
+
+process.once('SIGTERM', () => void stop())
+
+/** Lets the requests under way end, and waits for handlers whose clients have left. */
+async function stop(): Promise<void> {
+  server.close()
+  server.closeIdleConnections()
+  await once(server, 'close')
+  await pay.engine.close({ graceMs: 10_000 })
+  await store.close()
+}

@@ -1,0 +1,341 @@
+/** Requests, and what handlers in the shapes of several runtimes get of them. */
+import { describe, expect, expectTypeOf, it, onTestFinished } from 'vitest'
+import {
+  currentIdempotency,
+  idempotencyOf,
+  routeOptions,
+  singleTenant,
+  withIdempotency,
+  type FetchOptions,
+  type ProtectedHandler,
+} from '../../src/adapters/fetch.ts'
+import { guards } from '../../src/http/route-audit.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
+import { serveWeb } from './serve-web.ts'
+
+const optionsOf = (options: Partial<FetchOptions> = {}): FetchOptions => ({
+  tenant: singleTenant,
+  store: memoryStore(),
+  ...options,
+})
+
+const post = (body: BodyInit | null = null, headers: Record<string, string> = {}, key = 'k') =>
+  new Request('http://localhost/orders?a=1', {
+    method: 'POST',
+    headers: { 'idempotency-key': key, ...headers },
+    body,
+    duplex: 'half',
+  })
+
+type BodyInit = string | Uint8Array<ArrayBuffer> | ReadableStream | FormData
+
+/** Warnings and rejections that nobody has handled, until the test ends. */
+function unhandled(): unknown[] {
+  const seen: unknown[] = []
+  const listen = (reason: unknown) => void seen.push(reason)
+  process.on('unhandledRejection', listen)
+  onTestFinished(() => void process.off('unhandledRejection', listen))
+  return seen
+}
+
+/** As Next.js has it: a request with members of its own. */
+class NextLikeRequest extends Request {
+  get nextUrl(): URL {
+    return new URL(this.url)
+  }
+}
+
+describe('a handler', () => {
+  it('gets the very request, of its own class, with its body', async () => {
+    const handler = withIdempotency(async (request: NextLikeRequest) => {
+      expect(request).toBe(sent)
+      return Response.json({ path: request.nextUrl.pathname, got: await request.json() })
+    }, optionsOf())
+    const headers = { 'idempotency-key': 'k', 'content-type': 'application/json' }
+    const init = { method: 'POST', headers, body: '{"a":1}' }
+    const sent = new NextLikeRequest('http://localhost/orders', init)
+
+    const reply = await handler(sent)
+    expect(await reply.json()).toEqual({ path: '/orders', got: { a: 1 } })
+  })
+
+  it('has the shape of a Next.js route handler', async () => {
+    const POST = withIdempotency(
+      async (request, { params }: { params: Promise<{ id: string }> }) => {
+        expectTypeOf(request).toEqualTypeOf<Request>()
+        return Response.json({ id: (await params).id }, { status: 201 })
+      },
+      optionsOf({ operation: 'pay-order' }),
+    )
+    type Context = { params: Promise<{ id: string }> }
+    expectTypeOf(POST).toEqualTypeOf<ProtectedHandler<Request, [Context]>>()
+    const context = { params: Promise.resolve({ id: '7' }) }
+    const first = await POST(post(), context)
+    const retry = await POST(post(), context)
+
+    expect([first.status, await first.json()]).toEqual([201, { id: '7' }])
+    expect([retry.status, await retry.json()]).toEqual([201, { id: '7' }])
+    expect(retry.headers.get('idempotent-replayed')).toBe('true')
+  })
+
+  it('gets what Workers, Bun and Deno give besides', async () => {
+    interface Bindings {
+      readonly region: string
+    }
+    interface Execution {
+      waitUntil(promise: Promise<unknown>): void
+    }
+    const waited: unknown[] = []
+    const handler = withIdempotency((_request: Request, env: Bindings, ctx: Execution) => {
+      ctx.waitUntil(Promise.resolve())
+      return new Response(env.region)
+    }, optionsOf())
+    expectTypeOf(handler).parameters.toEqualTypeOf<[Request, Bindings, Execution]>()
+    const reply = await handler(post(), { region: 'eu' }, { waitUntil: (it) => waited.push(it) })
+
+    expect(await reply.text()).toBe('eu')
+    expect(waited).toHaveLength(1)
+  })
+
+  it('keeps the types of a request and of what the options look at', () => {
+    const handler = withIdempotency((request: NextLikeRequest) => Response.json(request.nextUrl), {
+      store: memoryStore(),
+      tenant: (request) => {
+        expectTypeOf(request).toEqualTypeOf<NextLikeRequest>()
+        return request.nextUrl.host
+      },
+    })
+    expectTypeOf(handler).parameter(0).toEqualTypeOf<NextLikeRequest>()
+    expectTypeOf(handler).returns.toEqualTypeOf<Promise<Response>>()
+  })
+
+  it('finds its key by the request, or from anywhere below it', async () => {
+    const handler = withIdempotency(async (request: Request) => {
+      await turns(1)
+      expect(currentIdempotency()).toBe(idempotencyOf(request))
+      return new Response(idempotencyOf(request).key)
+    }, optionsOf())
+
+    expect(await (await handler(post())).text()).toBe('k')
+    expect(() => idempotencyOf(post())).toThrow(/^POST \/orders is not protected/)
+  })
+
+  it('is called untouched for other methods, and for requests that need no key', async () => {
+    const handler = withIdempotency(
+      (request: Request, note: string) => new Response(`${request.method} ${note}`),
+      optionsOf({ keyRequired: false }),
+    )
+    expect(await (await handler(new Request('http://x/'), 'a')).text()).toBe('GET a')
+    const bare = new Request('http://x/', { method: 'POST' })
+    expect(await (await handler(bare, 'b')).text()).toBe('POST b')
+  })
+
+  it('is an error when it is wrapped twice, or is none', async () => {
+    const once = withIdempotency(() => new Response('ran'), optionsOf())
+    const twice = withIdempotency(once, optionsOf())
+    await expect(twice(post())).rejects.toThrow(/wrapped in withIdempotency\(\) twice/)
+    expect(() => withIdempotency(undefined as never, optionsOf())).toThrow(/needs a handler/)
+    expect(guards(once, 'POST')).toBe(true)
+    expect(guards(once, 'GET')).toBe(false)
+  })
+
+  it('may have options of its own', async () => {
+    const all = optionsOf()
+    const own = routeOptions(all, { keyRequired: false })
+    const handler = withIdempotency(() => new Response('ran'), own)
+    expect(await (await handler(new Request('http://x/', { method: 'POST' }))).text()).toBe('ran')
+  })
+})
+
+describe('an error of the handler', () => {
+  it.each([
+    ['plain', new Error('plain'), 'ran'],
+    ['a lost call', new TypeError('fetch failed'), 'idempotency_outcome_unknown'],
+  ])('(%s) goes to the runtime, and is judged by its class', async (_name, error, then) => {
+    let runs = 0
+    const handler = withIdempotency(() => {
+      if (++runs === 1) throw error
+      return Response.json({ code: 'ran' })
+    }, optionsOf())
+
+    await expect(handler(post())).rejects.toBe(error)
+    expect(await (await handler(post())).json()).toMatchObject({ code: then })
+  })
+
+  it('that it has made a reply of may be reported', async () => {
+    const handler = withIdempotency((request: Request) => {
+      idempotencyOf(request).failed(new TypeError('fetch failed'))
+      return new Response('sorry', { status: 500 })
+    }, optionsOf())
+
+    expect(await (await handler(post())).text()).toBe('sorry')
+    expect((await handler(post())).status).toBe(409)
+  })
+})
+
+describe('a body', () => {
+  const echo = (options: Partial<FetchOptions> = {}) =>
+    withIdempotency(
+      async (request: Request) => new Response(await request.text()),
+      optionsOf(options),
+    )
+
+  it('may be absent or empty, which is the same', async () => {
+    const handler = echo()
+    expect((await handler(post(null))).status).toBe(200)
+    const empty = await handler(post(new Uint8Array(0)))
+    expect(empty.headers.get('idempotent-replayed')).toBe('true')
+    const streamed = await handler(post(ReadableStream.from([]) as ReadableStream))
+    expect(streamed.headers.get('idempotent-replayed')).toBe('true')
+    expect((await handler(post(new Uint8Array(1)))).status).toBe(422)
+  })
+
+  it('may be a stream', async () => {
+    const bytes = [new Uint8Array([1, 2]), new Uint8Array([3])]
+    const reply = await echo()(post(ReadableStream.from(bytes) as ReadableStream))
+    expect(new Uint8Array(await reply.arrayBuffer())).toEqual(new Uint8Array([1, 2, 3]))
+  })
+
+  it('is an error when it was read before', async () => {
+    const handler = echo()
+    const used = post('x')
+    await used.text()
+    await expect(handler(used)).rejects.toThrow(/the body was read before idempotency/)
+    const locked = post('x')
+    locked.body?.getReader()
+    await expect(handler(locked)).rejects.toThrow(/the body was read before idempotency/)
+  })
+
+  it('that is too large is refused without waiting for its end', async () => {
+    const seen = unhandled()
+    let pulled = 0
+    const endless = new ReadableStream({
+      pull: (controller) => {
+        pulled++
+        controller.enqueue(new Uint8Array(10))
+      },
+    })
+    const reply = await echo({ requestBytesMax: 100 })(post(endless))
+
+    expect(reply.status).toBe(413)
+    await turns()
+    expect(pulled).toBeLessThan(20)
+    expect(seen).toEqual([])
+  })
+
+  it('that says it is too large is not read at all', async () => {
+    let pulled = 0
+    const body = new ReadableStream({ pull: () => void pulled++ }, { highWaterMark: 0 })
+    const reply = await echo({ requestBytesMax: 100 })(post(body, { 'content-length': '101' }))
+
+    expect(reply.status).toBe(413)
+    expect(pulled).toBe(0)
+  })
+
+  it('that is too large gets its 413 over the wire, although more would come', async () => {
+    const { connect, send } = await serveWeb(echo({ requestBytesMax: 1000 }))
+    for (const headers of [{ 'Content-Length': 100_000 }, { 'Transfer-Encoding': 'chunked' }]) {
+      const client = await connect({ key: 'k', headers })
+      client.socket.write(`7d0\r\n${'x'.repeat(2000)}\r\n`)
+      expect(await client.until(/\r\n\r\n/)).toMatch(/^HTTP\/1.1 413/)
+      // Cancelled by us, the body would throw on what comes now.
+      client.socket.write(`7d0\r\n${'x'.repeat(2000)}\r\n`)
+      await turns()
+      client.cut()
+    }
+    expect((await send({ key: 'k', body: 'x'.repeat(1001) })).status).toBe(413)
+    expect((await send({ key: 'k', body: 'x'.repeat(1000) })).status).toBe(200)
+  })
+
+  it('whose sender leaves runs nothing and records nothing', async () => {
+    const seen = unhandled()
+    let runs = 0
+    const failed = gate<unknown>()
+    const handler = withIdempotency(() => new Response(String(++runs)), optionsOf())
+    const { connect, send } = await serveWeb(async (request) => {
+      try {
+        return await handler(request)
+      } catch (error) {
+        failed.open(error)
+        throw error
+      }
+    })
+    const client = await connect({ key: 'k', headers: { 'Content-Length': 10 }, body: 'half' })
+    await turns()
+    client.cut()
+
+    expect(await failed.passed).toMatchObject({ message: 'request aborted', status: 400 })
+    expect(runs).toBe(0)
+    expect(text(await send({ key: 'k', body: 'whole' }))).toBe('1')
+    expect(seen).toEqual([])
+  })
+
+  it('that is a form is compared without its boundary', async () => {
+    const handler = withIdempotency(
+      async (request: Request) => new Response(/name="a"/.exec(await request.text())?.[0]),
+      optionsOf(),
+    )
+    const form = (value: string) => {
+      const data = new FormData()
+      data.set('a', value)
+      return post(data)
+    }
+    expect(await (await handler(form('1'))).text()).toBe('name="a"')
+    expect((await handler(form('1'))).headers.get('idempotent-replayed')).toBe('true')
+    expect((await handler(form('2'))).status).toBe(422)
+  })
+})
+
+describe('over the wire', () => {
+  it('duplicates conflict while the first runs, and replay it afterwards', async () => {
+    const entered = gate()
+    const go = gate()
+    let runs = 0
+    const handler = withIdempotency(async () => {
+      entered.open()
+      await go.passed
+      return Response.json({ run: ++runs })
+    }, optionsOf())
+    const { send, connect } = await serveWeb(handler)
+    const client = await connect({ key: 'k' })
+    await entered.passed
+    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_key_in_progress'])
+    expect((await send({ key: 'k', body: 'other' })).status).toBe(422)
+    client.cut()
+    go.open()
+    await turns()
+    const retry = await send({ key: 'k' })
+    expect([header(retry, 'idempotent-replayed'), json(retry)]).toEqual(['true', { run: 1 }])
+  })
+
+  it('keys of two tenants never meet', async () => {
+    const handler = withIdempotency(
+      (request: Request) => new Response(request.headers.get('x-account')),
+      optionsOf({ tenant: (request) => request.headers.get('x-account') ?? '' }),
+    )
+    const { send } = await serveWeb(handler)
+    expect(text(await send({ key: 'k', headers: { 'X-Account': 'a' } }))).toBe('a')
+    expect(text(await send({ key: 'k', headers: { 'X-Account': 'b' } }))).toBe('b')
+    expect((await send({ key: 'k' })).status).toBe(500)
+  })
+
+  it('a store that fails is a 503, and nothing runs; or everything, where asked for', async () => {
+    const store = wrapStore(memoryStore(), { claim: () => Promise.reject(new Error('down')) })
+    const handler = (options: Partial<FetchOptions>) =>
+      withIdempotency(
+        async (request: Request) => {
+          return new Response(await request.text())
+        },
+        optionsOf({ store, ...options }),
+      )
+    const closed = await serveWeb(handler({}))
+    const open = await serveWeb(handler({ storeFailure: 'open' }))
+
+    expect(problemOf(await closed.send({ key: 'k', body: 'x' }))).toEqual([
+      503,
+      'idempotency_store_unavailable',
+    ])
+    expect(text(await open.send({ key: 'k', body: 'x' }))).toBe('x')
+  })
+})

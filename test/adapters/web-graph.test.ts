@@ -1,0 +1,55 @@
+import { readFileSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { systemClock } from '../../src/core/clock.ts'
+
+const root = join(import.meta.dirname, '..', '..')
+
+/** What Bun, Deno and Workers (with nodejs_compat) have of Node; and our one dependency. */
+const PORTABLE = ['node:async_hooks', 'node:crypto', 'structured-headers']
+
+const IMPORT = /^(?:import|export)\s+(type\s)?[^'"]*?from\s+['"]([^'"]+)['"]/gms
+
+/** Everything that is loaded together with this file. */
+function graphOf(entry: string): { files: Set<string>; packages: Set<string> } {
+  const files = new Set<string>()
+  const packages = new Set<string>()
+  const waiting = [join(root, entry)]
+  for (let file = waiting.pop(); file !== undefined; file = waiting.pop()) {
+    if (files.has(file)) continue
+    files.add(file)
+    for (const [, type, name] of readFileSync(file, 'utf8').matchAll(IMPORT)) {
+      if (type !== undefined) continue
+      if (name!.startsWith('.')) waiting.push(join(dirname(file), name!))
+      else packages.add(name!)
+    }
+  }
+  return { files: new Set([...files].map((file) => relative(root, file))), packages }
+}
+
+it.each([
+  'src/adapters/fetch.ts',
+  'src/adapters/hono.ts',
+  'src/stores/memory/memory-store.ts',
+  'src/index.ts',
+])('%s loads only what every runtime has', (entry) => {
+  const { files, packages } = graphOf(entry)
+  expect(files.size).toBeGreaterThan(3)
+  expect([...packages].filter((name) => !PORTABLE.includes(name))).toEqual([])
+})
+
+it('the adapters for web standards import nothing of Node themselves', () => {
+  const { files } = graphOf('src/adapters/hono.ts')
+  const own = [...files, 'src/adapters/fetch.ts'].filter((file) => file.includes('adapters'))
+  expect(own).toContain('src/adapters/web-handler.ts')
+  for (const file of own) expect(readFileSync(join(root, file), 'utf8')).not.toMatch(/node:/)
+})
+
+it('a timer may be a number, as it is on Workers', () => {
+  vi.stubGlobal('setTimeout', () => 7)
+  const clear = vi.fn<(timer: unknown) => void>()
+  vi.stubGlobal('clearTimeout', clear)
+  onTestFinished(() => void vi.unstubAllGlobals())
+  systemClock.after(1000, () => undefined, { background: true })()
+  expect(clear).toHaveBeenCalledWith(7)
+})
