@@ -45,11 +45,14 @@ declare module 'fastify' {
 
   interface FastifyContextConfig {
     /** What this route wants otherwise; `false` leaves it alone. */
-    idempotency?: RouteOptions<FastifyRequest> | false
+    idempotency?: RouteIdempotency | false
   }
 }
 
 export type FastifyOptions = GuardOptions<FastifyRequest>
+
+/** What a route says in its `config.idempotency`. */
+export type RouteIdempotency = RouteOptions<FastifyRequest>
 
 export interface IdempotencyDecorator {
   /** The engine behind the plugin: `await app.idempotency.engine.close()` belongs into `onClose`. */

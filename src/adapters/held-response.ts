@@ -391,7 +391,8 @@ export class HeldResponse {
     if (this.#phase === 'flowing') return this.#pass('destroy', [error])
     // A whole reply stands; without one, this is how the handler says that none will come.
     if (this.#ended) return this.#res
-    this.#drop(error ?? new Error('the handler destroyed its response without a reply'))
+    const reason = error ?? this.#error?.error
+    this.#drop(reason ?? new Error('the handler destroyed its response without a reply'))
     return this.#res
   }
 

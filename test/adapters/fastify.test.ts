@@ -32,7 +32,7 @@ const subject: AdapterSubject = {
       app.route({
         method,
         url,
-        config: own === undefined ? {} : { idempotency: own && adaptOptions(own, headOf) },
+        config: { idempotency: own === false ? false : adaptOptions(own ?? {}, headOf) },
         handler: async (request, reply) => {
           const answer = await handle({
             ...headOf(request),
