@@ -1,4 +1,7 @@
 import type { AdapterCase } from './adapter-cases/adapter-case.ts'
+import { bodyCases } from './adapter-cases/body-cases.ts'
+import { headerCases } from './adapter-cases/header-cases.ts'
+import { keyCases } from './adapter-cases/key-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
 
 export { adaptOptions } from './adapter-cases/adapter-case.ts'
@@ -18,4 +21,9 @@ export type {
 } from './adapter-cases/adapter-case.ts'
 
 /** What every adapter must do, as data: run each with the test tool you have. */
-export const adapterCases: readonly AdapterCase[] = [...replayCases]
+export const adapterCases: readonly AdapterCase[] = [
+  ...replayCases,
+  ...bodyCases,
+  ...headerCases,
+  ...keyCases,
+]
