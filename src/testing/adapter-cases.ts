@@ -1,7 +1,10 @@
 import type { AdapterCase } from './adapter-cases/adapter-case.ts'
 import { bodyCases } from './adapter-cases/body-cases.ts'
+import { concurrencyCases } from './adapter-cases/concurrency-cases.ts'
+import { connectionCases } from './adapter-cases/connection-cases.ts'
 import { headerCases } from './adapter-cases/header-cases.ts'
 import { keyCases } from './adapter-cases/key-cases.ts'
+import { requestCases } from './adapter-cases/request-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
 
 export { adaptOptions } from './adapter-cases/adapter-case.ts'
@@ -26,4 +29,7 @@ export const adapterCases: readonly AdapterCase[] = [
   ...bodyCases,
   ...headerCases,
   ...keyCases,
+  ...requestCases,
+  ...concurrencyCases,
+  ...connectionCases,
 ]

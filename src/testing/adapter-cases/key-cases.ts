@@ -109,9 +109,9 @@ export const keyCases: readonly AdapterCase[] = [
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { keyRequired: false },
-        handle: async ({ idempotency, json }) => ({
+        handle: async (request) => ({
           status: 201,
-          body: JSON.stringify([idempotency?.key ?? 'none', await json()]),
+          body: JSON.stringify([request.idempotency?.key ?? 'none', await request.json()]),
         }),
       })
       for (let time = 0; time < 2; time++) {
