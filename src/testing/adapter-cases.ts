@@ -2,10 +2,15 @@ import type { AdapterCase } from './adapter-cases/adapter-case.ts'
 import { bodyCases } from './adapter-cases/body-cases.ts'
 import { concurrencyCases } from './adapter-cases/concurrency-cases.ts'
 import { connectionCases } from './adapter-cases/connection-cases.ts'
+import { contextCases } from './adapter-cases/context-cases.ts'
+import { failureCases } from './adapter-cases/failure-cases.ts'
 import { headerCases } from './adapter-cases/header-cases.ts'
 import { keyCases } from './adapter-cases/key-cases.ts'
+import { optionCases } from './adapter-cases/option-cases.ts'
 import { requestCases } from './adapter-cases/request-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
+import { storeFailureCases } from './adapter-cases/store-failure-cases.ts'
+import { transactionCases } from './adapter-cases/transaction-cases.ts'
 
 export { adaptOptions } from './adapter-cases/adapter-case.ts'
 export type {
@@ -32,4 +37,9 @@ export const adapterCases: readonly AdapterCase[] = [
   ...requestCases,
   ...concurrencyCases,
   ...connectionCases,
+  ...failureCases,
+  ...storeFailureCases,
+  ...contextCases,
+  ...transactionCases,
+  ...optionCases,
 ]

@@ -50,10 +50,11 @@ export const headerCases: readonly AdapterCase[] = [
           body,
         }),
       })
-      const first = await send({ key: 'key-1' })
+      const request = { key: 'key-1', headers: { 'accept-encoding': 'gzip' } }
+      const first = await send(request)
       assertRan(first, 200)
       assert.deepEqual(first.body, body)
-      const replay = await send({ key: 'key-1' })
+      const replay = await send(request)
       assertReplay(replay, first)
       assert.equal(replay.headers['content-encoding'], 'gzip')
     },
