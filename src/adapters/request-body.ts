@@ -67,7 +67,8 @@ export class HeldRequest {
     this.#socket = holdSocket(req)
     const real = req.destroy
     const destroy = (error?: Error) => {
-      if (!socket.destroyed) return real.call(req, error)
+      // Once it is read to its end, it closes: whoever iterates over it waits for that.
+      if (!socket.destroyed || req.readableEnded) return real.call(req, error)
       this.#destroyedWith ??= { error }
       return req
     }
