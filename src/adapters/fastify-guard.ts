@@ -51,6 +51,9 @@ export function protect(route: ProtectedRoute, { request, reply, done }: Fastify
     .then((answer) => {
       heldRequest.letGo()
       handler.act(withHeaders(answer, earlier))
+      // For those who log what was sent. A handler that is still at it has a status of its own.
+      const isOver = isEntered && handler.produced()?.kind === 'reply'
+      if (answer.kind === 'reply' && isOver) reply.raw.statusCode = answer.reply.status
     })
     .catch(fail)
 }

@@ -85,7 +85,7 @@ export class ProtectedRoutes {
     }
     if (routeHooks.get(hook)!.routes !== this) return
     const route = this.#toRoute(context, name)
-    if (own !== undefined && route !== null && !methods.some((one) => protectable(route, one))) {
+    if (own !== undefined && !isMeant(route, own, methods)) {
       throw new InvalidOptionsError(
         `${name} has config.idempotency, but its method is not protected: name it in methods`,
       )
@@ -141,9 +141,11 @@ function hooksOn(list: unknown[] | null | undefined): object[] {
   return (list ?? []).filter((hook): hook is object => routeHooks.has(hook as object))
 }
 
-/** Fastify adds HEAD to routes by itself. */
-function protectable({ guard }: ProtectedRoute, method: string): boolean {
-  return method === 'HEAD' || guard.protects(method)
+/** Whether options of a route can mean anything: who writes them believes that it is protected. */
+function isMeant(route: ProtectedRoute | null, own: unknown, methods: readonly string[]): boolean {
+  if (route === null || (own as RouteOptions<FastifyRequest>).methods !== undefined) return true
+  // Fastify adds HEAD to routes by itself.
+  return methods.some((method) => method === 'HEAD' || route.guard.protects(method))
 }
 
 /**

@@ -259,7 +259,9 @@ export class HeldResponse {
     this.#put('headersSent', { get: () => this.#headWritten })
     this.#put('_header', { get: () => (this.#headWritten ? 'held' : null), set: ignore })
     this.#put('writableEnded', { get: () => this.#ended })
-    this.#put('finished', { get: () => this.#ended, set: ignore })
+    // By this the server tells connections that it may close, and ours still has a reply to send.
+    const isFinished = () => this.#phase === 'orphaned' && this.#ended
+    this.#put('finished', { get: isFinished, set: ignore })
     // The client may be gone; the handler is to finish as if it were not.
     this.#put('destroyed', { get: () => false, set: ignore })
     this.#put('_closed', { get: () => false, set: ignore })

@@ -32,7 +32,7 @@ const subject: AdapterSubject = {
       app.route({
         method,
         url,
-        config: { idempotency: own === false ? false : adaptOptions(own ?? {}, headOf) },
+        ...(own !== undefined && { config: { idempotency: own && adaptOptions(own, headOf) } }),
         handler: async (request, reply) => {
           const answer = await handle({
             ...headOf(request),
