@@ -57,7 +57,13 @@ function peek(
   if (payload.readableObjectMode) {
     throw new InvalidRequestError('a preParsing hook has made a stream of objects of the body')
   }
-  return readAndPutBack(payload, bytesMax)
+  return payload === raw ? readAndPutBack(payload, bytesMax) : peekDecoded(payload, bytesMax)
+}
+
+/** A hook before us has put another stream in the place of the request: it decodes the body. */
+async function peekDecoded(payload: Readable, bytesMax: number): Promise<ExchangeBody> {
+  const body = await readAndPutBack(payload, bytesMax)
+  return body.kind === 'bytes' ? { ...body, isDecoded: true } : body
 }
 
 function readAndPutBack(payload: Readable, bytesMax: number): Promise<ExchangeBody> {

@@ -32,7 +32,7 @@ export function routesOf(app: FastifyInstance): RouterRoute[] {
   Object.defineProperty(print, 'buildPrettyMeta', {
     get: () => describeRoute,
     // The router puts its own function there, which knows less.
-    set: () => undefined,
+    set() {},
   })
   const printed = app.printRoutes(print)
   if (routes.length === 0 && printed.trim() !== '(empty tree)') throw unknownRouter()
@@ -74,7 +74,7 @@ export function auditRoutes(app: FastifyInstance, options?: AuditOptions): Route
       routes.length === 0
         ? 'auditRoutes found no route at all: call it after await app.ready(), or in an onReady hook'
         : 'auditRoutes cannot know yet which routes are protected, since plugins are still to be ' +
-          'loaded: call it after await app.ready(), or in an onReady hook',
+            'loaded: call it after await app.ready(), or in an onReady hook',
     )
   }
   const found = routes.map(({ method, path, context }) => {

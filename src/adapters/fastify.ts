@@ -94,7 +94,7 @@ const REGISTERED = Symbol.for('oncekey.fastify')
 
 function register(app: FastifyInstance, options: FastifyOptions): void {
   if (REGISTERED in app) throw registeredTwice(`routes below '${app.prefix || '/'}'`)
-  if ('http2' in app.initialConfig && app.initialConfig.http2 === true) {
+  if (app.initialConfig.http2) {
     throw new InvalidOptionsError(
       'oncekey/fastify cannot hold back replies over HTTP/2: let a proxy speak it, and remove ' +
         'http2 from the options of Fastify',
@@ -118,7 +118,7 @@ function keepBody(routeOf: RouteOf): preParsingHookHandler {
     if (route === undefined) return done(null, payload)
     keepArrival(request, payload as unknown as Readable, route.requestBytesMax).then(
       () => done(null, payload),
-      (error: Error) => done(error),
+      (error: unknown) => done(error as Error),
     )
   }
 }
@@ -136,10 +136,13 @@ const seeError: onErrorHookHandler = (request, _reply, error, done) => {
   done()
 }
 
-const seePayload: onSendHookHandler<unknown> = (request, _reply, payload, done) => {
+const seePayload: onSendHookHandler = (request, _reply, payload, done) => {
   const { idempotency } = request
   if (idempotency === undefined) return done()
-  done(null, watchPayload(payload, (error) => idempotency.failed(error)))
+  done(
+    null,
+    watchPayload(payload, (error) => idempotency.failed(error)),
+  )
 }
 
 /**

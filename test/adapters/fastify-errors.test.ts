@@ -54,7 +54,11 @@ describe('an error', () => {
     ['of any kind frees the key', new Error('broken'), 'failed_retryable'],
     ['of a lost call leaves the outcome unknown', lost(), 'unknown'],
     ['that says so leaves the outcome unknown', new OutcomeUnknownError('?'), 'unknown'],
-    ['that proves that nothing was done frees the key', new NotExecutedError('no'), 'failed_retryable'],
+    [
+      'that proves that nothing was done frees the key',
+      new NotExecutedError('no'),
+      'failed_retryable',
+    ],
     ['that is none frees the key', undefined, 'failed_retryable'],
   ])('%s', async (_what, error, expected) => {
     const { send, state, runs } = await setup({ handler: throwing(error), prepare: hideErrors })
@@ -87,7 +91,8 @@ describe('an error', () => {
   it('of which an error handler makes a success is recorded as that', async () => {
     const { send, state, runs } = await setup({
       handler: throwing(new Error('no stock')),
-      prepare: (app) => app.setErrorHandler((_e, _r, reply) => reply.code(200).send('waiting list')),
+      prepare: (app) =>
+        app.setErrorHandler((_e, _r, reply) => reply.code(200).send('waiting list')),
     })
     expect(text(await send({ key: 'k' }))).toBe('waiting list')
     expect(text(await send({ key: 'k' }))).toBe('waiting list')
@@ -103,7 +108,7 @@ describe('an error', () => {
 
   it('of a payload that cannot be sent still gets an answer', async () => {
     const { send, state } = await setup({
-      handler: (_request, reply) => reply.type('text/plain').send(5 as never),
+      handler: (_request, reply) => reply.type('text/plain').send(5),
     })
     expect((await send({ key: 'k' })).status).toBe(500)
     expect(await state()).toBe('failed_retryable')
@@ -111,7 +116,7 @@ describe('an error', () => {
 
   it('in the handler of "not found" is seen where the plugin is in its context', async () => {
     const { send, state } = await setup({
-      handler: (_request, reply) => void reply.callNotFound(),
+      handler: (_request, reply) => reply.callNotFound(),
       prepare: (app) => void app.setNotFoundHandler(throwing(new Error('broken'))),
     })
     expect((await send({ key: 'k' })).status).toBe(500)
@@ -123,7 +128,7 @@ describe('an error', () => {
     app.setNotFoundHandler(throwing(new Error('broken')))
     app.register(async (inner) => {
       await inner.register(idempotency, optionsOf())
-      inner.post('/', (_request, reply) => void reply.callNotFound())
+      inner.post('/', (_request, reply) => reply.callNotFound())
     })
     const server = await serveApp(app)
     expect((await server.send({ key: 'k' })).status).toBe(500)
@@ -160,7 +165,7 @@ describe('a streamed reply that breaks off', () => {
         reply.raw.destroy()
       },
     })
-    await expect(send({ key: 'k' })).rejects.toThrow()
+    await expect(send({ key: 'k' })).rejects.toThrow(/socket hang up/)
     expect(await state()).toBe('failed_retryable')
   })
 })
@@ -200,7 +205,11 @@ describe('the store', () => {
       options: { store, settleTimeoutMs: 1 },
     })
     const headers = { 'idempotency-key': 'k' }
-    const { statusCode, body, headers: got } = await app.inject({ method: 'POST', url: '/', headers })
+    const {
+      statusCode,
+      body,
+      headers: got,
+    } = await app.inject({ method: 'POST', url: '/', headers })
     expect([statusCode, (JSON.parse(body) as { code: string }).code]).toEqual([
       503,
       'idempotency_outcome_not_recorded',

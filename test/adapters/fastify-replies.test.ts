@@ -43,7 +43,7 @@ const HANDLERS: Readonly<Record<string, RouteHandlerMethod>> = {
     reply.raw.write('one ')
     reply.raw.end('two')
   },
-  'not found': (_request, reply) => void reply.callNotFound(),
+  'not found': (_request, reply) => reply.callNotFound(),
   'an error of the client': async () => {
     throw Object.assign(new Error('too little'), { statusCode: 402 })
   },
@@ -164,7 +164,9 @@ it('keeps headers of earlier hooks on replays and problems, with those of each c
     reply.raw.setHeader('x-raw', '1')
   })
   await app.register(idempotency, optionsOf())
-  app.post('/', (_request, reply) => reply.header('x-own', '1').header('set-cookie', 'c=3').send('ok'))
+  app.post('/', (_request, reply) =>
+    reply.header('x-own', '1').header('set-cookie', 'c=3').send('ok'),
+  )
   const server = await serveApp(app)
   const [first, replay] = [
     await server.send({ key: 'k', headers: { Origin: 'https://a.example' } }),
@@ -180,7 +182,11 @@ it('keeps headers of earlier hooks on replays and problems, with those of each c
   expect(header(replay, 'access-control-expose-headers')).toBe('Idempotent-Replayed')
   expect(first.headers.get('set-cookie')).toEqual(['a=1', 'b=2', 'c=3'])
   expect(replay.headers.get('set-cookie')).toEqual(['a=1', 'b=2'])
-  expect([problem.status, header(problem, 'x-raw'), header(replay, 'x-raw')]).toEqual([400, '1', '1'])
+  expect([problem.status, header(problem, 'x-raw'), header(replay, 'x-raw')]).toEqual([
+    400,
+    '1',
+    '1',
+  ])
   expect(header(replay, 'x-own')).toBeUndefined()
 })
 
@@ -206,7 +212,7 @@ it('leaves protected replies uncompressed, for every client to read, and no othe
   const big = 'x'.repeat(5000)
   app.post('/', () => big)
   app.post('/stream', (_request, reply) => reply.type('text/plain').send(Readable.from([big])))
-  app.post('/explicit', (_request, reply) => void reply.type('text/plain').compress(big))
+  app.post('/explicit', (_request, reply) => reply.type('text/plain').compress(big))
   app.get('/', () => big)
   const server = await serveApp(app)
   const gzip = { 'Accept-Encoding': 'gzip' }
