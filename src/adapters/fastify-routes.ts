@@ -72,9 +72,9 @@ export function auditRoutes(app: FastifyInstance, options?: AuditOptions): Route
   if (routes.length === 0 || routes.some(({ context }) => !('preParsing' in context))) {
     throw new InvalidOptionsError(
       routes.length === 0
-        ? 'auditRoutes found no route at all: call it after await app.ready(), or in an onReady hook'
+        ? 'auditRoutes found no route at all: call it after await app.ready(), or in onReady'
         : 'auditRoutes cannot know yet which routes are protected, since plugins are still to be ' +
-            'loaded: call it after await app.ready(), or in an onReady hook',
+            'loaded: call it after await app.ready(), or in onReady',
     )
   }
   const found = routes.map(({ method, path, context }) => {

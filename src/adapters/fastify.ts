@@ -55,7 +55,7 @@ export type FastifyOptions = GuardOptions<FastifyRequest>
 export type RouteIdempotency = RouteOptions<FastifyRequest>
 
 export interface IdempotencyDecorator {
-  /** The engine behind the plugin: `await app.idempotency.engine.close()` belongs into `onClose`. */
+  /** The engine of the plugin: `await app.idempotency.engine.close()` belongs into `onClose`. */
   readonly engine: Engine
 }
 

@@ -277,7 +277,7 @@ it('runs nothing for an upload that breaks off, and takes the key afterwards', a
   expect(count.runs).toBe(1)
 })
 
-it('knows the key although a schema removes it, and the body although one converts it', async () => {
+it('knows the key that a schema removes, and the body that one converts', async () => {
   const app = await guardedApp()
   const headers = { type: 'object', additionalProperties: false, properties: { host: {} } }
   const body = { type: 'object', properties: { amount: { type: 'integer' } } }

@@ -82,7 +82,7 @@ it('keeps tenants apart, and principals of one tenant', async () => {
   expect((await by('a', '2')).status).toBe(422)
 })
 
-it('answers a second request with 409 while the first is under way, and 422 to another', async () => {
+it('answers 409 while the first is under way, and 422 to another request', async () => {
   const app = await guardedApp()
   const entered = gate()
   const goOn = gate()

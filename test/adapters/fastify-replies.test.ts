@@ -156,7 +156,7 @@ it('elides the body of a streamed reply above the cap, and lets all of it flow',
   expect(header(replay, 'idempotent-body-elided')).toBe('true')
 })
 
-it('keeps headers of earlier hooks on replays and problems, with those of each caller', async () => {
+it('keeps headers of earlier hooks on replays and problems, each with its own', async () => {
   const app = newApp()
   await app.register(cors, { origin: true, exposedHeaders: ['Idempotent-Replayed'] })
   app.addHook('onRequest', async (_request, reply) => {
