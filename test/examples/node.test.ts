@@ -26,8 +26,10 @@ async function start() {
     child.kill('SIGKILL')
     await ended
   })
-  const started = await Promise.race([once(child.stdout, 'data'), ended])
-  const address = /http:\S+/.exec(String(started))?.[0]
+  const [printed] = (await Promise.race([once(child.stdout, 'data'), ended.then(() => [])])) as [
+    Buffer | undefined,
+  ]
+  const address = /http:\S+/.exec(printed?.toString() ?? '')?.[0]
   if (address === undefined) throw new Error(`the example did not start: ${errors}`)
   const transfer = (key: string, body: unknown, token = 'ann') =>
     fetch(`${address}/transfers`, {
