@@ -174,6 +174,8 @@ it('runs no handler twice that its time limit has answered for', async () => {
   const goOn = gate()
   const { send, state, runs } = await setup({
     route: { handlerTimeout: 20 },
+    // Errors of this handler may be retried, but not while it runs.
+    options: { onError: 'retry' },
     handler: async () => {
       await goOn.passed
       return 'late'
