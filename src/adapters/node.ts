@@ -7,12 +7,13 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Engine } from '../core/engine.ts'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
-import { describe } from '../core/options.ts'
+import { describe, optionalFunction } from '../core/options.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
-import { createGuard } from '../http/guard.ts'
+import { createGuard, type Guard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
-import { forRoute, type RouteOptions } from '../http/route-options.ts'
+import { markGuard } from '../http/route-audit.ts'
+import { forRoute } from '../http/route-options.ts'
 import { NodeHandler, splitUrl } from './node-handler.ts'
 import { sendReply } from './outgoing.ts'
 
@@ -23,15 +24,16 @@ export type { RouteOptions } from '../http/route-options.ts'
 
 export interface NodeOptions extends GuardOptions<IncomingMessage> {
   /**
-   * Answers a request whose listener failed, or which could not be protected. A plain server has
-   * no error handling of its own.
+   * Answers a request whose listener threw, or which could not be protected: a plain server has
+   * no error handling of its own. What it replies is judged like any other reply. It may be
+   * asynchronous.
    *
-   * @default 500, and a warning of the process
+   * @default 500 without details, and a warning of the process
    */
-  onRequestError?: (error: unknown, req: IncomingMessage, res: ServerResponse) => void
+  onRequestError?: (error: unknown, req: IncomingMessage, res: ServerResponse) => unknown
 }
 
-/** What a plain server calls. It may be asynchronous. */
+/** What a plain server calls. It may be asynchronous: what it rejects with is not lost. */
 export type NodeListener = (req: IncomingMessage, res: ServerResponse) => unknown
 
 export interface ProtectedListener {
@@ -40,10 +42,45 @@ export interface ProtectedListener {
   readonly engine: Engine
 }
 
+/** Protects listeners that share their options. */
+export interface Protect {
+  (listener: NodeListener): ProtectedListener
+  /** The engine behind it: `await protect.engine.close()` belongs into a graceful stop. */
+  readonly engine: Engine
+
+  /** The same for a route that wants some of it otherwise: `protect.with({ operation: 'pay' })`. */
+  with(route: Partial<NodeOptions>): Protect
+}
+
 const contexts = new WeakMap<IncomingMessage, HandlerContext>()
+const protectedListeners = new WeakSet<NodeListener>()
 
 /**
- * Runs each `Idempotency-Key` at most once and replays its reply after that.
+ * Protects the listeners of a server that has several: each `Idempotency-Key` runs at most once,
+ * and its reply is replayed after that. Say what each of them does: `operation`.
+ *
+ * @example
+ * ```ts
+ * const protect = idempotency({ store, tenant: (req) => accountOf(req) })
+ * const pay = protect.with({ operation: 'pay' })(async (req, res) => { … })
+ * const refund = protect.with({ operation: 'refund' })(async (req, res) => { … })
+ * ```
+ */
+export function idempotency(options: NodeOptions): Protect {
+  const { onRequestError, ...guardOptions } = options ?? {}
+  optionalFunction('onRequestError', onRequestError)
+  const guard = createGuard(guardOptions)
+  const answer = answerWith(onRequestError)
+  const protect = (listener: NodeListener) => protectedBy(guard, listener, answer)
+  return Object.assign(protect, {
+    engine: guard.engine,
+    with: (route: Partial<NodeOptions>) => idempotency(forRoute(options, route)),
+  })
+}
+
+/**
+ * Protects one listener: each `Idempotency-Key` runs at most once, and its reply is replayed after
+ * that.
  *
  * @example
  * ```ts
@@ -51,17 +88,30 @@ const contexts = new WeakMap<IncomingMessage, HandlerContext>()
  * ```
  */
 export function withIdempotency(listener: NodeListener, options: NodeOptions): ProtectedListener {
-  if (typeof listener !== 'function') {
-    throw new InvalidOptionsError(
-      `withIdempotency needs a request listener, got ${describe(listener)}`,
-    )
-  }
-  const { onRequestError = answerFailure, ...guardOptions } = options
-  const guard = createGuard(guardOptions)
+  return idempotency(options)(listener)
+}
 
+/** The key of this request and what its listener may do about it. Throws where there is none. */
+export function idempotencyOf(req: IncomingMessage): HandlerContext {
+  const context = contexts.get(req)
+  if (context !== undefined) return context
+  throw new InvalidRequestError(
+    `${req.method} ${req.url} is not protected: wrap its listener in withIdempotency(), and send ` +
+      'a key with the request',
+  )
+}
+
+/** Never throws, and never rejects: nobody would hear of it. */
+type AnswerError = (error: unknown, req: IncomingMessage, res: ServerResponse) => Promise<void>
+
+function protectedBy(
+  guard: Guard<IncomingMessage>,
+  listener: NodeListener,
+  answerError: AnswerError,
+): ProtectedListener {
+  checkListener(listener)
   const protectedListener = (req: IncomingMessage, res: ServerResponse): void => {
-    if (contexts.has(req)) throw wrappedTwice()
-    const fail = (error: unknown) => onRequestError(error, req, res)
+    const fail = (error: unknown) => void answerError(error, req, res)
     const run = async (context?: HandlerContext) => {
       try {
         await listener(req, res)
@@ -70,6 +120,9 @@ export function withIdempotency(listener: NodeListener, options: NodeOptions): P
         fail(error)
       }
     }
+    if (!guard.protects(req.method ?? '')) return void run()
+    const misuse = misuseOf(req)
+    if (misuse !== undefined) return fail(misuse)
     const handler = new NodeHandler(req, res, {
       enter: (context) => {
         contexts.set(req, context)
@@ -83,33 +136,34 @@ export function withIdempotency(listener: NodeListener, options: NodeOptions): P
       .then((answer) => handler.act(answer))
       .catch(fail)
   }
+  protectedListeners.add(protectedListener)
+  markGuard(protectedListener, (method) => guard.protects(method))
   return Object.assign(protectedListener, { engine: guard.engine })
 }
 
-/** The key of this request and what its listener may do about it. Throws where there is none. */
-export function idempotencyOf(req: IncomingMessage): HandlerContext {
-  const context = contexts.get(req)
-  if (context !== undefined) return context
-  throw new InvalidRequestError(
-    `${req.method} ${req.url} is not protected: wrap its listener in withIdempotency(), and send ` +
-      'a key with the request',
+function checkListener(listener: NodeListener): void {
+  if (typeof listener !== 'function') {
+    throw new InvalidOptionsError(`idempotency needs a request listener, got ${describe(listener)}`)
+  }
+  if (protectedListeners.has(listener)) throw protectedTwice()
+}
+
+/** What can only be seen once a request is there. */
+function misuseOf(req: IncomingMessage): Error | undefined {
+  if (contexts.has(req)) return protectedTwice()
+  if (req.httpVersionMajor < 2) return undefined
+  return new InvalidOptionsError(
+    'oncekey/node protects listeners of node:http and node:https only: the compatibility API of ' +
+      'node:http2 has other responses. Serve this route over HTTP/1.1, or by oncekey/fetch',
   )
 }
 
 /** The second guard would find the key held by the first, and refuse every request for ever. */
-function wrappedTwice(): InvalidOptionsError {
+function protectedTwice(): InvalidOptionsError {
   return new InvalidOptionsError(
-    'this listener is wrapped in withIdempotency() twice, as by itself and with its server: ' +
-      'wrap it once',
+    'this listener is protected twice, as by withIdempotency() around a listener that is behind ' +
+      'another one: protect it once',
   )
-}
-
-/** The options of one route, for servers that have several. */
-export function routeOptions(
-  options: NodeOptions,
-  route: RouteOptions<IncomingMessage>,
-): NodeOptions {
-  return forRoute(options, route)
 }
 
 function toExchange(req: IncomingMessage, handler: NodeHandler): HttpExchange {
@@ -125,11 +179,29 @@ function toExchange(req: IncomingMessage, handler: NodeHandler): HttpExchange {
   }
 }
 
-function answerFailure(error: unknown, _req: IncomingMessage, res: ServerResponse): void {
+function answerWith(onRequestError: NodeOptions['onRequestError']): AnswerError {
+  return async (error, req, res) => {
+    try {
+      if (onRequestError === undefined) answerFailure(error, res)
+      else await onRequestError(error, req, res)
+    } catch (second) {
+      answerFailure(second, res)
+    }
+  }
+}
+
+function answerFailure(error: unknown, res: ServerResponse): void {
+  // A client that gave up its own upload is nobody's failure, and not there to be answered.
+  if (isAborted(error)) return void res.destroy()
   process.emitWarning(error instanceof Error ? error : new Error(String(error)))
   if (res.writableEnded) return
   // What has begun cannot become an error any more; cut off, its client knows that it failed.
   if (res.headersSent) return void res.destroy()
   const headers = [['Content-Type', 'text/plain; charset=utf-8']] as const
   sendReply(res, { status: 500, headers, body: Buffer.from('Internal Server Error') })
+}
+
+/** As the guard and body parsers say it. */
+function isAborted(error: unknown): boolean {
+  return error instanceof Error && 'type' in error && error.type === 'request.aborted'
 }

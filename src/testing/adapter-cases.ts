@@ -1,5 +1,16 @@
 import type { AdapterCase } from './adapter-cases/adapter-case.ts'
+import { bodyCases } from './adapter-cases/body-cases.ts'
+import { concurrencyCases } from './adapter-cases/concurrency-cases.ts'
+import { connectionCases } from './adapter-cases/connection-cases.ts'
+import { contextCases } from './adapter-cases/context-cases.ts'
+import { failureCases } from './adapter-cases/failure-cases.ts'
+import { headerCases } from './adapter-cases/header-cases.ts'
+import { keyCases } from './adapter-cases/key-cases.ts'
+import { optionCases } from './adapter-cases/option-cases.ts'
+import { requestCases } from './adapter-cases/request-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
+import { storeFailureCases } from './adapter-cases/store-failure-cases.ts'
+import { transactionCases } from './adapter-cases/transaction-cases.ts'
 
 export { adaptOptions } from './adapter-cases/adapter-case.ts'
 export type {
@@ -18,4 +29,17 @@ export type {
 } from './adapter-cases/adapter-case.ts'
 
 /** What every adapter must do, as data: run each with the test tool you have. */
-export const adapterCases: readonly AdapterCase[] = [...replayCases]
+export const adapterCases: readonly AdapterCase[] = [
+  ...replayCases,
+  ...bodyCases,
+  ...headerCases,
+  ...keyCases,
+  ...requestCases,
+  ...concurrencyCases,
+  ...connectionCases,
+  ...failureCases,
+  ...storeFailureCases,
+  ...contextCases,
+  ...transactionCases,
+  ...optionCases,
+]

@@ -2,7 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { idempotency, idempotencyErrors } from '../../src/adapters/express.ts'
 import { withIdempotency as withFetch, idempotencyOf as ofFetch } from '../../src/adapters/fetch.ts'
-import { withIdempotency, idempotencyOf, routeOptions } from '../../src/adapters/node.ts'
+import { idempotency as forNode, idempotencyOf } from '../../src/adapters/node.ts'
 import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { caught, EXPRESSES, serve, type ExpressModule } from './run-express.ts'
@@ -58,10 +58,16 @@ function expressSubject(express: ExpressModule): AdapterSubject {
 
 for (const [name, express] of EXPRESSES) runAdapterCases(name, expressSubject(express))
 
+/** As the default does, but without a word to whoever reads what the tests print. */
+function answer500(_error: unknown, _req: IncomingMessage, res: ServerResponse) {
+  if (res.headersSent) res.destroy()
+  else res.writeHead(500).end()
+}
+
 runAdapterCases('node:http', {
   without: { templates: 'a plain server knows no routes' },
   async serve({ options, routes }) {
-    const base = adaptOptions(options, headOf)
+    const protect = forNode({ ...adaptOptions(options, headOf), onRequestError: answer500 })
     const listeners = routes.map(({ method = 'POST', path, options: own, handle }) => {
       const listener = async (req: IncomingMessage, res: ServerResponse) => {
         const bytes = () => bytesOf(req)
@@ -74,9 +80,7 @@ runAdapterCases('node:http', {
         await sendTo(res, reply)
       }
       const listen =
-        own === false
-          ? listener
-          : withIdempotency(listener, routeOptions(base, adaptOptions(own ?? {}, headOf)))
+        own === false ? listener : protect.with(adaptOptions(own ?? {}, headOf))(listener)
       return { method, path, listen }
     })
     return serve((req, res) => {

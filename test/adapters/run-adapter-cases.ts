@@ -1,9 +1,9 @@
 import { describe, it, onTestFinished } from 'vitest'
 import { sqliteStore } from '../../src/stores/sqlite/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { adapterCases, type AdapterSubject } from '../../src/testing/index.ts'
+import { adapterCases, FakeClock, type AdapterSubject } from '../../src/testing/index.ts'
 
-/** Every case on one framework. The store has transactions, and is as durable as a default one. */
+/** Every case on one framework. They are about HTTP: the store need not be durable. */
 export function runAdapterCases(name: string, subject: AdapterSubject): void {
   describe(name, () => {
     for (const { name, needs, run } of adapterCases) {
@@ -12,12 +12,13 @@ export function runAdapterCases(name: string, subject: AdapterSubject): void {
         reason === undefined ? name : `${name} (${reason})`,
         async () => {
           const folder = scratchFolder()
-          const store = sqliteStore({ path: folder.file('keys.db') })
+          const clock = new FakeClock()
+          const store = sqliteStore({ path: folder.file('keys.db'), synchronous: 'normal', clock })
           onTestFinished(async () => {
             await store.close()
             folder.remove()
           })
-          await run({ subject, store })
+          await run({ subject, store, clock })
         },
       )
     }

@@ -1,6 +1,7 @@
 import type { Store } from '../../core/store.ts'
 import type { GuardOptions } from '../../http/guard-options.ts'
 import type { HandlerContext } from '../../http/handler-context.ts'
+import type { FakeClock } from '../fake-clock.ts'
 
 /**
  * A framework and our adapter for it, as the cases see them. They know no framework: they describe
@@ -82,8 +83,10 @@ export interface AdapterCase {
 
 export interface AdapterFixture {
   readonly subject: AdapterSubject
-  /** Fresh and empty; with transactions. */
+  /** Fresh and empty, and it goes by `clock`. A `sqliteStore`: some cases use its transactions. */
   readonly store: Store
+  /** Stands still until a case moves it. */
+  readonly clock: FakeClock
 }
 
 /** The options of a framework, from those of a case: its functions get the framework's request. */

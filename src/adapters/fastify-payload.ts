@@ -1,0 +1,52 @@
+/** Tells the guard why a streamed reply broke off: Fastify only cuts the connection. */
+
+type Report = (error: unknown) => void
+
+/** The payload, whose failure is reported. What is no stream is returned as it is. */
+export function watchPayload(payload: unknown, report: Report): unknown {
+  if (typeof payload !== 'object' || payload === null) return payload
+  if (isNodeStream(payload)) {
+    payload.once('error', report)
+    return payload
+  }
+  if (isWebStream(payload)) return payload.locked ? payload : watchWebStream(payload, report)
+  if (isResponse(payload) && payload.body !== null && !payload.bodyUsed) {
+    const { status, headers } = payload
+    return new Response(watchWebStream(payload.body, report), { status, headers })
+  }
+  return payload
+}
+
+/** Reads no further ahead than whoever reads from it. */
+function watchWebStream(source: ReadableStream, report: Report): ReadableStream {
+  const reader = source.getReader() as ReadableStreamDefaultReader<unknown>
+  const pull = async (controller: ReadableStreamDefaultController<unknown>) => {
+    try {
+      const { done, value } = await reader.read()
+      if (done) controller.close()
+      else controller.enqueue(value)
+    } catch (error) {
+      report(error)
+      controller.error(error)
+    }
+  }
+  const cancel = (reason: unknown) => reader.cancel(reason)
+  return new ReadableStream<unknown>({ pull, cancel }, { highWaterMark: 0 })
+}
+
+interface NodeStream {
+  once(event: 'error', listener: Report): unknown
+}
+
+function isNodeStream(payload: object): payload is NodeStream {
+  return 'pipe' in payload && typeof payload.pipe === 'function' && 'once' in payload
+}
+
+function isWebStream(payload: object): payload is ReadableStream {
+  return 'getReader' in payload && typeof payload.getReader === 'function'
+}
+
+/** Also one of another copy of fetch: Fastify takes them by this name. */
+function isResponse(payload: object): payload is Response {
+  return Object.prototype.toString.call(payload) === '[object Response]'
+}
