@@ -29,6 +29,10 @@ export type KeyParse =
 
 // A String without escapes and parameters: all that a careful client ever sends.
 const PLAIN_STRING = /^"([\x20\x21\x23-\x5b\x5d-\x7e]*)"$/
+// Where a String ends and its parameters begin; the parser says whether it is one.
+const STRING = /^"(?:[^"\\]|\\.)*"/
+// A Date as the value of a parameter, as far as the sign that makes it one.
+const DATE_SIGN = /=@(?=-?\d{1,15}(?:;|$))/g
 const PRINTABLE_ASCII = /^[\x20-\x7e]*$/
 const CONTROL = /\p{Cc}/u
 
@@ -93,8 +97,11 @@ function parseBare(value: string, rules: KeyRules): KeyParse {
 
 /** Parameters are allowed and mean nothing, as RFC 9651 asks of fields that define none. */
 function parseString(value: string): string | undefined {
+  const string = STRING.exec(value)?.[0] ?? ''
+  // The parser takes a Date only where nothing follows it, but an Integer anywhere.
+  const parameters = value.slice(string.length).replaceAll(DATE_SIGN, '=')
   try {
-    const [item] = parseItem(value)
+    const [item] = parseItem(string + parameters)
     return typeof item === 'string' ? item : undefined
   } catch {
     return undefined

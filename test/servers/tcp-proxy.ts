@@ -2,7 +2,7 @@
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 
 /** What befalls the next message of a client that contains a text. */
-type Mishap = 'request lost' | 'answer lost'
+type Mishap = 'request lost' | 'answer lost' | 'answer cut short'
 
 export interface TcpProxy {
   readonly port: number
@@ -11,7 +11,8 @@ export interface TcpProxy {
   /**
    * Waits for the next message with this text (upper and lower case are the same). `request lost`:
    * the connection is cut before the server sees it. `answer lost`: the server gets it, and the
-   * connection is cut when its answer comes, of which the client sees nothing.
+   * connection is cut when its answer comes, of which the client sees nothing. `answer cut short`:
+   * the client sees all of that but the last byte.
    */
   readonly once: (mishap: Mishap, text: string) => Promise<void>
   /** Cuts every connection, whatever it is doing. Clients see a reset. */
@@ -56,9 +57,14 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
       server.write(chunk)
     })
     server.on('data', (chunk) => {
-      if (losing === undefined) return void client.write(chunk)
-      drop()
-      losing.done()
+      const met = losing
+      if (met === undefined) return void client.write(chunk)
+      const lose = () => {
+        drop()
+        met.done()
+      }
+      if (met.mishap === 'answer cut short') client.write(chunk.subarray(0, -1), lose)
+      else lose()
     })
   })
   await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))

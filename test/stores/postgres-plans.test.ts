@@ -76,10 +76,10 @@ async function planner(url: string) {
     const nodes = plans.flatMap((plan) => [...walk(plan)])
     const scans = nodes.filter((node) => node['Relation Name']?.startsWith('oncekey_record'))
     return {
-      // A node that writes names its table, too, and a place needs no index.
+      // A node that writes names its table, too.
       indexes: new Set(
         scans
-          .filter((node) => !['ModifyTable', 'Tid Scan'].includes(node['Node Type']))
+          .filter((node) => node['Node Type'] !== 'ModifyTable')
           .map((node) => node['Index Name'] ?? node['Node Type']),
       ),
       kinds: new Set(nodes.map((node) => node['Node Type'])),

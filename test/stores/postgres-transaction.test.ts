@@ -58,6 +58,24 @@ it('does the same with postgres.js', async () => {
   expect(await paid()).toEqual(['kept'])
 })
 
+it('commits a key that somebody else was writing when its turn came', async () => {
+  const { open, connect, column, paid } = await setup()
+  const store = await open()
+  const lease = await hold(store)
+  const other = await connect().connect()
+  await other.query('BEGIN')
+  await other.query(`UPDATE oncekey_record SET lease_until = lease_until + interval '1 minute'`)
+  const { outcome, finish } = await openTransaction(store, lease, 'kept')
+  finish()
+  // What it settles has another place in the table by the time that it gets the lock.
+  const isWaiting = `SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'Lock'`
+  await expect.poll(() => column(isWaiting)).toEqual([1])
+  await other.query('COMMIT')
+  other.release()
+  ofKind(await outcome, 'settled')
+  expect(await paid()).toEqual(['kept'])
+})
+
 it('rolls back what a holder wrote whose key was taken over meanwhile', async () => {
   const { open, app, paid } = await setup()
   const store = await open()

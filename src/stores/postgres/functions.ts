@@ -167,8 +167,9 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 
 /**
  * Ends leases. The token and the attempt in the lock's WHERE clause are the fence, and PostgreSQL
- * checks them again once it has the lock. A locked row stays in its place, so that the update need
- * not look for it again. Rows that were not written are read after that.
+ * checks them again once it has the lock. The update finds the rows by their identity once more:
+ * by their place it would miss those that moved while the lock was waited for, because a statement
+ * sees only what was there when it began. Rows that were not written are read after that.
  */
 const SETTLE = `
 CREATE FUNCTION "{schema}"."{table}_settle" (
@@ -184,7 +185,7 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
   BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
     RETURN QUERY
       WITH l AS MATERIALIZED (
-        SELECT r.ctid AS place, r.watched, q.kind, q.result, q.proof, q.error_code,
+        SELECT r.identity AS id, r.watched, q.kind, q.result, q.proof, q.error_code,
           q.retention_ms, q.reconcile_after_ms
         FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof, p_error_code,
             p_retention_ms, p_reconcile_after_ms)
@@ -211,7 +212,7 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
         completed_at = CASE l.kind WHEN 'complete' THEN v_now ELSE r.completed_at END,
         expires_at = CASE l.kind WHEN 'doubt' THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
-      FROM l WHERE r.ctid = l.place
+      FROM l WHERE r.identity = l.id
       RETURNING encode(r.identity, 'hex'), ${wake('l.watched')}, true, r.state,
         ${epochMs('r.expires_at')};
     GET DIAGNOSTICS v_count = ROW_COUNT;

@@ -1,0 +1,176 @@
+/** An API that takes payments under a key, and a bad line on the way to it. */
+import { randomUUID } from 'node:crypto'
+import type { RequestListener, ServerResponse } from 'node:http'
+import express from 'express'
+import { onTestFinished } from 'vitest'
+import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
+import { withIdempotency } from '../../src/adapters/node.ts'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
+import type { Store } from '../../src/core/store.ts'
+import type { GuardOptions } from '../../src/http/guard-options.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { gate, serve, wrapStore, type TestServer } from '../adapters/run-express.ts'
+import { startTcpProxy, type TcpProxy } from '../servers/tcp-proxy.ts'
+
+export type ApiOptions = Omit<GuardOptions<unknown>, 'tenant' | 'store' | 'engine'>
+
+/** Answers a payment; its body has been left unread. */
+export type Work = (res: ServerResponse, run: number) => unknown
+
+type Mount = (work: (res: ServerResponse) => unknown, options: Guarded) => RequestListener
+type Guarded = ApiOptions & { readonly engine: Engine; readonly tenant: () => string }
+
+/** The adapters whose servers the clients meet. */
+export const SERVERS: readonly (readonly [name: string, mount: Mount])[] = [
+  [
+    'express',
+    (work, options) => {
+      const app = express()
+      app.post('/payments', idempotency(options), (_req, res) => work(res))
+      app.post('/v1/payment_intents', idempotency(options), (_req, res) => work(res))
+      app.use(idempotencyErrors())
+      return app as RequestListener
+    },
+  ],
+  ['node:http', (work, options) => withIdempotency((_req, res) => work(res), options)],
+]
+
+export interface PaymentsApi {
+  readonly server: TestServer
+  readonly engine: Engine
+  /** What clients are told to call: the way there is the bad line. */
+  readonly url: string
+  readonly line: TcpProxy
+  /** How often the work was begun. */
+  runs(): number
+  /** The statuses of the replies that have left, in their order. */
+  readonly statuses: readonly number[]
+  /** What came under `Idempotency-Key`, request by request. */
+  readonly keys: readonly (string | undefined)[]
+  /** The store's calls that fail at the moment. */
+  readonly broken: Set<'claim' | 'settle'>
+  /** Resolves when a reply with this status has left. */
+  left(status: number): Promise<void>
+  /** Resolves when the engine has told of this. */
+  heard(kind: EngineEvent['kind']): Promise<void>
+  /** Resolves when this many requests have arrived. */
+  arrived(count: number): Promise<void>
+  /** Makes the next run call `during`, and wait for it before it replies. */
+  holdNext(during: () => unknown): void
+}
+
+/** A payment, and never the same twice: who gets these bytes has got this run's reply. */
+export function replyWithPayment(res: ServerResponse, run: number): void {
+  res.statusCode = 201
+  res.setHeader('Content-Type', 'application/json')
+  res.setHeader('Location', `/payments/${run}`)
+  res.end(JSON.stringify({ id: `pi_${randomUUID()}`, object: 'payment_intent', run }))
+}
+
+export interface ApiSetup {
+  readonly mount?: Mount
+  readonly options?: ApiOptions
+  readonly work?: Work
+}
+
+export async function servePayments(setup: ApiSetup = {}): Promise<PaymentsApi> {
+  const { mount = SERVERS[0]![1], options = {}, work = replyWithPayment } = setup
+  const broken = new Set<'claim' | 'settle'>()
+  const log = new Log()
+  const engine = createEngine({
+    store: breakable(memoryStore(), broken),
+    onEvent: ({ kind }) => log.onEvent(kind),
+  })
+  let runs = 0
+  let during: (() => unknown) | undefined
+  const guarded = mount(
+    async (res) => {
+      runs++
+      const run = runs
+      const held = during
+      during = undefined
+      await held?.()
+      return work(res, run)
+    },
+    { ...options, engine, tenant: singleTenant },
+  )
+  const server = await serve((req, res) => {
+    log.onRequest(req.headers['idempotency-key']?.toString())
+    res.on('finish', () => log.onReply(res.statusCode))
+    guarded(req, res)
+  })
+  const line = await startTcpProxy({ host: '127.0.0.1', port: server.port })
+  onTestFinished(async () => {
+    await line.close()
+    await engine.close()
+  })
+  return {
+    server,
+    engine,
+    line,
+    url: `http://127.0.0.1:${line.port}/payments`,
+    runs: () => runs,
+    statuses: log.statuses,
+    keys: log.keys,
+    broken,
+    left: (status) => log.until(() => log.statuses.includes(status)),
+    heard: (kind) => log.until(() => log.events.includes(kind)),
+    arrived: (count) => log.until(() => log.keys.length >= count),
+    holdNext: (step) => {
+      during = step
+    },
+  }
+}
+
+/** What has come and gone, for tests that wait for it. */
+class Log {
+  readonly statuses: number[] = []
+  readonly keys: (string | undefined)[] = []
+  readonly events: EngineEvent['kind'][] = []
+  #waiting: { readonly isThere: () => boolean; readonly tell: () => void }[] = []
+
+  onRequest(key: string | undefined): void {
+    this.keys.push(key)
+    this.#look()
+  }
+
+  onEvent(kind: EngineEvent['kind']): void {
+    this.events.push(kind)
+    this.#look()
+  }
+
+  onReply(status: number): void {
+    this.statuses.push(status)
+    this.#look()
+  }
+
+  until(isThere: () => boolean): Promise<void> {
+    const { passed, open } = gate()
+    this.#waiting.push({ isThere, tell: open })
+    this.#look()
+    return passed
+  }
+
+  #look(): void {
+    const there = this.#waiting.filter(({ isThere }) => isThere())
+    this.#waiting = this.#waiting.filter((one) => !there.includes(one))
+    for (const { tell } of there) tell()
+  }
+}
+
+function breakable(store: Store, broken: ReadonlySet<string>): Store {
+  const check = (call: string) => {
+    if (broken.has(call)) throw new Error(`the store is down: ${call}`)
+  }
+  return wrapStore(store, {
+    claim: async (requests) => {
+      check('claim')
+      return store.claim(requests)
+    },
+    settle: async (settlements) => {
+      check('settle')
+      return store.settle(settlements)
+    },
+  })
+}

@@ -1,0 +1,185 @@
+/** HTTP clients that people use, each told to retry a POST. */
+import axios from 'axios'
+import axiosRetry from 'axios-retry'
+import { got } from 'got'
+import ky from 'ky'
+import { Agent, interceptors, request, RetryAgent, type Dispatcher } from 'undici'
+import { onTestFinished } from 'vitest'
+
+export interface PaymentOrder {
+  readonly url: string
+  readonly key: string
+  readonly amount: number
+}
+
+export interface FinalAnswer {
+  readonly status: number
+  readonly replayed: string | undefined
+  readonly body: Buffer
+}
+
+export interface RetryingClient {
+  readonly name: string
+  /** Whether it asks again by itself when a reply breaks off in the middle of its body. */
+  readonly retriesHalfReplies: boolean
+  /** One payment with all the retries it takes. Rejects where the client gives up. */
+  pay(order: PaymentOrder, pause: Pause): Promise<FinalAnswer>
+}
+
+/** How long a client rests between two tries. */
+export interface Pause {
+  /** In place of what the client would take of its own. */
+  readonly ms: number
+  /** At most, whatever `Retry-After` asks for. */
+  readonly msMax: number
+}
+
+/** No client waits: what a test waits for has happened by the time of one of the many retries. */
+export const AT_ONCE: Pause = { ms: 5, msMax: 5 }
+
+const RETRIES = 200
+
+/** What says "not yet" or "not at all": everything else is an answer. */
+const RETRIED_STATUSES = [408, 409, 425, 429, 500, 502, 503, 504]
+
+const byGot: RetryingClient = {
+  name: 'got',
+  retriesHalfReplies: true,
+  async pay({ url, key, amount }, { ms, msMax }) {
+    const reply = await got.post(url, {
+      json: { amount },
+      headers: { 'idempotency-key': key },
+      responseType: 'buffer',
+      retry: {
+        limit: RETRIES,
+        methods: ['POST'],
+        statusCodes: RETRIED_STATUSES,
+        backoffLimit: ms,
+        // 0 is how got says that it gives up.
+        calculateDelay: ({ computedValue }) => Math.min(computedValue, msMax),
+      },
+    })
+    const replayed = reply.headers['idempotent-replayed']?.toString()
+    return { status: reply.statusCode, replayed, body: Buffer.from(reply.body) }
+  },
+}
+
+const byKy: RetryingClient = {
+  name: 'ky',
+  // Its work is done when the head has come; who reads the body reads alone.
+  retriesHalfReplies: false,
+  async pay({ url, key, amount }, { ms, msMax }) {
+    const reply = await ky.post(url, {
+      json: { amount },
+      headers: { 'idempotency-key': key },
+      retry: {
+        limit: RETRIES,
+        methods: ['post'],
+        statusCodes: RETRIED_STATUSES,
+        afterStatusCodes: RETRIED_STATUSES,
+        delay: () => ms,
+        maxRetryAfter: msMax,
+      },
+    })
+    return fromFetch(reply)
+  },
+}
+
+const byAxios: RetryingClient = {
+  name: 'axios with axios-retry',
+  retriesHalfReplies: true,
+  async pay({ url, key, amount }, { ms, msMax }) {
+    const client = axios.create({ responseType: 'arraybuffer' })
+    axiosRetry(client, {
+      retries: RETRIES,
+      // An error with a status of success is a reply whose body broke off.
+      retryCondition: ({ response }) =>
+        response === undefined ||
+        response.status < 400 ||
+        RETRIED_STATUSES.includes(response.status),
+      retryDelay: (count, error) =>
+        Math.min(axiosRetry.linearDelay(ms / count)(count, error), msMax),
+    })
+    const reply = await client.post<Buffer>(
+      url,
+      { amount },
+      { headers: { 'idempotency-key': key } },
+    )
+    const replayed = reply.headers['idempotent-replayed'] as string | undefined
+    return { status: reply.status, replayed, body: reply.data }
+  },
+}
+
+const retryOptions = ({ ms, msMax }: Pause) => ({
+  maxRetries: RETRIES,
+  methods: ['POST'] as Dispatcher.HttpMethod[],
+  statusCodes: RETRIED_STATUSES,
+  minTimeout: ms,
+  timeoutFactor: 1,
+  maxTimeout: msMax,
+})
+
+function byUndici(name: string, dispatcherOf: (pause: Pause) => Dispatcher): RetryingClient {
+  return {
+    name,
+    // It asks for the missing part, which only a GET of a file can give.
+    retriesHalfReplies: false,
+    async pay({ url, key, amount }, pause) {
+      const dispatcher = dispatcherOf(pause)
+      onTestFinished(() => dispatcher.destroy())
+      const reply = await request(url, {
+        dispatcher,
+        method: 'POST',
+        headers: { 'content-type': 'application/json', 'idempotency-key': key },
+        body: JSON.stringify({ amount }),
+      })
+      const replayed = reply.headers['idempotent-replayed']?.toString()
+      const body = Buffer.from(await reply.body.arrayBuffer())
+      return { status: reply.statusCode, replayed, body }
+    },
+  }
+}
+
+/** The loop of the guide for authors of clients. */
+const byHand: RetryingClient = {
+  name: 'fetch in a loop',
+  retriesHalfReplies: true,
+  async pay({ url, key, amount }, { ms, msMax }) {
+    for (let attempt = 0; ; attempt++) {
+      const reply = await fetch(url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', 'idempotency-key': `"${key}"` },
+        body: JSON.stringify({ amount }),
+      })
+        .then(fromFetch)
+        .catch(() => undefined)
+      const isFinal = reply !== undefined && !RETRIED_STATUSES.includes(reply.status)
+      if (isFinal) return reply
+      if (attempt === RETRIES) throw new Error('no answer')
+      const asked = reply?.retryAfter === undefined ? ms : Number(reply.retryAfter) * 1000
+      await new Promise((resolve) => setTimeout(resolve, Math.min(asked, msMax)))
+    }
+  },
+}
+
+async function fromFetch(reply: Response): Promise<FinalAnswer & { retryAfter?: string }> {
+  const { status, headers } = reply
+  const retryAfter = headers.get('retry-after')
+  return {
+    status,
+    replayed: headers.get('idempotent-replayed') ?? undefined,
+    body: Buffer.from(await reply.arrayBuffer()),
+    ...(retryAfter === null ? {} : { retryAfter }),
+  }
+}
+
+export const CLIENTS: readonly RetryingClient[] = [
+  byGot,
+  byKy,
+  byAxios,
+  byUndici('undici with RetryAgent', (pause) => new RetryAgent(new Agent(), retryOptions(pause))),
+  byUndici('undici with interceptors.retry', (pause) =>
+    new Agent().compose(interceptors.retry(retryOptions(pause))),
+  ),
+  byHand,
+]

@@ -1,0 +1,58 @@
+/** Requests as bytes, and replies taken apart by hand: no HTTP library stands in between. */
+import type { Client } from '../adapters/run-express.ts'
+
+export interface WireReply {
+  readonly status: number
+  /** By lower-case name. */
+  readonly headers: ReadonlyMap<string, string>
+  readonly body: string
+}
+
+/** A POST with these header lines, each ended by `\r\n` as it goes over the wire. */
+export function wireRequest(
+  lines: readonly string[],
+  { body = '{"amount":100}', path = '/payments', version = '1.1' } = {},
+): Buffer {
+  const head = [
+    `POST ${path} HTTP/${version}`,
+    'Host: localhost',
+    'Content-Type: application/json',
+    `Content-Length: ${Buffer.byteLength(body)}`,
+    ...lines,
+  ]
+  // One byte for each character, so that a test may send any byte.
+  return Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1')
+}
+
+/** The whole replies that have come over a connection, in their order. */
+function repliesIn(received: string, isClosed: boolean): WireReply[] {
+  const replies: WireReply[] = []
+  for (let rest = received; rest !== '';) {
+    const end = rest.indexOf('\r\n\r\n')
+    if (end === -1) return replies
+    const [first = '', ...lines] = rest.slice(0, end).split('\r\n')
+    const headers = new Map(lines.map((line) => toHeader(line)))
+    // To HTTP/1.0 Node states no length: the reply ends with the connection.
+    const length = Number(headers.get('content-length') ?? Number.POSITIVE_INFINITY)
+    const body = rest.slice(end + 4, end + 4 + length)
+    if (body.length < length && !(isClosed && length === Number.POSITIVE_INFINITY)) return replies
+    replies.push({ status: Number(first.split(' ')[1]), headers, body })
+    rest = rest.slice(end + 4 + body.length)
+  }
+  return replies
+}
+
+function toHeader(line: string): [name: string, value: string] {
+  const colon = line.indexOf(':')
+  return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()]
+}
+
+/** Waits until this many whole replies have come, or the server has closed the connection. */
+export async function replies(client: Client, count: number): Promise<WireReply[]> {
+  for (;;) {
+    const seen = client.received
+    const found = repliesIn(seen, client.socket.closed)
+    if (found.length >= count || client.socket.closed) return found
+    await client.until(new RegExp(`^[^]{${seen.length + 1},}`))
+  }
+}
