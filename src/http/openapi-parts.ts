@@ -121,7 +121,7 @@ function describe(
     : add('schemas', 'IdempotencyProblem', problemSchema())
   const examples = problems.map((problem) => {
     const value = isStripe ? stripeBody(problem) : problemBody(problem, status)
-    return [problem.code, { summary: problem.title, value }]
+    return [problem.code, { summary: problem.title, value }] as const
   })
   const headers = {
     ...(WAITS.has(status)

@@ -91,7 +91,8 @@ export function describeIdempotency<Document extends object>(
   const version: unknown = (document as Json)['openapi']
   if (typeof version !== 'string' || !version.startsWith('3.')) {
     throw new InvalidOptionsError(
-      `describeIdempotency takes an OpenAPI document of version 3.0 or 3.1, got ${describe(version)}`,
+      'describeIdempotency takes an OpenAPI document of version 3.0 or 3.1, got ' +
+        describe(version),
     )
   }
   const copy = structuredClone(document)

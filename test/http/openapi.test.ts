@@ -2,6 +2,8 @@ import { describe, expect, expectTypeOf, it } from 'vitest'
 import { describeIdempotency, type OpenApiOptions } from '../../src/http/openapi.ts'
 import { PROBLEMS } from '../../src/protocol/problems.ts'
 
+// A document is whatever somebody has written.
+// oxlint-disable-next-line typescript/no-explicit-any
 type Json = Record<string, any>
 
 const ok = { description: 'done' }
