@@ -59,7 +59,7 @@ function lowerCase(path: string): string {
  */
 function mountOf(req: Request): string | undefined {
   if (req.baseUrl === '') return undefined
-  const apps = [...parentsOf(req.app).reverse(), req.app].map((app) => stackOf(app))
+  const apps = [...parentsOf(req.app).toReversed(), req.app].map((app) => stackOf(app))
   return follow({ stack: apps[0]!, apps: apps.slice(1), depth: 0 }, req.baseUrl, req.route)
 }
 

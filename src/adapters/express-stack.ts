@@ -77,24 +77,33 @@ export function matchesAll({ slash, regexp }: Layer): boolean {
 /** As Express does it, but without leaving a trace on the layer. */
 export function matchLayer(layer: Layer, path: string): LayerMatch | undefined {
   if (matchesAll(layer)) return { path: '', params: {} }
-  const { matchers, regexp, keys } = layer
   try {
-    if (matchers !== undefined) {
-      for (const matcher of matchers) {
-        const match = matcher(path)
-        if (match !== false) return match
-      }
-      return undefined
-    }
-    if (regexp?.fast_star === true) return { path, params: { 0: path } }
-    const match = regexp?.exec(path)
-    if (!match) return undefined
-    const params = match.slice(1).map((value, index) => [keys?.[index]?.name ?? index, value])
-    return { path: match[0], params: Object.fromEntries(params) }
+    return layer.matchers === undefined
+      ? matchPattern(layer, path)
+      : firstMatch(layer.matchers, path)
   } catch {
     // A parameter that cannot be decoded: Express refuses the request.
     return undefined
   }
+}
+
+function firstMatch(matchers: readonly Matcher[], path: string): LayerMatch | undefined {
+  for (const matcher of matchers) {
+    const match = matcher(path)
+    if (match !== false) return match
+  }
+  return undefined
+}
+
+function matchPattern({ regexp, keys }: Layer, path: string): LayerMatch | undefined {
+  if (regexp?.fast_star === true) return { path, params: { 0: path } }
+  const match = regexp?.exec(path)
+  if (!match) return undefined
+  const params: Record<string, unknown> = {}
+  for (const [index, value] of match.slice(1).entries()) {
+    params[keys?.[index]?.name ?? index] = value
+  }
+  return { path: match[0], params }
 }
 
 /** What is left of a path for the router that a layer is, and what that router was mounted on. */

@@ -4,7 +4,7 @@
  *
  * @module
  */
-import type { NextFunction, Request, RequestHandler, Response } from 'express'
+import type { NextFunction, Request, Response } from 'express'
 import type { Engine } from '../core/engine.ts'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { warnOnce } from '../core/warn.ts'
@@ -42,7 +42,14 @@ declare global {
 
 export type ExpressOptions = GuardOptions<Request>
 
-export interface IdempotencyMiddleware extends RequestHandler {
+export interface IdempotencyMiddleware {
+  /** Of any types: the handlers behind it keep those that their path and parser give them. */
+  <Params, Sent, Body, Query, Locals extends Record<string, unknown>>(
+    req: Request<Params, Sent, Body, Query, Locals>,
+    res: Response<Sent, Locals>,
+    next: NextFunction,
+  ): void
+
   /** The engine behind it: `await middleware.engine.close()` belongs into a graceful stop. */
   readonly engine: Engine
 
@@ -88,7 +95,8 @@ function makeMiddleware(options: ExpressOptions): IdempotencyMiddleware {
   }
 
   markGuard(idempotency, (method) => guard.protects(method))
-  return Object.assign(idempotency, {
+  // Which types a request has makes no difference to us.
+  return Object.assign(idempotency as unknown as IdempotencyMiddleware, {
     engine: guard.engine,
     with: (route: RouteOptions<Request>) => makeMiddleware(forRoute(options, route)),
   })

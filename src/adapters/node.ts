@@ -111,6 +111,8 @@ function protectedBy(
 ): ProtectedListener {
   checkListener(listener)
   const protectedListener = (req: IncomingMessage, res: ServerResponse): void => {
+    // Thrown, not answered: the guard around us is to see it.
+    if (contexts.has(req)) throw wrappedTwice()
     const fail = (error: unknown) => void answerError(error, req, res)
     const run = async (context?: HandlerContext) => {
       try {
@@ -121,8 +123,7 @@ function protectedBy(
       }
     }
     if (!guard.protects(req.method ?? '')) return void run()
-    const misuse = misuseOf(req)
-    if (misuse !== undefined) return fail(misuse)
+    if (req.httpVersionMajor >= 2) return fail(notSupported())
     const handler = new NodeHandler(req, res, {
       enter: (context) => {
         contexts.set(req, context)
@@ -145,13 +146,11 @@ function checkListener(listener: NodeListener): void {
   if (typeof listener !== 'function') {
     throw new InvalidOptionsError(`idempotency needs a request listener, got ${describe(listener)}`)
   }
-  if (protectedListeners.has(listener)) throw protectedTwice()
+  if (protectedListeners.has(listener)) throw wrappedTwice()
 }
 
-/** What can only be seen once a request is there. */
-function misuseOf(req: IncomingMessage): Error | undefined {
-  if (contexts.has(req)) return protectedTwice()
-  if (req.httpVersionMajor < 2) return undefined
+/** Its responses look alike, but what holds them back would not. */
+function notSupported(): InvalidOptionsError {
   return new InvalidOptionsError(
     'oncekey/node protects listeners of node:http and node:https only: the compatibility API of ' +
       'node:http2 has other responses. Serve this route over HTTP/1.1, or by oncekey/fetch',
@@ -159,10 +158,10 @@ function misuseOf(req: IncomingMessage): Error | undefined {
 }
 
 /** The second guard would find the key held by the first, and refuse every request for ever. */
-function protectedTwice(): InvalidOptionsError {
+function wrappedTwice(): InvalidOptionsError {
   return new InvalidOptionsError(
-    'this listener is protected twice, as by withIdempotency() around a listener that is behind ' +
-      'another one: protect it once',
+    'this listener is wrapped in withIdempotency() twice, as by itself and with its server: ' +
+      'wrap it once',
   )
 }
 

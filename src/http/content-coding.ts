@@ -25,13 +25,17 @@ export function decodeContent(
   return new Promise((resolve) => {
     // Its bound must be positive; one byte too many is found out below.
     decode(bytes, { maxOutputLength: Math.max(bytesMax, 1) }, (error, decoded) => {
-      if ((error as NodeJS.ErrnoException | null)?.code === 'ERR_BUFFER_TOO_LARGE') {
+      if (isTooLarge(error)) {
         resolve({ kind: 'too_large' })
       } else if (error !== null) resolve({ kind: 'undecodable' })
       else if (decoded.length > bytesMax) resolve({ kind: 'too_large' })
       else resolve({ kind: 'decoded', bytes: decoded })
     })
   })
+}
+
+function isTooLarge(error: { readonly code?: unknown } | Error | null): boolean {
+  return error !== null && 'code' in error && error.code === 'ERR_BUFFER_TOO_LARGE'
 }
 
 /**

@@ -6,7 +6,7 @@ import { EXPRESSES, guardOf, header, problemOf, serve, type ExpressModule } from
 
 const LONG = 'a reply that is worth the trouble of compressing it. '.repeat(50)
 
-const compress = () => compression({ threshold: 0 }) as RequestHandler
+const compress = () => compression({ threshold: 0 })
 
 async function setup(express: ExpressModule, where: 'outside' | 'inside', cap?: number) {
   const app = express()

@@ -144,7 +144,7 @@ describe.each(EXPRESSES)('%s: a form with files', (_name, express) => {
 
   it('is parsed behind the guard, and its retry has another boundary', async () => {
     const { send, runs } = await setup(express, {
-      after: [multer().single('scan') as RequestHandler],
+      after: [multer().single('scan')],
       show: (req) => ({
         note: (req.body as { note?: unknown }).note,
         size: (req as Request & { file?: { size: number } }).file?.size,
@@ -162,7 +162,7 @@ describe.each(EXPRESSES)('%s: a form with files', (_name, express) => {
   it('that was consumed before the guard is refused with a word on what to do', async () => {
     const app = express()
     const errors: unknown[] = []
-    app.post('/', multer().single('scan') as RequestHandler, guardOf(), (_req, res) => {
+    app.post('/', multer().single('scan'), guardOf(), (_req, res) => {
       res.end()
     })
     const report: ErrorRequestHandler = (error, _req, res, _next) => {

@@ -218,7 +218,7 @@ describe('misuse', () => {
           withIdempotency(() => undefined, own()),
           own(),
         ),
-      'protected twice',
+      'wrapped in withIdempotency() twice',
     ],
     ['of a route', () => idempotency(own()).with('pay' as never), "a route's options must be"],
   ])('%s is refused at once', (_what, misuse, message) => {
@@ -227,16 +227,15 @@ describe('misuse', () => {
 
   it('of two guards on the way to one listener is an error of the first request', async () => {
     const errors: unknown[] = []
-    const inner = withIdempotency(() => expect.fail('ran'), {
-      ...own(),
+    const inner = withIdempotency(() => expect.fail('ran'), own())
+    const { send } = await setup((req, res) => inner(req, res), {
       onRequestError: (error, _req, res) => {
         errors.push(error)
         res.writeHead(500).end()
       },
     })
-    const { send } = await setup((req, res) => inner(req, res))
     expect((await send({ key: 'k' })).status).toBe(500)
-    expect(String(errors[0])).toContain('protected twice')
+    expect(String(errors[0])).toContain('wrapped in withIdempotency() twice')
   })
 
   it('of HTTP/2 runs nothing, and says so', async () => {

@@ -330,7 +330,8 @@ describe('node:http: a listener', () => {
       res.writeHead(500).end()
     }
     const inner = withIdempotency((_req, res) => res.end('ok'), options)
-    const twice = await serve(withIdempotency(inner, { ...options, onRequestError }))
+    const outer = withIdempotency((req, res) => inner(req, res), { ...options, onRequestError })
+    const twice = await serve(outer)
     expect((await twice.send(REQUEST)).status).toBe(500)
     expect(errors).toMatchObject([
       { code: 'INVALID_OPTIONS', message: expect.stringContaining('twice') },

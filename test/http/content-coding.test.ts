@@ -112,7 +112,7 @@ describe('a recorded reply', () => {
     })
   })
 
-  it('is repeated as it is where it has no coding, no body, or none that can be undone', async () => {
+  it('is repeated as it is where there is nothing that can be undone', async () => {
     for (const odd of [
       { ...reply, headers: [] },
       { ...reply, body: new Uint8Array(0) },

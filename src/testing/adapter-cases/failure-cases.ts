@@ -31,6 +31,14 @@ export const failureCases: readonly AdapterCase[] = [
     request.idempotency!.failed(new NotExecutedError())
     return { status: 500, body: 'no' }
   }),
+  again('refuses with 409 and has reported a NotExecutedError', 'proven', (request) => {
+    request.idempotency!.failed(new NotExecutedError())
+    return { status: 409, body: 'no' }
+  }),
+  doubted('refuses with 400 and has reported an OutcomeUnknownError', (request) => {
+    request.idempotency!.failed(new OutcomeUnknownError())
+    return { status: 400, body: 'no' }
+  }),
   doubted('throws an OutcomeUnknownError', async () => {
     await Promise.resolve()
     throw new OutcomeUnknownError('the provider did not answer')
@@ -55,20 +63,14 @@ export const failureCases: readonly AdapterCase[] = [
     request.idempotency!.outcomeUnknown()
     return { status: 500, body: 'no' }
   }),
-  {
-    name: 'shows no success that the handler itself has called unknown',
-    async run(fixture) {
-      const { send, runs } = await stage(fixture, {
-        handle: (request) => {
-          request.idempotency!.outcomeUnknown()
-          return created
-        },
-      })
-      assertUnknown(await send({ key: 'key-1' }))
-      assertUnknown(await send({ key: 'key-1' }))
-      assert.equal(runs(), 1)
-    },
-  },
+  hidden('has called unknown itself', (request) => {
+    request.idempotency!.outcomeUnknown()
+    return created
+  }),
+  hidden('has reported an OutcomeUnknownError about', (request) => {
+    request.idempotency!.failed(new OutcomeUnknownError())
+    return created
+  }),
   {
     name: 'shows onError the very error that the handler threw',
     async run(fixture) {
@@ -129,7 +131,7 @@ function again(what: string, proof: 'declared' | 'proven', fail: CaseHandler): A
       })
       const request = { key: 'key-1', json: { amount: 1 } }
       const first = await send(request)
-      assert.ok(first.status >= 500, first.text)
+      assert.ok(first.status >= 400, first.text)
       const record = await recordOf(fixture.store)
       assert.deepEqual([record.state, record.proof], ['failed_retryable', proof])
       const second = await send(request)
@@ -151,6 +153,19 @@ function doubted(what: string, handle: CaseHandler): AdapterCase {
       assert.ok(first.status >= 400, first.text)
       assertUnknown(await send({ key: 'key-1' }))
       assert.equal((await recordOf(fixture.store)).state, 'unknown')
+      assert.equal(runs(), 1)
+    },
+  }
+}
+
+/** A client that has seen a success must never cause a second run, and here one might follow. */
+function hidden(what: string, handle: CaseHandler): AdapterCase {
+  return {
+    name: `shows no success that the handler ${what}`,
+    async run(fixture) {
+      const { send, runs } = await stage(fixture, { handle })
+      assertUnknown(await send({ key: 'key-1' }))
+      assertUnknown(await send({ key: 'key-1' }))
       assert.equal(runs(), 1)
     },
   }
