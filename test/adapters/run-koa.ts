@@ -1,6 +1,7 @@
 /** Real Koa servers of both major versions on the loopback. */
 import { createRequire } from 'node:module'
 import Router from '@koa/router'
+import { onTestFinished } from 'vitest'
 import Koa, { type Context, type Middleware } from 'koa'
 import {
   idempotency,
@@ -9,6 +10,8 @@ import {
   type KoaOptions,
 } from '../../src/adapters/koa.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
 import { serve, type TestServer } from './run-express.ts'
 
 export type KoaModule = typeof Koa
@@ -43,6 +46,17 @@ export async function serveKoa(
   for (const one of middlewares) app.use(one as Middleware)
   const server = await serve(app.callback())
   return { ...server, app, errors }
+}
+
+/** A store with transactions, until the test ends. */
+export function tempStore(): SqliteStore {
+  const folder = scratchFolder()
+  const store = sqliteStore({ path: folder.file('keys.db'), synchronous: 'normal' })
+  onTestFinished(async () => {
+    await store.close()
+    folder.remove()
+  })
+  return store
 }
 
 /** A handler that counts its runs. */
