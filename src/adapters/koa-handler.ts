@@ -116,8 +116,11 @@ export class KoaHandler implements HeldHandler {
   #noteSuccess(): void {
     const { body, status } = this.#ctx
     this.#endedWell = status < 400
-    // A stream is still the handler's: where it fails, the handler has.
-    if (isEmitter(body)) body.once('error', () => (this.#endedWell = false))
+    if (!isEmitter(body)) return
+    // A stream is still the handler's: where it fails, the handler has. Koa hears of it after us.
+    body.prependOnceListener('error', () => {
+      this.#endedWell = false
+    })
   }
 
   /**
@@ -254,11 +257,11 @@ function isEmptyObject(value: unknown): boolean {
 }
 
 interface Emitter {
-  once(event: 'error', listener: () => void): unknown
+  prependOnceListener(event: 'error', listener: () => void): unknown
 }
 
 function isEmitter(body: unknown): body is Emitter {
-  return typeof (body as Partial<Emitter> | null | undefined)?.once === 'function'
+  return typeof (body as Partial<Emitter> | null | undefined)?.prependOnceListener === 'function'
 }
 
 function isWebBody(body: unknown): boolean {
