@@ -1,4 +1,4 @@
-import Router from '@koa/router'
+import { Router } from '@koa/router'
 import Koa, { type Middleware } from 'koa'
 import bodyParser from 'koa-bodyparser'
 import type { Engine } from 'oncekey'

@@ -134,8 +134,8 @@ export class KoaHandler implements HeldHandler {
   /** Koa gives errors to `ctx.onerror`: those of its chain, of streams, and of the socket. */
   #watchErrors(context: HandlerContext): void {
     const ctx = this.#ctx
-    const { onerror } = ctx
-    ctx.onerror = (error: Error | null | undefined) => {
+    const report = ctx.onerror
+    const onerror = (error: Error | null | undefined) => {
       if (error === null || error === undefined) return
       if (!this.#isOver && error === ctx.req.socket.errored) {
         // The client is gone. Koa would reply to it, but this reply is the record's.
@@ -143,12 +143,13 @@ export class KoaHandler implements HeldHandler {
         return
       }
       if (!this.#isOver) context.failed(error)
-      onerror.call(ctx, error)
+      report.call(ctx, error)
       if (ctx.res.writableEnded) return
       // A reply that had begun, and that nobody will end any more.
       if (!isWebBody(ctx.body)) this.#suspectOthers()
       ctx.res.destroy(error instanceof Error ? error : undefined)
     }
+    Object.assign(ctx, { onerror })
   }
 
   #fail(error: unknown): void {

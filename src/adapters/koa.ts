@@ -69,7 +69,7 @@ export function idempotency<StateT = DefaultState, ContextT = DefaultContext>(
   async function idempotencyGuard(given: Ctx<StateT, ContextT>, next: Next): Promise<void> {
     // The same object: only what an application adds to it is not known here.
     const ctx = given as unknown as Context
-    if (!guard.protects(ctx.method)) return next()
+    if (!guard.protects(ctx.method)) return void (await next())
     check(ctx)
     const handler = new KoaHandler(ctx, next)
     guard

@@ -179,7 +179,7 @@ describe.each(KOAS)('%s', (name, koa) => {
       ctx.res.write('begun')
       throw new Error('a bug')
     })
-    await expect(send({ key: 'k' })).rejects.toThrow()
+    await expect(send({ key: 'k' })).rejects.toThrow(/hang up|aborted/)
     expect(errors.map(({ message }) => message)).toContain('a bug')
     expect(text(await send({ key: 'k' }))).toBe('done')
   })
@@ -189,7 +189,7 @@ describe.each(KOAS)('%s', (name, koa) => {
       ctx.body = Readable.from(failing([Buffer.alloc(2000)]))
     })
     const { send } = await serveKoa(koa, guardOf({ replyBytesMax: 1000 }), handler)
-    await expect(send({ key: 'k' })).rejects.toThrow()
+    await expect(send({ key: 'k' })).rejects.toThrow(/hang up|aborted/)
     const retry = await send({ key: 'k' })
     expect([header(retry, 'idempotent-body-elided'), handler.runs]).toEqual(['true', 1])
   })
@@ -229,7 +229,7 @@ it('frees the key when a web stream fails in koa 3', async () => {
   const { send } = await setup(KOAS[0]![1], (ctx) => {
     ctx.body = ReadableStream.from(failing([Buffer.from('begun')]))
   })
-  await expect(send({ key: 'k' })).rejects.toThrow()
+  await expect(send({ key: 'k' })).rejects.toThrow(/hang up|aborted/)
   expect(text(await send({ key: 'k' }))).toBe('done')
 })
 

@@ -5,7 +5,7 @@ import type { Context, Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
 import { idempotencyOf } from '../../src/adapters/koa.ts'
 import { gate, header, json, problemOf, serve, text } from './run-express.ts'
-import { counted, guardOf, KOAS, Router, serveKoa, tempStore } from './run-koa.ts'
+import { counted, guardOf, KOAS, listenerOf, Router, serveKoa, tempStore } from './run-koa.ts'
 
 const created = (ctx: Context, run: number) => {
   ctx.status = 201
@@ -235,7 +235,7 @@ describe.each(KOAS)('%s', (_name, koa) => {
       seen.push((app.currentContext as unknown) === ctx)
       ctx.body = 'ok'
     })
-    const { send } = await serve(app.callback())
+    const { send } = await serve(listenerOf(app))
     expect((await send({ key: 'k' })).status).toBe(200)
     expect(seen).toEqual([true])
   })

@@ -1,6 +1,7 @@
 /** Real Koa servers of both major versions on the loopback. */
+import type { RequestListener } from 'node:http'
 import { createRequire } from 'node:module'
-import Router from '@koa/router'
+import { Router } from '@koa/router'
 import { onTestFinished } from 'vitest'
 import Koa, { type Context, type Middleware } from 'koa'
 import {
@@ -26,7 +27,7 @@ export const KOAS: readonly (readonly [name: string, koa: KoaModule])[] = [
 export function guardOf(options: Partial<KoaOptions> = {}): IdempotencyMiddleware {
   const needsStore = options.engine === undefined && options.store === undefined
   const own = needsStore ? { store: memoryStore() } : {}
-  return idempotency({ tenant: singleTenant, ...own, ...options } as KoaOptions)
+  return idempotency({ tenant: singleTenant, ...own, ...options })
 }
 
 export interface ServedKoa extends TestServer {
@@ -44,8 +45,14 @@ export async function serveKoa(
   const errors: Error[] = []
   app.on('error', (error: Error) => errors.push(error))
   for (const one of middlewares) app.use(one as Middleware)
-  const server = await serve(app.callback())
+  const server = await serve(listenerOf(app))
   return { ...server, app, errors }
+}
+
+/** As a plain server calls it: Koa answers its own rejections. */
+export function listenerOf(app: Koa): RequestListener {
+  const listen = app.callback()
+  return (req, res) => void listen(req, res)
 }
 
 /** A store with transactions, until the test ends. */
