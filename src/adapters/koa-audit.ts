@@ -204,8 +204,8 @@ function nameOf(middleware: unknown): string {
 function cannotSee(opaque: readonly string[]): InvalidOptionsError {
   return new InvalidOptionsError(
     `auditRoutes cannot look into these middlewares of the app: ${opaque.join('; ')}. If they ` +
-      "answer no POST or PATCH themselves, name them in { passes: [...] }, or write passes: 'all'; " +
-      'if one has routes in it (koa-mount, koa-compose), audit its routers too: ' +
+      'answer no request that changes something, name them in { passes: [...] }, or write ' +
+      "passes: 'all'; if one has routes in it (koa-mount, koa-compose), audit its routers too: " +
       'auditRoutes([router, ...])',
   )
 }

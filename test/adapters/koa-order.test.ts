@@ -30,7 +30,7 @@ describe.each(KOAS)('%s', (_name, koa) => {
     expect(handler.runs).toBe(1)
   })
 
-  it('does not let them change the status, the bytes or the recorded headers of a replay', async () => {
+  it('keeps the status, the bytes and the recorded headers of a replay from them', async () => {
     const tamper: Middleware = async (ctx, next) => {
       await next()
       if (ctx.get('x-tamper') === '') return

@@ -157,7 +157,7 @@ describe.each(KOAS)('%s', (name, koa) => {
     expect(text(first)).toBe('k')
   })
 
-  it('leaves other methods, and requests without a key that needs none, to the handler', async () => {
+  it('leaves other methods, and requests that need no key, to the handler', async () => {
     const handler = counted((ctx, run) => {
       expect(ctx.idempotency).toBeUndefined()
       ctx.body = String(run)
