@@ -1,5 +1,7 @@
 export { createEngine } from './core/engine.ts'
 export { memoryStore } from './stores/memory/memory-store.ts'
+export { currentIdempotency } from './http/current.ts'
+export { EXPOSED_HEADERS } from './http/exposed-headers.ts'
 export { singleTenant } from './http/guard-options.ts'
 export { encodeHttpReply } from './http/http-reply.ts'
 

@@ -29,7 +29,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   protocol: ['structured-headers'],
   'core/identity.ts': ['node:crypto'],
-  http: ['node:async_hooks', 'node:crypto'],
+  http: ['node:async_hooks', 'node:crypto', 'node:util', 'node:zlib'],
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express'],
   'adapters/fastify': ['fastify'],

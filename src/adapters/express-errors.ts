@@ -1,4 +1,5 @@
 import type { Application, ErrorRequestHandler } from 'express'
+import { DEPTH_MAX, nestedOf, parentsOf, stackOf, type Layer } from './express-stack.ts'
 
 /** Marks our handler, so that a route can find out whether it is mounted. */
 const MARK = Symbol.for('oncekey.errors')
@@ -15,20 +16,13 @@ export function idempotencyErrors(): ErrorRequestHandler {
   return Object.assign(handler, { [MARK]: true })
 }
 
-interface Layer {
-  readonly handle?: unknown
-  readonly route?: { readonly stack?: unknown }
-}
-
-/** Routers in routers in routers: beyond this depth nobody mounts anything. */
-const DEPTH_MAX = 10
-
 /**
  * Whether `idempotencyErrors()` is the first error handler that an error behind `guard` meets:
  * one that comes after another sees only what that one lets through. If the guard is mounted in
  * several places, that must hold for all of them.
  */
 export function seesErrors(app: Application, guard: unknown): boolean {
+  // An app that this one is mounted on hears of errors after it; where exactly cannot be seen.
   const apps = [app, ...parentsOf(app)].map((one) => stackOf(one))
   // The handler may be in an app that is mounted behind the guard.
   const at = apps.findIndex((stack) => placesOf(stack, guard, 0).length > 0)
@@ -63,17 +57,6 @@ function stacksIn(stack: readonly Layer[], depth: number): (readonly Layer[])[] 
     .filter((nested) => firstHandler([nested]) !== undefined)
 }
 
-/** An app that this one is mounted on hears of errors after it; where exactly cannot be seen. */
-function parentsOf(app: unknown): unknown[] {
-  const parents: unknown[] = []
-  let current = (app as { parent?: unknown }).parent
-  for (let depth = 0; depth < DEPTH_MAX && current !== undefined; depth++) {
-    parents.push(current)
-    current = (current as { parent?: unknown }).parent
-  }
-  return parents
-}
-
 /** In Express, what takes four arguments handles errors, and nothing else does. */
 function firstHandler(place: Place): unknown {
   const layers = place.flat()
@@ -82,25 +65,4 @@ function firstHandler(place: Place): unknown {
 
 function isOurs(handler: unknown): boolean {
   return typeof handler === 'function' && MARK in handler
-}
-
-function nestedOf(layer: Layer): readonly Layer[] {
-  if (layer.route !== undefined) return stackOf(layer.route)
-  return typeof layer.handle === 'function' ? stackOf(layer.handle) : []
-}
-
-/** Express 4 keeps its router in `_router` (its `router` throws); Express 5 in `router`. */
-function stackOf(owner: unknown): readonly Layer[] {
-  const { _router, stack } = owner as { _router?: { stack?: unknown }; stack?: unknown }
-  const own = stack ?? (_router === undefined ? routerOf(owner) : _router.stack)
-  return Array.isArray(own) ? (own as readonly Layer[]) : []
-}
-
-function routerOf(owner: unknown): unknown {
-  try {
-    return (owner as { router?: { stack?: unknown } }).router?.stack
-  } catch {
-    // Express 4 without a route yet: there is nothing mounted.
-    return undefined
-  }
 }

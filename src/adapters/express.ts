@@ -20,10 +20,14 @@ import { NodeHandler, splitUrl } from './node-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
+export { requireProtected } from '../http/route-audit.ts'
+export { auditRoutes } from './express-audit.ts'
 export { idempotencyErrors } from './express-errors.ts'
 export { keepRawBody } from './node-handler.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
+export type { AuditedRoute, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
+export type { ExpressAuditOptions } from './express-audit.ts'
 
 declare global {
   namespace Express {

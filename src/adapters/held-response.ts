@@ -25,6 +25,7 @@ import {
 import { holdSocket, type HeldSocket } from './held-socket.ts'
 
 type Callback = (error?: Error | null) => void
+type TrailersInput = Parameters<ServerResponse['addTrailers']>[0]
 
 /**
  * `held`: nothing has left. `flowing`: the guard has let it go. `orphaned`: the client got another
@@ -40,6 +41,9 @@ const HEADER_METHODS = [
   'getRawHeaderNames',
   'hasHeader',
 ] as const
+
+/** By these a response says something before its reply. */
+const INFORMATION_METHODS = ['writeContinue', 'writeEarlyHints', 'writeProcessing'] as const
 
 export class HeldResponse {
   readonly #res: ServerResponse
@@ -60,6 +64,7 @@ export class HeldResponse {
   #ended = false
   #crossed = false
   #closed = false
+  #hasTrailers = false
   /** The handler has cut its reply off. */
   #dropped = false
   #error: { readonly error: unknown } | undefined
@@ -97,6 +102,8 @@ export class HeldResponse {
     this.#headWritten = false
     this.#ended = false
     this.#crossed = false
+    if (this.#hasTrailers) this.#real.addTrailers.call(this.#res, {})
+    this.#hasTrailers = false
     this.#restoreHead()
     // Whoever has waited in vain so far waits on; whoever was told asks again.
     if (this.#told) this.#whole = deferred<Produced>()
@@ -117,7 +124,8 @@ export class HeldResponse {
     const res = this.#res
     const { setHeader, write, end, destroy, flushHeaders } = this.#real
     for (const [name, value] of headers) setHeader.call(res, name, value)
-    const isWhole = this.#ended && !this.#crossed
+    // In one piece its length is stated, and then there is no room for trailers.
+    const isWhole = this.#ended && !this.#crossed && !this.#hasTrailers
     if (!isWhole) {
       for (const chunk of chunks) (write as (chunk: Uint8Array) => boolean).call(res, chunk)
       // Those who wait for events want to know at once that they will come.
@@ -226,6 +234,9 @@ export class HeldResponse {
       const method = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
       this.#put(name, { value: method.bind(scratch), writable: true })
     }
+    // The client has its reply: a word before it would fall into the next one.
+    const unsaid = (...args: unknown[]) => callbackOf(args[0], args[1])?.()
+    for (const name of INFORMATION_METHODS) this.#put(name, { value: unsaid, writable: true })
   }
 
   #shadow(): void {
@@ -241,6 +252,7 @@ export class HeldResponse {
       removeHeader: this.#unlessSent('removeHeader'),
       emit: (event: string | symbol, ...args: unknown[]) => this.#emit(event, args),
       destroy: (error?: Error) => this.#destroy(error),
+      addTrailers: (trailers: TrailersInput) => this.#addTrailers(trailers),
     }
     for (const [name, value] of Object.entries(methods)) this.#put(name, { value, writable: true })
     const ignore = () => undefined
@@ -367,6 +379,13 @@ export class HeldResponse {
   #flushHeaders(): void {
     if (this.#phase === 'flowing') this.#real.flushHeaders.call(this.#res)
     else this.#begin()
+  }
+
+  /** They leave with the first reply. They are of one message, so no replay has them. */
+  #addTrailers(trailers: TrailersInput): void {
+    if (this.#phase === 'orphaned') return
+    this.#hasTrailers = true
+    this.#real.addTrailers.call(this.#res, trailers)
   }
 
   #emit(event: string | symbol, args: unknown[]): boolean {

@@ -125,6 +125,8 @@ export function splitUrl(url: string): [path: string, query: string] {
   return at === -1 ? [url, ''] : [url.slice(0, at), url.slice(at + 1)]
 }
 
+/** What parsers hand out is decoded. */
 function sized(bytes: Uint8Array, bytesMax: number): ExchangeBody {
-  return bytes.byteLength > bytesMax ? { kind: 'too_large' } : { kind: 'bytes', bytes }
+  if (bytes.byteLength > bytesMax) return { kind: 'too_large' }
+  return { kind: 'bytes', bytes, isDecoded: true }
 }

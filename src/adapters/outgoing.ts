@@ -17,10 +17,11 @@ export interface RealMethods {
   readonly removeHeader: ServerResponse['removeHeader']
   readonly emit: ServerResponse['emit']
   readonly destroy: ServerResponse['destroy']
+  readonly addTrailers: ServerResponse['addTrailers']
 }
 
 export function realMethods(res: ServerResponse): RealMethods {
-  const { write, end, writeHead, flushHeaders, emit, destroy } = res
+  const { write, end, writeHead, flushHeaders, emit, destroy, addTrailers } = res
   const { setHeader, appendHeader, removeHeader } = res
   return {
     write,
@@ -32,6 +33,7 @@ export function realMethods(res: ServerResponse): RealMethods {
     removeHeader,
     emit,
     destroy,
+    addTrailers,
   }
 }
 
@@ -47,6 +49,10 @@ export function sendReply(
     if (seen.has(name)) real.appendHeader.call(res, name, value)
     else real.setHeader.call(res, name, value)
     seen.add(name)
+  }
+  // Node states it by itself, but not once a handler's own has been taken back.
+  if (reply.status !== 204 && reply.status !== 304) {
+    real.setHeader.call(res, 'Content-Length', reply.body.byteLength)
   }
   endWith(res, reply.body, real.end)
 }

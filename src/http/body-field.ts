@@ -17,12 +17,20 @@ export function fieldOf(body: FingerprintBody, contentType: string, path: string
 function parse(body: FingerprintBody, mediaType: string): unknown {
   if (body.kind !== 'bytes') return undefined
   const text = new TextDecoder().decode(body.bytes)
-  if (mediaType === 'application/x-www-form-urlencoded') {
-    return Object.fromEntries(new URLSearchParams(text))
-  }
+  if (mediaType === 'application/x-www-form-urlencoded') return formOf(text)
   try {
     return JSON.parse(text)
   } catch {
     return undefined
   }
+}
+
+/** A field that comes twice is a list, as it is to parsers: it names no one value. */
+function formOf(text: string): Record<string, string | readonly string[]> {
+  const form = new URLSearchParams(text)
+  const fields = [...new Set(form.keys())].map((name) => {
+    const values = form.getAll(name)
+    return [name, values.length === 1 ? values[0]! : values] as const
+  })
+  return Object.fromEntries(fields)
 }

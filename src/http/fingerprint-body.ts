@@ -4,7 +4,12 @@ import { valueToJson } from './value-to-json.ts'
 
 /** A request's body, as far as it can still be had. */
 export type FingerprintBody =
-  | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
+  | {
+      readonly kind: 'bytes'
+      readonly bytes: Uint8Array
+      /** A parser before us has undone what `Content-Encoding` names. */
+      readonly isDecoded?: boolean
+    }
   /** A body parser ran before us and the bytes are gone. */
   | { readonly kind: 'value'; readonly value: unknown }
   | { readonly kind: 'none' }

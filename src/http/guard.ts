@@ -25,7 +25,7 @@ import {
 import { fieldOf } from './body-field.ts'
 import { runWith } from './current.ts'
 import { decodeBody } from './decode-body.ts'
-import type { Answer, HeldHandler, HttpExchange, Produced } from './exchange.ts'
+import type { Answer, HeldHandler, HttpExchange, HttpReply, Produced } from './exchange.ts'
 import type { FingerprintBody, FingerprintInput } from './fingerprint.ts'
 import {
   checkPrincipal,
@@ -35,8 +35,10 @@ import {
   type ResolvedGuardOptions,
 } from './guard-options.ts'
 import { GuardedContext, RolledBackReply } from './handler-context.ts'
+import { meaningOf, replyOf, standsForCommit, statusOf } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
+import { readableBy } from './readable-reply.ts'
 import { pickStored, type HeaderPair } from './stored-headers.ts'
 
 export interface Guard<Request> {
@@ -55,9 +57,6 @@ export interface Guard<Request> {
 export function createGuard<Request>(options: GuardOptions<Request>): Guard<Request> {
   return new HttpGuard(resolveGuardOptions(options))
 }
-
-/** The gatekeeper's answers: they say nothing about the work, which was not let in. */
-const RELEASED_STATUS: ReadonlySet<number> = new Set([401, 403, 408, 425, 429])
 
 /** What handlers say of their own about a call whose answer was lost, or made no sense. */
 const LOST_STATUS: ReadonlySet<number> = new Set([502, 504])
@@ -133,7 +132,10 @@ class HttpGuard<Request> implements Guard<Request> {
     const fingerprint = fingerprinter.current(input)
     if (fingerprint === undefined) return this.#problem('request_unreadable')
     const recompute = (stored: string) => fingerprinter.recompute(stored, input)
-    return this.#run({ scope, key, fingerprint, recompute, policy }, handler)
+    const answer = await this.#run({ scope, key, fingerprint, recompute, policy }, handler)
+    if (answer.kind !== 'reply') return answer
+    const accepted = exchange.header('accept-encoding')?.toString()
+    return { kind: 'reply', reply: await readableBy(accepted, answer.reply) }
   }
 
   async #scope(request: Request, exchange: HttpExchange): Promise<Scope> {
@@ -167,7 +169,7 @@ class HttpGuard<Request> implements Guard<Request> {
       const outcome = await engine.run(request, async (context) => {
         const guarded = new GuardedContext(context, handler, {
           produced: () => this.#encodeForCommit(handler.produced(), guarded),
-          given: (reply) => this.#encodeGiven('completeIn', reply, guarded),
+          given: (reply) => this.#encodeGiven(reply, guarded),
           returned: (reply) => this.#encodeReturned(reply, guarded),
         })
         entry.context = guarded
@@ -178,7 +180,8 @@ class HttpGuard<Request> implements Guard<Request> {
         return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
       const { context } = entry
-      if (outcome.kind === 'ran' && (context?.joined !== undefined || context?.hasCommitted)) {
+      if (context?.returned !== undefined) return await this.#returned(outcome, context.returned)
+      if (outcome.kind === 'ran' && context?.joined !== undefined) {
         return await this.#joined(outcome, entry.sent)
       }
       return await this.#answer(outcome, handler.produced())
@@ -190,12 +193,11 @@ class HttpGuard<Request> implements Guard<Request> {
   /** Enters the handler and says what its reply means for the record. */
   async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
     runWith(context, () => handler.enter(context, this.#options.replyBytesMax))
-    const produced = await Promise.race([wholeReply(context, handler), context.committed])
-    if (produced instanceof Uint8Array) return produced
+    const produced = await replyOf(context, handler)
     const meaning = meaningOf(produced, context)
     const { error } = context
     if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
-    const result = await this.#encodeAfterwards(produced)
+    const result = await this.#encodeAfterwards(produced, context)
     if (meaning === 'complete') return result
     context.confirmNotExecuted()
     if (error !== undefined) return { kind: 'fail', result, error }
@@ -207,9 +209,10 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
-  async #encodeAfterwards(produced: Produced): Promise<Uint8Array> {
+  async #encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array> {
+    const { returned } = context
     try {
-      return await this.#encode(produced)
+      return await (returned === undefined ? this.#encode(produced) : this.#encodeNamed(returned))
     } catch (cause) {
       throw new OutcomeUnknownError('the reply of the handler could not be encoded', { cause })
     }
@@ -238,33 +241,43 @@ class HttpGuard<Request> implements Guard<Request> {
     return this.#encode(produced)
   }
 
-  #encodeReturned(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
-    const produced = { kind: 'reply', reply: toReply('transaction', given) } as const
-    if (meaningOf(produced, context) !== 'complete') throw new RolledBackReply()
-    return this.#encodeGiven('transaction', given, context)
+  #encodeReturned(reply: HttpReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+    const meaning = meaningOf({ kind: 'reply', reply }, context)
+    if (meaning !== 'complete') throw new RolledBackReply()
+    return this.#encodeNamed(reply)
   }
 
-  #encodeGiven(
-    where: 'completeIn' | 'transaction',
-    given: GivenReply,
-    context: GuardedContext,
-  ): Uint8Array | Promise<Uint8Array> {
-    const { replyBytesMax, replyVersion, seal } = this.#options
-    const produced = { kind: 'reply', reply: toReply(where, given) } as const
-    const { status, headers, body } = produced.reply
-    if (meaningOf(produced, context) !== 'complete') {
+  #encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+    const { replyBytesMax } = this.#options
+    const reply = toReply('completeIn', given)
+    const { status, body } = reply
+    if (meaningOf({ kind: 'reply', reply }, context) !== 'complete') {
       throw new InvalidOptionsError(
-        `${where}.status ${status} is none that is recorded, so it completes no key: roll back`,
+        `completeIn.status ${status} is none that is recorded, so it completes no key: roll back`,
       )
     }
+    // What leaves is what was committed, so it cannot be kept without its body.
     if (body.byteLength > replyBytesMax) {
       throw new InvalidOptionsError(
-        `${where}.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
+        `completeIn.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
       )
     }
-    // All of its headers: each of them was named for this reply.
-    const reply = { status, headers, body, elided: false, schemaVersion: replyVersion }
+    return this.#encodeNamed(reply)
+  }
+
+  /** With all of its headers: each of them was named for this reply. */
+  #encodeNamed({ status, headers, body }: HttpReply): Uint8Array | Promise<Uint8Array> {
+    const { replyBytesMax, replyVersion, seal } = this.#options
+    const elided = body.byteLength > replyBytesMax
+    const reply = { status, headers, body, elided, schemaVersion: replyVersion }
     return sealReply(encodeReply(reply), seal)
+  }
+
+  /** Nothing is held back that could be let go: what leaves is what the transaction returned. */
+  async #returned(outcome: RunOutcome, reply: HttpReply): Promise<Answer> {
+    const answer = await this.#answer(outcome, { kind: 'reply', reply })
+    if (answer.kind !== 'deliver') return answer
+    return { kind: 'reply', reply: { ...reply, headers: [...reply.headers, ...answer.headers] } }
   }
 
   /** The handler has sent one reply; if it has completed its key with another, that one counts. */
@@ -433,46 +446,4 @@ function operationOf({ method, route }: HttpExchange): string {
 function abortedError(): Error {
   const details = { status: 400, statusCode: 400, type: 'request.aborted', code: 'ECONNABORTED' }
   return Object.assign(new Error('request aborted'), details)
-}
-
-/** Waits for the reply that stands: one whose transaction was rolled back was taken back. */
-async function wholeReply(context: GuardedContext, handler: HeldHandler): Promise<Produced> {
-  for (;;) {
-    await handler.whole()
-    const ended = context.transactionEnded
-    await ended
-    // Asked only now: the handler may have answered the failure of its transaction with another
-    // reply, or with another transaction.
-    const produced = handler.produced()
-    if (produced !== undefined && context.transactionEnded === ended) return produced
-  }
-}
-
-/**
- * What a reply says about the work. A success is recorded whatever else was said: its client must
- * never cause a second run. Otherwise the class of a reported error comes before the status.
- */
-function meaningOf(
-  produced: Produced,
-  { error, isNotExecuted }: { readonly error: unknown; readonly isNotExecuted: boolean },
-): 'complete' | 'release' | 'fail' {
-  const status = statusOf(produced)
-  if (hasCode(error, 'OUTCOME_UNKNOWN')) return 'fail'
-  if (status < 400) return 'complete'
-  if (hasCode(error, 'NOT_EXECUTED') || isNotExecuted || status >= 500) return 'fail'
-  return RELEASED_STATUS.has(status) ? 'release' : 'complete'
-}
-
-/** Whether the handler has replied as if its own transaction had committed. */
-function standsForCommit(
-  produced: Produced | undefined,
-  { joined }: { readonly joined: { readonly status: number } | undefined },
-): boolean {
-  if (produced === undefined || joined === undefined) return false
-  const status = statusOf(produced)
-  return status === joined.status || (status < 400 && joined.status < 400)
-}
-
-function statusOf(produced: Produced): number {
-  return produced.kind === 'reply' ? produced.reply.status : produced.status
 }

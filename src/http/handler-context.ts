@@ -1,7 +1,7 @@
 import { hasCode, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
-import type { HeldHandler } from './exchange.ts'
-import type { GivenReply } from './http-reply.ts'
+import type { HeldHandler, HttpReply } from './exchange.ts'
+import { toReply, type GivenReply } from './http-reply.ts'
 
 /** What a handler can know and do about its key: `req.idempotency`. */
 export interface HandlerContext extends Omit<RunContext, 'transaction' | 'completeIn'> {
@@ -14,9 +14,17 @@ export interface HandlerContext extends Omit<RunContext, 'transaction' | 'comple
   /**
    * Runs `work` in a transaction of the store. `work` returns the reply, or sends it the way the
    * framework does; the reply, the key and everything `work` wrote are committed together, and
-   * only then does the reply leave. One that was returned leaves as soon as it is committed: the
-   * handler has nothing more to send. A reply that would not be recorded (5xx, 401, 403, 408, 425,
-   * 429) rolls everything back, and the handler's own reply counts.
+   * only then does the reply leave. A reply that would not be recorded (5xx, 401, 403, 408, 425,
+   * 429) rolls everything back, and leaves then. With one that was returned the request is
+   * answered: the handler has nothing more to send, and whatever it sends goes nowhere.
+   *
+   * @example
+   * ```ts
+   * await context.transaction<SqliteTransaction>((tx) => {
+   *   tx.prepare('INSERT INTO orders (id) VALUES (?)').run(context.deterministicId('order'))
+   *   return { status: 201, body: { ok: true } }
+   * })
+   * ```
    */
   transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void>
 
@@ -52,7 +60,7 @@ export interface Encode {
   /** What it gives to `completeIn`. */
   readonly given: (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
   /** What its transaction returned. */
-  readonly returned: (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+  readonly returned: (reply: HttpReply) => Uint8Array | Promise<Uint8Array>
 }
 
 export class GuardedContext implements HandlerContext {
@@ -66,11 +74,11 @@ export class GuardedContext implements HandlerContext {
   transactionEnded: Promise<void> | undefined
   /** With this reply a transaction of the handler's own may have completed the key. */
   joined: { readonly status: number; readonly result: Uint8Array } | undefined
-  /** A transaction of the store has committed a reply that was returned to it. */
-  readonly committed: Promise<Uint8Array>
-  /** Whether `committed` has resolved. */
-  hasCommitted = false
-  #commit!: (result: Uint8Array) => void
+  /** The reply that a transaction of the store has returned, once that has ended by it. */
+  returned: HttpReply | undefined
+  /** Resolves when `returned` is there. */
+  readonly hasReturned: Promise<void>
+  #tellReturned!: () => void
   readonly #run: RunContext
   readonly #handler: HeldHandler
   readonly #encode: Encode
@@ -79,8 +87,8 @@ export class GuardedContext implements HandlerContext {
     this.#run = run
     this.#handler = handler
     this.#encode = encode
-    this.committed = new Promise((resolve) => {
-      this.#commit = resolve
+    this.hasReturned = new Promise((resolve) => {
+      this.#tellReturned = resolve
     })
   }
 
@@ -164,41 +172,49 @@ export class GuardedContext implements HandlerContext {
 
   async #transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     let isEntered = false
-    let isReturned = false
+    let returned: HttpReply | undefined
     this.rolledBackReply = undefined
     try {
-      const result = await this.#run.transaction<Tx>((tx) => {
+      await this.#run.transaction<Tx>((tx) => {
         isEntered = true
         const take = (sent: Sent) => {
-          isReturned = sent !== undefined
-          return this.#take(sent)
+          returned = this.#returnedBy(sent)
+          return returned === undefined ? this.#encode.produced() : this.#encode.returned(returned)
         }
         const sent = work(tx)
-        return sent instanceof Promise ? sent.then(take) : take(sent)
+        return isThenable(sent) ? Promise.resolve(sent).then(take) : take(sent)
       })
-      if (!isReturned) return
-      this.hasCommitted = true
-      this.#commit(result)
     } catch (error) {
-      // The reply stands: it is a refusal of the handler's own, and nothing was written.
-      if (error instanceof RolledBackReply) {
-        this.rolledBackReply = error
-        return
+      if (!(error instanceof RolledBackReply)) {
+        // A call that was refused has nothing to take back: the reply may be of another one.
+        if (isEntered) this.#handler.reset()
+        throw error
       }
-      // A call that was refused has nothing to take back: the reply may be of another one.
-      if (isEntered) this.#handler.reset()
-      throw error
+      // The reply stands: it is a refusal of the handler's own, and nothing was written.
+      this.rolledBackReply = error
     }
+    if (returned === undefined) return
+    this.returned = returned
+    this.#tellReturned()
   }
 
-  #take(sent: Sent): Uint8Array | Promise<Uint8Array> {
-    if (sent !== undefined) return this.#encode.returned(sent)
-    if (this.#handler.produced() === undefined) {
-      throw new InvalidRequestError(
-        'the transaction callback must return the reply, or send the whole of it before it ' +
-          'returns: the reply is committed together with what the callback wrote',
-      )
-    }
-    return this.#encode.produced()
+  /** The reply in what the callback returned; nothing where it was sent the framework's way. */
+  #returnedBy(sent: Sent): HttpReply | undefined {
+    const isSent = this.#handler.produced() !== undefined
+    // Whoever ends with `return res.json(…)` has sent the reply, and returns something else.
+    if (sent !== undefined && (!isSent || isReply(sent))) return toReply('transaction', sent)
+    if (isSent) return undefined
+    throw new InvalidRequestError(
+      'the transaction callback must return the reply, or send the whole of it before it ' +
+        'returns: the reply is committed together with what the callback wrote',
+    )
   }
+}
+
+function isReply(sent: unknown): boolean {
+  return typeof (sent as { readonly status?: unknown } | null)?.status === 'number'
+}
+
+function isThenable(sent: Sent | Promise<Sent>): sent is Promise<Sent> {
+  return typeof (sent as Promise<Sent> | undefined)?.then === 'function'
 }

@@ -4,7 +4,7 @@ import type { HttpReply } from './exchange.ts'
 import { encodeReply, type SealHook, sealReply } from './reply-codec.ts'
 import { resolveStoredHeaders, type HeaderPair } from './stored-headers.ts'
 
-/** A reply as a handler gives it to `completeIn`. */
+/** A reply as a handler gives it to `completeIn`, or returns it from `transaction`. */
 export interface GivenReply {
   status: number
   headers?: Readonly<Record<string, string>>
@@ -41,6 +41,7 @@ export async function encodeHttpReply(input: HttpReplyInput): Promise<Uint8Array
 
 /** Checks what was given by hand. `where` is for messages. */
 export function toReply(where: string, given: GivenReply): HttpReply {
+  checkPlain(where, given)
   rejectUnknownOptions(where, given, ['status', 'headers', 'body'])
   const bounds = { fallback: Number.NaN, min: 200, max: 599 }
   const status = wholeNumber(`${where}.status`, given.status, bounds)
@@ -48,7 +49,7 @@ export function toReply(where: string, given: GivenReply): HttpReply {
     throw new InvalidOptionsError(`${where}.status must be given, got ${describe(status)}`)
   }
   const headers = toHeaders(where, given.headers ?? {})
-  const { bytes, mediaType } = toBody(given.body)
+  const { bytes, mediaType } = toBody(where, given.body)
   if (mediaType !== undefined && !headers.some(([name]) => name === 'content-type')) {
     headers.push(['content-type', mediaType])
   }
@@ -68,12 +69,34 @@ function toHeaders(where: string, headers: Readonly<Record<string, unknown>>): H
   })
 }
 
-function toBody(body: unknown): { bytes: Uint8Array; mediaType: string | undefined } {
-  if (body === undefined) return { bytes: new Uint8Array(0), mediaType: undefined }
+/** A framework's response is no reply yet, although it may look like one. */
+function checkPlain(where: string, given: unknown): void {
+  const isObject = typeof given === 'object' && given !== null
+  const prototype: unknown = isObject ? Object.getPrototypeOf(given) : undefined
+  if (isObject && (prototype === Object.prototype || prototype === null)) return
+  throw new InvalidOptionsError(
+    `${where} takes a reply as { status, headers, body }, got ${describe(given)}`,
+  )
+}
+
+function toBody(where: string, body: unknown): { bytes: Uint8Array; mediaType?: string } {
+  if (body === undefined) return { bytes: new Uint8Array(0) }
   if (body instanceof Uint8Array) return { bytes: body, mediaType: 'application/octet-stream' }
   if (typeof body === 'string') {
     return { bytes: Buffer.from(body), mediaType: 'text/plain; charset=utf-8' }
   }
-  const mediaType = 'application/json; charset=utf-8'
-  return { bytes: Buffer.from(JSON.stringify(body)), mediaType }
+  const json = isOpaque(body) ? undefined : JSON.stringify(body)
+  if (json !== undefined) {
+    return { bytes: Buffer.from(json), mediaType: 'application/json; charset=utf-8' }
+  }
+  throw new InvalidOptionsError(
+    `${where}.body must be text, a Uint8Array or what JSON can say, got ${describe(body)}`,
+  )
+}
+
+/** JSON would make `{}` of these, and nobody would notice. */
+function isOpaque(body: unknown): boolean {
+  const isStream = typeof (body as { readonly pipe?: unknown } | null)?.pipe === 'function'
+  const opaque = [ReadableStream, Blob, ArrayBuffer, FormData, URLSearchParams, Map, Set]
+  return isStream || opaque.some((type) => body instanceof type)
 }

@@ -1,5 +1,5 @@
 import { InvalidOptionsError } from '../core/errors.ts'
-import { rejectUnknownOptions } from '../core/options.ts'
+import { describe, rejectUnknownOptions } from '../core/options.ts'
 
 /** A route as its framework knows it. */
 export interface AuditedRoute {
@@ -27,8 +27,9 @@ export interface AuditOptions {
   except?: readonly (string | RegExp)[]
 }
 
-/** A route, and the methods for which a guard is in its way. */
+/** A route that an adapter has found. */
 export interface FoundRoute extends AuditedRoute {
+  /** Whether a guard for this method is in the way of every request to it. Unsure: no. */
   readonly guarded: boolean
 }
 
@@ -49,20 +50,44 @@ export function guards(target: unknown, method: string): boolean {
   return protects?.(method) ?? false
 }
 
+/** The methods that an audit looks for. */
+export function auditedMethods({ methods }: AuditOptions = {}): ReadonlySet<string> {
+  if (methods === undefined) return new Set(['POST', 'PATCH'])
+  const list: readonly unknown[] = Array.isArray(methods) ? methods : []
+  const isMethod = (one: unknown) => typeof one === 'string' && /^[A-Z]+$/.test(one)
+  // Otherwise nothing would be found, and all would seem well.
+  if (list.length > 0 && list.every(isMethod)) return new Set(methods)
+  throw new InvalidOptionsError(
+    `auditRoutes.methods must be a list of HTTP methods in capitals, got ${describe(methods)}`,
+  )
+}
+
 /** Sorts the routes an adapter has found. */
 export function toAudit(routes: Iterable<FoundRoute>, options: AuditOptions = {}): RouteAudit {
   rejectUnknownOptions('auditRoutes', options, ['methods', 'except'])
-  const methods = new Set(options.methods ?? ['POST', 'PATCH'])
-  const except = options.except ?? []
+  const methods = auditedMethods(options)
+  const except = checkExcept(options.except ?? [])
   const isMeant = ({ method, path }: AuditedRoute) =>
-    methods.has(method) &&
-    !except.some((one) => (typeof one === 'string' ? one === path : one.test(path)))
+    methods.has(method) && !except.some((one) => isExcepted(path, one))
   const meant = [...routes].filter(isMeant)
   const plain = ({ method, path }: AuditedRoute): AuditedRoute => ({ method, path })
   return {
     protected: meant.filter((route) => route.guarded).map(plain),
     unprotected: meant.filter((route) => !route.guarded).map(plain),
   }
+}
+
+function checkExcept(except: unknown): readonly (string | RegExp)[] {
+  const isPath = (one: unknown) => typeof one === 'string' || one instanceof RegExp
+  if (Array.isArray(except) && except.every(isPath)) return except
+  throw new InvalidOptionsError(
+    `auditRoutes.except must be a list of paths and patterns, got ${describe(except)}`,
+  )
+}
+
+function isExcepted(path: string, one: string | RegExp): boolean {
+  // Not `test`: a pattern with the flag g would remember where it stopped.
+  return typeof one === 'string' ? one === path : path.search(one) !== -1
 }
 
 /** Throws where a route is left open: for the start of a server. */

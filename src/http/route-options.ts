@@ -26,5 +26,7 @@ export function forRoute<Request>(
   }
   // How a key is written means nothing once it does not come in a header.
   if (route.keyField !== undefined || route.keyFrom !== undefined) delete merged.keySyntax
-  return Object.assign(merged, route)
+  // What is undefined says nothing: a principal, say, is not dropped by a condition that failed.
+  const said = Object.entries(route).filter(([, value]) => value !== undefined)
+  return Object.assign(merged, Object.fromEntries(said))
 }

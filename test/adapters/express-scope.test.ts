@@ -256,6 +256,50 @@ describe.each(EXPRESSES)('%s: an operation without a template', (_name, express)
     expect(runs()).toBe(2)
   })
 
+  it('leaves out the values of parameters that routers are mounted on', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const inner = express.Router({ mergeParams: true })
+    inner.post('/', guard(), handler)
+    inner.post('/:id', guard(), handler)
+    const outer = express.Router()
+    outer.use('/:kind/payments', inner)
+    app.use('/Tenants/:t', outer)
+    const { send } = await serve(app)
+    const operationOf = async (path: string) => json(await send({ key: path, path }))['operation']
+    expect(await operationOf('/tenants/acme/card/payments/7')).toBe('POST /tenants/:/:/payments/:')
+    expect(await operationOf('/Tenants/a%20b/card/payments/')).toBe('POST /tenants/:/:/payments')
+    // Values that look like the text around them.
+    expect(await operationOf('/tenants/tenants/payments/payments/7')).toBe(
+      'POST /tenants/:/:/payments/:',
+    )
+    expect(runs()).toBe(3)
+    // One operation, so the key is one key: another tenant's path makes it another request.
+    expect((await send({ key: 'k', path: '/tenants/a/card/payments' })).status).toBe(200)
+    expect((await send({ key: 'k', path: '/tenants/b/card/payments' })).status).toBe(422)
+  })
+
+  it('leaves them out where apps are mounted in apps, too', async () => {
+    const { app, guard, handler } = setup(express)
+    const shop = express()
+    const router = express.Router()
+    router.post('/:id', guard(), handler)
+    shop.use('/:area', router)
+    app.use('/shops/:shop', shop)
+    const { send } = await serve(app)
+    const reply = await send({ key: 'k', path: '/shops/1/west/7' })
+    expect(json(reply)).toMatchObject({ operation: 'POST /shops/:/:/:' })
+  })
+
+  it('is not changed by what only looks like a parameter, or by the case of a pattern', async () => {
+    const { app, guard, handler } = setup(express)
+    const isFive = _name === 'express 5'
+    const [escaped, path] = isFive ? ['/a\\:b/:c', '/a:b/1'] : ['/x/:c(\\D+)', '/x/abc']
+    app.post(escaped, guard(), handler)
+    const { send } = await serve(app)
+    const operation = isFive ? 'POST /a\\:b/:' : 'POST /x/:(\\D+)'
+    expect(json(await send({ key: 'k', path }))).toMatchObject({ operation })
+  })
+
   it('of several templates, or a pattern, is all of them', async () => {
     const { app, guard, handler } = setup(express)
     app.post(['/a/:x', '/b/:y'], guard(), handler)
@@ -267,6 +311,21 @@ describe.each(EXPRESSES)('%s: an operation without a template', (_name, express)
     expect((await send({ key: 'k', path: '/b/1' })).status).toBe(422)
     const pattern = await send({ key: 'k', path: '/c/1' })
     expect(json(pattern)).toMatchObject({ operation: 'POST /^\\/c\\/\\d+$/' })
+  })
+})
+
+describe('express 5: an operation', () => {
+  it('keeps optional groups and wildcards, without their names', async () => {
+    const [, express] = EXPRESSES[0]!
+    const { app, guard, handler } = setup(express)
+    app.post('/a{/:b}', guard(), handler)
+    app.post('/files/*rest', guard(), handler)
+    const { send } = await serve(app)
+    for (const path of ['/a', '/a/1']) {
+      expect(json(await send({ key: path, path }))).toMatchObject({ operation: 'POST /a{/:}' })
+    }
+    const files = await send({ key: 'k', path: '/files/x/y' })
+    expect(json(files)).toMatchObject({ operation: 'POST /files/*' })
   })
 })
 
@@ -295,6 +354,53 @@ describe.each(EXPRESSES)('%s: where the key comes from', (_name, express) => {
     expect((await send({ json: { key: '' } })).status).toBe(400)
     expect((await send({ json: { key: 42 } })).status).toBe(400)
     expect(runs()).toBe(1)
+  })
+
+  it('may be a field that is found without a parser', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/', guard({ keyField: 'meta.requestId' }), handler)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ json: { meta: { requestId: 'k' }, amount: 1 } })
+      expect(json(reply)).toMatchObject({ run: 1 })
+    }
+    expect((await send({ json: { meta: { requestId: 'k' }, amount: 2 } })).status).toBe(422)
+    const missing = await send({ json: { meta: {} }, key: 'k' })
+    expect([missing.status, json(missing)['detail']]).toEqual([
+      400,
+      expect.stringContaining('the field meta.requestId of the body'),
+    ])
+    expect(runs()).toBe(1)
+  })
+
+  it('may be a field of what a parser has made of the body, or of a form', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    app.post('/', express.json(), guard({ keyField: 'id' }), handler)
+    app.post('/form', guard({ keyField: 'id' }), handler)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) expect((await send({ json: { id: 'k' } })).status).toBe(200)
+    const form = (body: string) =>
+      send({
+        path: '/form',
+        body,
+        headers: { 'Content-Type': 'application/x-www-form-urlencoded' },
+      })
+    for (let n = 0; n < 2; n++) expect((await form('id=k&amount=1')).status).toBe(200)
+    expect((await form('id=k&id=l')).status).toBe(400)
+    expect(runs()).toBe(2)
+  })
+
+  it('may be said otherwise by a route', async () => {
+    const { app, guard, handler, runs } = setup(express)
+    const all = guard({ keyHeader: 'X-Key' })
+    app.post('/', all, handler)
+    app.post('/field', all.with({ keyField: 'id' }), handler)
+    const { send } = await serve(app)
+    expect((await send({ headers: { 'X-Key': 'k' } })).status).toBe(200)
+    expect((await send({ path: '/field', headers: { 'X-Key': 'k' } })).status).toBe(400)
+    expect((await send({ path: '/field', json: { id: 'k' } })).status).toBe(200)
+    expect(all.with({}).engine).toBe(all.engine)
+    expect(runs()).toBe(2)
   })
 
   it('may be nowhere, where the route does not insist', async () => {

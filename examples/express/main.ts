@@ -1,0 +1,75 @@
+/**
+ * Orders in Express, safe to retry: each key makes one row, however often it is sent.
+ *
+ *     node examples/express/main.ts
+ *     curl -i localhost:3000/orders -H 'Idempotency-Key: order-1' --json '{"sku":"tea"}'
+ */
+import { once } from 'node:events'
+import { mkdtempSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import express from 'express'
+import { singleTenant } from 'oncekey'
+import {
+  auditRoutes,
+  currentIdempotency,
+  idempotency,
+  idempotencyErrors,
+  requireProtected,
+} from 'oncekey/express'
+import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
+
+const folder = process.env['DATA_DIR'] ?? mkdtempSync(join(tmpdir(), 'orders-'))
+const path = join(folder, 'orders.db')
+const store = sqliteStore({ path })
+const db = new DatabaseSync(path)
+db.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT)')
+
+// No commit means no effect, so an attempt that died may be followed by another.
+const guard = idempotency({ store, tenant: singleTenant, onLapse: 'rerun' })
+
+/** The row, the key and the reply are committed together. */
+async function order(sku: string): Promise<void> {
+  const context = currentIdempotency()
+  const id = context.deterministicId('order')
+  await context.transaction<SqliteTransaction>((tx) => {
+    tx.prepare('INSERT INTO orders (id, sku) VALUES (?, ?)').run(id, sku)
+    return { status: 201, headers: { Location: `/orders/${id}` }, body: { id, sku } }
+  })
+}
+
+const app = express()
+app.get('/orders', (_req, res) => {
+  res.json(db.prepare('SELECT id, sku FROM orders').all())
+})
+app.post('/orders', guard, express.json(), async (req, res) => {
+  const { sku } = req.body as { sku?: unknown }
+  if (typeof sku === 'string') await order(sku)
+  else res.status(422).json({ error: 'sku must be a string' })
+})
+// Clients that know no headers send their key in the body.
+app.post('/legacy/orders', guard.with({ keyField: 'requestId' }), express.json(), (req) =>
+  order(String((req.body as { sku?: unknown }).sku)),
+)
+app.use(idempotencyErrors())
+
+// A route that somebody adds without a guard is found here, and not by its first duplicate.
+requireProtected(auditRoutes(app))
+
+const server = app.listen(Number(process.env['PORT'] ?? 3000), '127.0.0.1')
+await once(server, 'listening')
+console.log(`orders at http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(signal, () => {
+    server.close(() => {
+      void guard.engine
+        .close()
+        .then(() => store.close())
+        .then(() => db.close())
+    })
+    server.closeIdleConnections()
+  })
+}

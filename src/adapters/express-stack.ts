@@ -1,0 +1,104 @@
+/** What can be seen of the routers of Express 4 and 5 from outside. */
+
+/** A middleware, router or route in a stack. */
+export interface Layer {
+  readonly name?: string
+  readonly handle?: unknown
+  readonly route?: Route
+  /** Express 4. */
+  readonly regexp?: RegExp & { readonly fast_slash?: boolean; readonly fast_star?: boolean }
+  readonly keys?: readonly { readonly name: string | number }[]
+  /** Express 5: it matches every path. */
+  readonly slash?: boolean
+  /** Express 5. */
+  readonly matchers?: readonly Matcher[]
+}
+
+export interface Route {
+  readonly path?: unknown
+  readonly methods?: Readonly<Record<string, boolean>>
+  readonly stack?: unknown
+}
+
+type Matcher = (path: string) => LayerMatch | false
+
+export interface LayerMatch {
+  /** What of the path the layer is responsible for. */
+  readonly path: string
+  readonly params: Readonly<Record<string, unknown>>
+}
+
+/** Routers in routers in routers: beyond this depth nobody mounts anything. */
+export const DEPTH_MAX = 10
+
+/** The layers inside this one: those of its route, or of the router that it is. */
+export function nestedOf(layer: Layer): readonly Layer[] {
+  if (layer.route !== undefined) return stackOf(layer.route)
+  return typeof layer.handle === 'function' ? stackOf(layer.handle) : []
+}
+
+/** Express 4 keeps its router in `_router` (its `router` throws); Express 5 in `router`. */
+export function stackOf(owner: unknown): readonly Layer[] {
+  const { _router, stack } = owner as { _router?: { stack?: unknown }; stack?: unknown }
+  const own = stack ?? (_router === undefined ? routerOf(owner) : _router.stack)
+  return Array.isArray(own) ? (own as readonly Layer[]) : []
+}
+
+function routerOf(owner: unknown): unknown {
+  try {
+    return (owner as { router?: { stack?: unknown } }).router?.stack
+  } catch {
+    // Express 4 without a route yet: there is nothing mounted.
+    return undefined
+  }
+}
+
+/** The apps that this one is mounted on, the nearest first. */
+export function parentsOf(app: unknown): unknown[] {
+  const parents: unknown[] = []
+  let current = (app as { parent?: unknown }).parent
+  for (let depth = 0; depth < DEPTH_MAX && current !== undefined; depth++) {
+    parents.push(current)
+    current = (current as { parent?: unknown }).parent
+  }
+  return parents
+}
+
+/** An app inside an app is wrapped in a function that shows nothing of it. */
+export function isMountedApp(layer: Layer): boolean {
+  return layer.name === 'mounted_app'
+}
+
+/** Whether it is mounted without a path, so that every request meets it. */
+export function matchesAll({ slash, regexp }: Layer): boolean {
+  return slash === true || regexp?.fast_slash === true
+}
+
+/** As Express does it, but without leaving a trace on the layer. */
+export function matchLayer(layer: Layer, path: string): LayerMatch | undefined {
+  if (matchesAll(layer)) return { path: '', params: {} }
+  const { matchers, regexp, keys } = layer
+  try {
+    if (matchers !== undefined) {
+      for (const matcher of matchers) {
+        const match = matcher(path)
+        if (match !== false) return match
+      }
+      return undefined
+    }
+    if (regexp?.fast_star === true) return { path, params: { 0: path } }
+    const match = regexp?.exec(path)
+    if (!match) return undefined
+    const params = match.slice(1).map((value, index) => [keys?.[index]?.name ?? index, value])
+    return { path: match[0], params: Object.fromEntries(params) }
+  } catch {
+    // A parameter that cannot be decoded: Express refuses the request.
+    return undefined
+  }
+}
+
+/** What is left of a path for the router that a layer is, and what that router was mounted on. */
+export function splitPath(path: string, match: LayerMatch): [base: string, rest: string] {
+  const base = match.path.endsWith('/') ? match.path.slice(0, -1) : match.path
+  return [base, path.slice(base.length)]
+}

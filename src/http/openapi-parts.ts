@@ -1,0 +1,189 @@
+/** What OpenAPI is to say about keys: parameters, headers and responses. */
+import { PROBLEMS, type Problem } from '../protocol/problems.ts'
+import type { Profile } from './answers.ts'
+
+/** Any object of an OpenAPI document. */
+export type Json = Record<string, unknown>
+
+export interface PartsOptions {
+  readonly profile: Profile
+  readonly keyHeader: string
+  readonly keyLengthMin: number
+  readonly keyLengthMax: number
+  readonly keyPattern: RegExp | undefined
+  readonly refusesExpired: boolean
+  readonly accepts: boolean
+}
+
+/** The parts of `components` that we add to. */
+export type Section = 'headers' | 'parameters' | 'responses' | 'schemas'
+
+/** Puts a component into the document, and says how to refer to it. */
+export type Add = (section: Section, name: string, component: Json) => Json
+
+const EXAMPLE_KEY = '8e03978e-40d5-43e8-bc93-6894a57f9324'
+
+export function keyParameter(options: PartsOptions, required: boolean): Json {
+  const { keyHeader, keyLengthMin, keyLengthMax, keyPattern } = options
+  const length = EXAMPLE_KEY.length
+  const isExample = keyPattern === undefined && length >= keyLengthMin && length <= keyLengthMax
+  return {
+    name: keyHeader,
+    in: 'header',
+    required,
+    description:
+      'A unique value, such as a UUID, that makes this request safe to retry: send the same one ' +
+      'again when you repeat the request, and it takes effect once. ' +
+      (required ? 'Requests without it are refused.' : 'Without it, a retry may act twice.'),
+    schema: {
+      type: 'string',
+      minLength: keyLengthMin,
+      maxLength: keyLengthMax,
+      ...(keyPattern === undefined ? {} : { pattern: keyPattern.source }),
+    },
+    ...(isExample ? { example: EXAMPLE_KEY } : {}),
+  }
+}
+
+const EXPIRES: Json = {
+  description: 'Until when the reply under this key is kept, as an HTTP date.',
+  schema: { type: 'string' },
+  example: 'Tue, 17 Nov 2026 08:00:00 GMT',
+}
+
+const REPLAYED: Json = {
+  description: 'Present where this is the reply of an earlier request with the same key.',
+  schema: { type: 'string', enum: ['true'] },
+}
+
+const RETRY_AFTER: Json = {
+  description: 'After how many seconds to ask again, with the same key.',
+  schema: { type: 'integer', minimum: 1 },
+}
+
+const LOCATION: Json = {
+  description: 'Where to ask what became of the request.',
+  schema: { type: 'string', format: 'uri-reference' },
+}
+
+/** What a reply under a key says about it, whatever else it says. */
+export function replyHeaders(add: Add): Json {
+  return {
+    'Idempotency-Expires': add('headers', 'IdempotencyExpires', EXPIRES),
+    'Idempotent-Replayed': add('headers', 'IdempotentReplayed', REPLAYED),
+  }
+}
+
+export interface DescribedResponse {
+  readonly status: string
+  readonly mediaType: string
+  readonly response: Json
+}
+
+/** One response for each status that the guard itself answers with. */
+export function guardResponses(
+  options: PartsOptions,
+  required: boolean,
+  add: Add,
+): DescribedResponse[] {
+  const byStatus = new Map<number, Problem[]>()
+  for (const problem of answered(options, required)) {
+    const status = statusOf(problem, options.profile)
+    byStatus.set(status, [...(byStatus.get(status) ?? []), problem])
+  }
+  return [...byStatus].map(([status, problems]) => describe(status, problems, options, add))
+}
+
+function answered({ refusesExpired, accepts }: PartsOptions, required: boolean): Problem[] {
+  const left = new Set<string>()
+  if (!required) left.add('key_missing')
+  if (!refusesExpired) left.add('key_expired')
+  if (!accepts) left.add('accepted')
+  return Object.entries(PROBLEMS)
+    .filter(([name]) => !left.has(name))
+    .map(([, problem]) => problem)
+}
+
+function statusOf(problem: Problem, profile: Profile): number {
+  return profile === 'stripe' ? problem.stripeStatus : problem.status
+}
+
+function describe(
+  status: number,
+  problems: readonly Problem[],
+  { profile }: PartsOptions,
+  add: Add,
+): DescribedResponse {
+  const isStripe = profile === 'stripe' && status >= 400
+  const mediaType = status < 400 || isStripe ? 'application/json' : 'application/problem+json'
+  const schema = isStripe
+    ? add('schemas', 'IdempotencyError', stripeSchema())
+    : add('schemas', 'IdempotencyProblem', problemSchema())
+  const examples = problems.map((problem) => {
+    const value = isStripe ? stripeBody(problem) : problemBody(problem, status)
+    return [problem.code, { summary: problem.title, value }]
+  })
+  const headers = {
+    ...(WAITS.has(status)
+      ? { 'Retry-After': add('headers', 'IdempotencyRetryAfter', RETRY_AFTER) }
+      : {}),
+    ...(status === 202
+      ? { Location: add('headers', 'IdempotencyLocation', LOCATION), ...replyHeaders(add) }
+      : {}),
+  }
+  const response: Json = {
+    description: problems.map(({ title, code }) => `${title} (\`${code}\`).`).join(' '),
+    ...(Object.keys(headers).length === 0 ? {} : { headers }),
+    content: { [mediaType]: { schema, examples: Object.fromEntries(examples) } },
+  }
+  return { status: String(status), mediaType, response }
+}
+
+/** After these, the same request may be sent again. */
+const WAITS: ReadonlySet<number> = new Set([202, 409, 503])
+
+function problemBody({ type, title, detail, code }: Problem, status: number): Json {
+  return { type, title, status, detail, code }
+}
+
+function stripeBody({ stripeType, code, title, detail }: Problem): Json {
+  return { error: { type: stripeType, code, message: `${title}. ${detail}` } }
+}
+
+const codes = (): string[] => Object.values(PROBLEMS).map(({ code }) => code)
+
+function problemSchema(): Json {
+  return {
+    description: 'What stands between a request and its reply (RFC 9457). Branch on `code`.',
+    type: 'object',
+    required: ['type', 'title', 'status', 'detail', 'code'],
+    properties: {
+      type: { type: 'string', format: 'uri-reference' },
+      title: { type: 'string' },
+      status: { type: 'integer' },
+      detail: { type: 'string' },
+      code: { type: 'string', enum: codes() },
+    },
+  }
+}
+
+function stripeSchema(): Json {
+  return {
+    description: 'What stands between a request and its reply. Branch on `code`.',
+    type: 'object',
+    required: ['error'],
+    properties: {
+      error: {
+        type: 'object',
+        required: ['type', 'code', 'message'],
+        properties: {
+          type: { type: 'string', enum: STRIPE_TYPES },
+          code: { type: 'string', enum: codes() },
+          message: { type: 'string' },
+        },
+      },
+    },
+  }
+}
+
+const STRIPE_TYPES = ['api_error', 'idempotency_error', 'invalid_request_error']

@@ -1,0 +1,318 @@
+/**
+ * Writes what the guard does into an OpenAPI description, so that client generators and readers
+ * learn of it.
+ *
+ * @module
+ */
+import { isDeepStrictEqual } from 'node:util'
+import { InvalidOptionsError } from '../core/errors.ts'
+import { describe, oneOf, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { KEY_LENGTH_MAX, KEY_LENGTH_MIN } from '../protocol/limits.ts'
+import type { Profile } from './answers.ts'
+import {
+  guardResponses,
+  keyParameter,
+  replyHeaders,
+  type Add,
+  type Json,
+  type PartsOptions,
+  type Section,
+} from './openapi-parts.ts'
+import { auditedMethods } from './route-audit.ts'
+
+/** An operation of the document, as a filter sees it. */
+export interface OpenApiOperation {
+  /** In capitals. */
+  readonly method: string
+  readonly path: string
+  readonly operationId: string | undefined
+  readonly tags: readonly string[]
+}
+
+/** Which operations are meant: any of these, or those that a function picks. */
+export type OperationFilter =
+  | {
+      readonly operationIds?: readonly string[]
+      readonly tags?: readonly string[]
+      readonly paths?: readonly (string | RegExp)[]
+    }
+  | ((operation: OpenApiOperation) => boolean)
+
+export interface OpenApiOptions {
+  /** @default ['POST', 'PATCH'] */
+  methods?: readonly string[]
+  /** The protected ones among them. @default all of them */
+  operations?: OperationFilter
+  /** Those whose key may be left out (`keyRequired: false`). @default none of them */
+  optional?: OperationFilter
+  /** The header that carries the key; `false` where it comes in the body. */
+  keyHeader?: string | false
+  /** @default 1 */
+  keyLengthMin?: number
+  /** @default 255 */
+  keyLengthMax?: number
+  keyPattern?: RegExp
+  /** @default 'ietf' */
+  profile?: Profile
+  /** With `refuse`, 410 is described. @default 'new' */
+  afterExpiry?: 'new' | 'refuse'
+  /** With `accepted`, 202 is described. @default 'conflict' */
+  whileInProgress?: 'conflict' | 'accepted'
+}
+
+const OPTION_NAMES = [
+  'methods',
+  'operations',
+  'optional',
+  'keyHeader',
+  'keyLengthMin',
+  'keyLengthMax',
+  'keyPattern',
+  'profile',
+  'afterExpiry',
+  'whileInProgress',
+] as const satisfies readonly (keyof OpenApiOptions)[]
+
+/**
+ * The document with the key's parameter, its refusals and its headers added to every operation
+ * that is meant. Nothing that it says already is changed, and the document given is left alone;
+ * applied once more, it adds nothing.
+ *
+ * @example
+ * ```ts
+ * const described = describeIdempotency(document, { optional: { tags: ['beta'] } })
+ * ```
+ */
+export function describeIdempotency<Document extends object>(
+  document: Document,
+  options: OpenApiOptions = {},
+): Document {
+  rejectUnknownOptions('describeIdempotency', options, OPTION_NAMES)
+  const version: unknown = (document as Json)['openapi']
+  if (typeof version !== 'string' || !version.startsWith('3.')) {
+    throw new InvalidOptionsError(
+      `describeIdempotency takes an OpenAPI document of version 3.0 or 3.1, got ${describe(version)}`,
+    )
+  }
+  const copy = structuredClone(document)
+  new Description(copy as Json, options).write()
+  return copy
+}
+
+class Description {
+  readonly #document: Json
+  readonly #options: OpenApiOptions
+  readonly #parts: PartsOptions
+
+  constructor(document: Json, options: OpenApiOptions) {
+    this.#document = document
+    this.#options = options
+    this.#parts = resolveParts(options)
+  }
+
+  write(): void {
+    const { operations, optional } = this.#options
+    const all = this.#operations()
+    const meant = pick('operations', all, operations, true)
+    const lax = new Set(pick('optional', meant, optional, false))
+    for (const one of meant) this.#describe(one, !lax.has(one))
+  }
+
+  /** Each once, although several paths may share them. */
+  #operations(): Found[] {
+    const methods = auditedMethods(this.#options)
+    const seen = new Set<unknown>()
+    return Object.entries(asObject(this.#document['paths'])).flatMap(([path, item]) => {
+      const pathItem = this.#resolve(item)
+      if (pathItem === undefined) return []
+      return [...methods].flatMap((method): Found[] => {
+        const operation = pathItem[method.toLowerCase()]
+        if (!isObject(operation) || seen.has(operation)) return []
+        seen.add(operation)
+        const { operationId, tags } = operation
+        const known = {
+          method,
+          path,
+          operationId: typeof operationId === 'string' ? operationId : undefined,
+          tags: Array.isArray(tags) ? tags.map(String) : [],
+        }
+        return [{ known, operation, pathItem }]
+      })
+    })
+  }
+
+  #describe({ operation, pathItem }: Found, required: boolean): void {
+    if (this.#options.keyHeader !== false) this.#addParameter(operation, pathItem, required)
+    const responses = asObject((operation['responses'] ??= {}))
+    for (const status of Object.keys(responses)) {
+      if (/^2(?:\d\d|XX)$/.test(status)) this.#addHeaders(responses, status)
+    }
+    this.#addResponses(responses, required)
+  }
+
+  #addParameter(operation: Json, pathItem: Json, required: boolean): void {
+    const name = this.#parts.keyHeader.toLowerCase()
+    const own = asArray(operation['parameters'])
+    const isThere = [...own, ...asArray(pathItem['parameters'])]
+      .map((one) => this.#resolve(one))
+      .some((one) => one?.['in'] === 'header' && String(one['name']).toLowerCase() === name)
+    if (isThere) return
+    const component = required ? 'IdempotencyKey' : 'OptionalIdempotencyKey'
+    const parameter = this.#add('parameters', component, keyParameter(this.#parts, required))
+    operation['parameters'] = [...own, parameter]
+  }
+
+  /** A shared response is copied first: other operations that refer to it have no keys. */
+  #addHeaders(responses: Json, status: string): void {
+    const response = this.#resolve(responses[status])
+    if (response === undefined) return
+    const known = asObject(response['headers'])
+    const names = new Set(Object.keys(known).map((name) => name.toLowerCase()))
+    const missing = Object.entries(replyHeaders(this.#add)).filter(
+      ([name]) => !names.has(name.toLowerCase()),
+    )
+    if (missing.length === 0) return
+    const headers = { ...known, ...Object.fromEntries(missing) }
+    responses[status] = { ...structuredClone(response), headers }
+  }
+
+  #addResponses(responses: Json, required: boolean): void {
+    const described = guardResponses(this.#parts, required, this.#add)
+    for (const { status, mediaType, response } of described) {
+      const own = responses[status]
+      if (own === undefined) {
+        // A status of its own hides the range that has stood for it: both may come.
+        const range = this.#resolve(responses[`${status[0]}XX`] ?? responses['default'])
+        const rangeContent = asObject(range?.['content'])
+        const content = { ...asObject(response['content']), ...structuredClone(rangeContent) }
+        const name = `Idempotency${status}${required || status !== '400' ? '' : 'Optional'}`
+        responses[status] =
+          Object.keys(rangeContent).length === 0
+            ? this.#add('responses', name, response)
+            : { ...response, content }
+      } else if (isObject(own) && own['$ref'] === undefined) {
+        own['content'] = {
+          [mediaType]: asObject(response['content'])[mediaType],
+          ...asObject(own['content']),
+        }
+      }
+    }
+  }
+
+  /** Under another name where the document has something else by this one. */
+  readonly #add: Add = (section: Section, name: string, component: Json) => {
+    const components = asObject((this.#document['components'] ??= {}))
+    const all = asObject((components[section] ??= {}))
+    let free = name
+    for (let count = 2; Object.hasOwn(all, free); count++) {
+      if (isDeepStrictEqual(all[free], component)) break
+      free = `${name}${count}`
+    }
+    all[free] ??= component
+    return { $ref: `#/components/${section}/${free}` }
+  }
+
+  /** What a reference within the document refers to. Of others nothing is known. */
+  #resolve(value: unknown): Json | undefined {
+    let current = value
+    for (let depth = 0; depth < REFERENCES_MAX && isObject(current); depth++) {
+      const reference = current['$ref']
+      if (typeof reference !== 'string') return current
+      current = this.#at(reference)
+    }
+    return undefined
+  }
+
+  #at(reference: string): unknown {
+    if (!reference.startsWith('#/')) return undefined
+    return reference
+      .slice(2)
+      .split('/')
+      .map((name) => decodeName(name))
+      .reduce<unknown>((at, name) => (isObject(at) ? at[name] : undefined), this.#document)
+  }
+}
+
+/** Longer than any honest chain of references, and the end of one that goes in circles. */
+const REFERENCES_MAX = 20
+
+interface Found {
+  readonly known: OpenApiOperation
+  readonly operation: Json
+  readonly pathItem: Json
+}
+
+function pick(
+  option: string,
+  found: readonly Found[],
+  filter: OperationFilter | undefined,
+  fallback: boolean,
+): Found[] {
+  if (filter === undefined) return fallback ? [...found] : []
+  if (typeof filter === 'function') return found.filter(({ known }) => filter(known))
+  rejectUnknownOptions(`describeIdempotency.${option}`, filter, ['operationIds', 'tags', 'paths'])
+  const tests = [
+    ...(filter.operationIds ?? []).map((id) => test(id, (one) => one.operationId === id)),
+    ...(filter.tags ?? []).map((tag) => test(tag, (one) => one.tags.includes(tag))),
+    ...(filter.paths ?? []).map((path) =>
+      test(path, (one) =>
+        typeof path === 'string' ? one.path === path : one.path.search(path) >= 0,
+      ),
+    ),
+  ]
+  for (const { name, matches } of tests) {
+    if (found.some(({ known }) => matches(known))) continue
+    throw new InvalidOptionsError(
+      `describeIdempotency.${option}: ${String(name)} names no operation of the document`,
+    )
+  }
+  return found.filter(({ known }) => tests.some(({ matches }) => matches(known)))
+}
+
+function test(name: string | RegExp, matches: (operation: OpenApiOperation) => boolean) {
+  return { name, matches }
+}
+
+function resolveParts(options: OpenApiOptions): PartsOptions {
+  const { keyHeader = 'Idempotency-Key', keyLengthMin, keyLengthMax, keyPattern } = options
+  if (keyHeader !== false && typeof keyHeader !== 'string') {
+    throw new InvalidOptionsError(
+      `keyHeader must be a header name or false, got ${describe(keyHeader)}`,
+    )
+  }
+  if (keyPattern !== undefined && !(keyPattern instanceof RegExp)) {
+    throw new InvalidOptionsError(`keyPattern must be a RegExp, got ${describe(keyPattern)}`)
+  }
+  const limits = { min: 1, max: 1024 }
+  const min = { fallback: KEY_LENGTH_MIN, ...limits }
+  const max = { fallback: KEY_LENGTH_MAX, ...limits }
+  const profile = { fallback: 'ietf', words: ['ietf', 'stripe'] } as const
+  const expiry = { fallback: 'new', words: ['new', 'refuse'] } as const
+  const progress = { fallback: 'conflict', words: ['conflict', 'accepted'] } as const
+  return {
+    profile: oneOf('profile', options.profile, profile),
+    keyHeader: keyHeader === false ? '' : keyHeader,
+    keyLengthMin: wholeNumber('keyLengthMin', keyLengthMin, min),
+    keyLengthMax: wholeNumber('keyLengthMax', keyLengthMax, max),
+    keyPattern,
+    refusesExpired: oneOf('afterExpiry', options.afterExpiry, expiry) === 'refuse',
+    accepts: oneOf('whileInProgress', options.whileInProgress, progress) === 'accepted',
+  }
+}
+
+/** JSON Pointer in a URI fragment. */
+function decodeName(name: string): string {
+  return decodeURIComponent(name).replaceAll('~1', '/').replaceAll('~0', '~')
+}
+
+function isObject(value: unknown): value is Json {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function asObject(value: unknown): Json {
+  return isObject(value) ? value : {}
+}
+
+function asArray(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : []
+}

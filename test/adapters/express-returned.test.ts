@@ -1,0 +1,353 @@
+import { DatabaseSync } from 'node:sqlite'
+import type { ErrorRequestHandler, Request, Response } from 'express'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { idempotencyErrors, type ExpressOptions } from '../../src/adapters/express.ts'
+import type { Store } from '../../src/core/store.ts'
+import type { HandlerContext } from '../../src/http/handler-context.ts'
+import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
+import {
+  EXPRESSES,
+  caught,
+  gate,
+  guardOf,
+  header,
+  json,
+  problemOf,
+  serve,
+  text,
+  turns,
+  wrapStore,
+  type ExpressModule,
+} from './run-express.ts'
+
+interface Run {
+  readonly req: Request
+  readonly res: Response
+  readonly run: number
+  readonly pay: HandlerContext['transaction']
+  readonly context: HandlerContext
+}
+
+interface Options extends Partial<ExpressOptions> {
+  readonly wrap?: (store: Store) => Store
+}
+
+const insert = (tx: SqliteTransaction, amount: number) =>
+  tx.prepare('INSERT INTO payment VALUES (?)').run(amount)
+
+const PAID = { status: 201, headers: { 'X-Paid': 'yes' }, body: { paid: true } }
+
+async function setup(
+  express: ExpressModule,
+  handler: (run: Run) => unknown,
+  { wrap = (store) => store, ...options }: Options = {},
+) {
+  const folder = scratchFolder()
+  onTestFinished(folder.remove)
+  const path = folder.file('app.db')
+  const store = sqliteStore({ path, synchronous: 'normal' })
+  onTestFinished(() => store.close())
+  const db = new DatabaseSync(path)
+  onTestFinished(() => db.close())
+  db.exec('CREATE TABLE payment (amount INTEGER)')
+
+  const guard = guardOf({ store: wrap(store), replyBytesMax: 1000, ...options })
+  const app = express()
+  const errors: unknown[] = []
+  let runs = 0
+  app.post(
+    '/',
+    guard,
+    caught((req, res) => {
+      const context = req.idempotency!
+      const pay: HandlerContext['transaction'] = (work) => context.transaction(work)
+      return handler({ req, res, run: ++runs, pay, context })
+    }),
+  )
+  const report: ErrorRequestHandler = (error, _req, _res, next) => {
+    errors.push(error)
+    next(error)
+  }
+  app.use(idempotencyErrors(), report)
+  const { send, connect } = await serve(app)
+  const record = () =>
+    guard.engine.read({ scope: { tenant: 'single', operation: 'POST /' }, key: 'k' })
+  const amounts = () =>
+    db
+      .prepare('SELECT amount FROM payment')
+      .all()
+      .map((row) => row['amount'])
+  return { send, connect, record, amounts, errors, runs: () => runs }
+}
+
+describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, express) => {
+  it.each(['synchronously', 'later'])('%s leaves once committed, and is replayed', async (when) => {
+    const { send, amounts, record, runs } = await setup(express, async ({ pay }) => {
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return when === 'later' ? Promise.resolve(PAID) : PAID
+      })
+    })
+    const first = await send({ key: 'k' })
+    const replay = await send({ key: 'k' })
+    for (const reply of [first, replay]) {
+      expect([reply.status, json(reply)]).toEqual([201, { paid: true }])
+      expect(header(reply, 'content-type')).toBe('application/json; charset=utf-8')
+      expect(header(reply, 'idempotency-expires')).toBeDefined()
+      // Named for this reply, so it is kept without being asked for.
+      expect(header(reply, 'x-paid')).toBe('yes')
+    }
+    expect(header(first, 'idempotent-replayed')).toBeUndefined()
+    expect(header(replay, 'idempotent-replayed')).toBe('true')
+    expect(amounts()).toEqual([5])
+    expect(await record()).toMatchObject({ state: 'completed', attempt: 1 })
+    expect(runs()).toBe(1)
+  })
+
+  it('is the one that counts, whatever the handler sends before, within or after', async () => {
+    const { send, amounts } = await setup(express, async ({ res, pay }) => {
+      res.set('X-Early', '1').status(202)
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        res.json({ sent: 'within' })
+        return PAID
+      })
+      if (!res.headersSent) res.json({ sent: 'after' })
+    })
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k' })
+      expect([reply.status, json(reply)]).toEqual([201, { paid: true }])
+      expect(reply.headers.has('x-early')).toBe(false)
+    }
+    expect(amounts()).toEqual([5])
+  })
+
+  it('leaves although the handler does not wait, or fails after it', async () => {
+    const { send, amounts, errors, record } = await setup(express, async ({ pay }) => {
+      const paid = pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return PAID
+      })
+      await paid
+      throw new Error('after the commit')
+    })
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(201)
+    expect(errors).toEqual([expect.objectContaining({ message: 'after the commit' })])
+    expect((await record())?.state).toBe('completed')
+    expect(amounts()).toEqual([5])
+  })
+
+  it('leaves although nobody waits for it', async () => {
+    const { send, amounts } = await setup(express, ({ pay }) => {
+      pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return PAID
+      }).catch(() => undefined)
+    })
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(201)
+    expect(amounts()).toEqual([5])
+  })
+
+  it('waits for its commit, also where the handler has sent another one before', async () => {
+    const inside = gate()
+    const goOn = gate()
+    const { connect, amounts } = await setup(express, ({ res, pay }) => {
+      pay<SqliteTransaction>(async (tx) => {
+        insert(tx, 5)
+        inside.open()
+        await goOn.passed
+        return PAID
+      }).catch(() => undefined)
+      res.status(202).json({ hasty: true })
+    })
+    const client = await connect({ key: 'k' })
+    await inside.passed
+    await turns()
+    expect(client.received).toBe('')
+    goOn.open()
+    expect(await client.until(/\}$/)).toMatch(/^HTTP\/1.1 201 [^]*\{"paid":true\}$/)
+    expect(amounts()).toEqual([5])
+  })
+
+  it.each([500, 503, 401, 429])(
+    'as a %i rolls back, leaves, and lets a retry run',
+    async (status) => {
+      const { send, record, amounts } = await setup(express, async ({ pay, run }) => {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, run)
+          return { status: run === 1 ? status : 201, body: { run } }
+        })
+      })
+      const refused = await send({ key: 'k' })
+      expect([refused.status, json(refused)]).toEqual([status, { run: 1 }])
+      expect(await record()).toMatchObject({ state: 'failed_retryable' })
+      expect(amounts()).toEqual([])
+      expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
+      expect(amounts()).toEqual([2])
+    },
+  )
+
+  it('as a 5xx is kept where the route stores failures, and its rows are not', async () => {
+    const { send, amounts, runs } = await setup(
+      express,
+      async ({ pay }) => {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          return { status: 500, headers: { 'X-Why': 'full' }, body: 'no room' }
+        })
+      },
+      { onError: 'store' },
+    )
+    const [first, second] = [await send({ key: 'k' }), await send({ key: 'k' })]
+    expect([first.status, text(first)]).toEqual([500, 'no room'])
+    expect([second.status, header(second, 'x-why')]).toEqual([500, 'full'])
+    expect(runs()).toBe(1)
+    expect(amounts()).toEqual([])
+  })
+
+  it('as a success of unknown outcome is rolled back, and not acknowledged', async () => {
+    const { send, record, amounts } = await setup(express, async ({ pay, context }) => {
+      const { OutcomeUnknownError } = await import('../../src/core/errors.ts')
+      context.failed(new OutcomeUnknownError('the provider was silent'))
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return PAID
+      })
+    })
+    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
+    expect((await record())?.state).toBe('unknown')
+    expect(amounts()).toEqual([])
+  })
+
+  it('above the cap leaves whole, and is replayed without its body', async () => {
+    const { send, amounts, runs } = await setup(express, async ({ pay }) => {
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return { status: 201, headers: { 'X-Id': '7' }, body: 'x'.repeat(2000) }
+      })
+    })
+    expect(text(await send({ key: 'k' }))).toBe('x'.repeat(2000))
+    const replay = await send({ key: 'k' })
+    expect([replay.status, header(replay, 'x-id')]).toEqual([201, '7'])
+    expect(header(replay, 'idempotent-body-elided')).toBe('true')
+    expect(amounts()).toEqual([5])
+    expect(runs()).toBe(1)
+  })
+
+  it('is sealed by a hook that takes its time', async () => {
+    const xor = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+    const { send, record } = await setup(
+      express,
+      async ({ pay }) => {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          return PAID
+        })
+      },
+      {
+        seal: async (bytes) => {
+          await turns(2)
+          return xor(bytes)
+        },
+        open: async (bytes) => xor(bytes),
+      },
+    )
+    for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toEqual({ paid: true })
+    expect(Buffer.from((await record())!.result!).includes('paid')).toBe(false)
+  })
+
+  it('may come from a second try, after a first that failed', async () => {
+    const { send, amounts, runs } = await setup(express, async ({ res, pay }) => {
+      const attempt = (amount: number) =>
+        pay<SqliteTransaction>((tx) => {
+          insert(tx, amount)
+          res.status(200).json({ taken: 'back' })
+          if (amount === 1) throw new Error('serialization failure')
+          return { status: 201, body: { amount } }
+        })
+      await attempt(1).catch(() => attempt(2))
+    })
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k' })
+      expect([reply.status, json(reply)]).toEqual([201, { amount: 2 }])
+    }
+    expect(amounts()).toEqual([2])
+    expect(runs()).toBe(1)
+  })
+
+  it('is followed by no second one', async () => {
+    const { send, amounts, errors } = await setup(express, async ({ pay }) => {
+      for (const amount of [1, 2]) {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, amount)
+          return { status: 201, body: { amount } }
+        })
+      }
+    })
+    for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toEqual({ amount: 1 })
+    expect(amounts()).toEqual([1])
+    await turns()
+    expect(errors).toEqual([
+      expect.objectContaining({
+        message: expect.stringMatching(/has committed its result already|has ended already/),
+      }),
+    ])
+  })
+
+  it('is acknowledged where its commit was not answered but took hold', async () => {
+    const { send, amounts, runs } = await setup(
+      express,
+      async ({ pay }) => {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, 5)
+          return PAID
+        })
+      },
+      {
+        wrap: (store) =>
+          wrapStore(store, {
+            transaction: async (lease, work) => {
+              await store.transaction!(lease, work)
+              throw new Error('connection lost')
+            },
+          }),
+      },
+    )
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(201)
+    expect(amounts()).toEqual([5])
+    expect(runs()).toBe(1)
+  })
+
+  const wrong: Readonly<Record<string, unknown>> = {
+    'without a status': { body: 'x' },
+    'with a status that is none': { status: 42 },
+    'with a cookie': { status: 201, headers: { 'Set-Cookie': 'a=b' } },
+    'that is a web response': new globalThis.Response('x', { status: 201 }),
+    'with a stream for a body': { status: 201, body: new ReadableStream() },
+    'that is text': 'paid',
+  }
+
+  it.each(Object.entries(wrong))('%s is refused, and nothing is kept', async (_what, reply) => {
+    const { send, amounts, errors } = await setup(express, async ({ pay }) => {
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return reply as typeof PAID
+      })
+    })
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect(errors).toEqual([expect.objectContaining({ code: 'INVALID_OPTIONS' })])
+    expect(amounts()).toEqual([])
+  })
+
+  it('is not what `return res.json()` gives: that one was sent', async () => {
+    const { send, amounts } = await setup(express, async ({ res, pay }) => {
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, 5)
+        return res.status(201).json({ sent: true }) as unknown as typeof PAID
+      })
+    })
+    for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toEqual({ sent: true })
+    expect(amounts()).toEqual([5])
+  })
+})

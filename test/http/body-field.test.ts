@@ -1,0 +1,46 @@
+import { expect, it } from 'vitest'
+import { fieldOf } from '../../src/http/body-field.ts'
+
+const bytes = (text: string) => ({ kind: 'bytes', bytes: Buffer.from(text) }) as const
+
+it.each([
+  ['{"id":"k"}', 'id', 'k'],
+  ['{"meta":{"request":{"id":"k"}}}', 'meta.request.id', 'k'],
+  ['\ufeff{"id":"k"}', 'id', 'k'],
+  ['{"id":"k","id":"l"}', 'id', 'l'],
+  ['{"id":42}', 'id', 42],
+  ['{"id":null}', 'id', undefined],
+  ['{"id":{}}', 'id', {}],
+  ['{}', 'id', undefined],
+  ['{}', 'constructor', undefined],
+  ['{}', '__proto__.x', undefined],
+  ['["k"]', '0', 'k'],
+  ['"id"', 'length', undefined],
+  ['{"id":', 'id', undefined],
+  ['', 'id', undefined],
+])('of the JSON %s the field %s is %j', (text, path, value) => {
+  expect(fieldOf(bytes(text), 'application/json; charset=utf-8', path)).toEqual(value)
+})
+
+it.each([
+  ['id=k&a=1', 'id', 'k'],
+  ['id=a+b%26', 'id', 'a b&'],
+  ['id=', 'id', ''],
+  ['a=1', 'id', undefined],
+  ['id=k&id=l', 'id', ['k', 'l']],
+  ['__proto__=x', '__proto__', 'x'],
+])('of the form %s the field %s is %j', (text, path, value) => {
+  expect(fieldOf(bytes(text), 'application/x-www-form-urlencoded', path)).toEqual(value)
+})
+
+it('is taken from what a parser has made of the body', () => {
+  const body = { kind: 'value', value: { meta: { id: 'k' } } } as const
+  expect(fieldOf(body, 'text/odd', 'meta.id')).toBe('k')
+  expect(fieldOf({ kind: 'value', value: undefined }, '', 'id')).toBeUndefined()
+})
+
+it('is not there where there is no body, or one without fields', () => {
+  expect(fieldOf({ kind: 'none' }, 'application/json', 'id')).toBeUndefined()
+  const form = '--x\r\nContent-Disposition: form-data; name="id"\r\n\r\nk\r\n--x--'
+  expect(fieldOf(bytes(form), 'multipart/form-data; boundary=x', 'id')).toBeUndefined()
+})
