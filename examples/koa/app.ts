@@ -64,8 +64,8 @@ const createOrder: Middleware<State> = async (ctx) => {
     // Recorded and committed together with the row. It leaves after the commit.
     return {
       status: 201,
-      headers: { 'Content-Type': 'application/json', Location: `/orders/${orderId}` },
-      body: JSON.stringify({ orderId, sku }),
+      headers: { Location: `/orders/${orderId}` },
+      body: { orderId, sku },
     }
   })
 }

@@ -2,6 +2,7 @@
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 import {
+  auditedMethods,
   guards,
   toAudit,
   type AuditOptions,
@@ -53,7 +54,7 @@ export function auditRoutes(target: unknown, options: KoaAuditOptions = {}): Rou
       `auditRoutes: passes must be 'all' or a list of middlewares, got ${describe(passes)}`,
     )
   }
-  const methods = options.methods ?? ['POST', 'PATCH']
+  const methods = [...auditedMethods(options)]
   const targets: readonly unknown[] = Array.isArray(target) ? target : [target]
   if (targets.length === 0) throw notAuditable(target)
   const found = targets.flatMap((one) => {

@@ -99,7 +99,6 @@ export class KoaHandler implements HeldHandler {
   async #run(context: HandlerContext): Promise<void> {
     try {
       await this.#next()
-      checkRolledBack(this.#ctx, context)
     } catch (error) {
       context.failed(error)
       throw error
@@ -108,7 +107,7 @@ export class KoaHandler implements HeldHandler {
     }
     this.#noteSuccess()
     // The reply was returned to a transaction: Koa knows it as soon as the guard says so.
-    if (!hasCommitted(context)) return
+    if (!hasReturned(context)) return
     this.#isAwaited = true
     await this.#answered.promise
   }
@@ -219,18 +218,8 @@ const OF_CONTENT: ReadonlySet<string> = new Set([
   'transfer-encoding',
 ])
 
-function hasCommitted(context: HandlerContext): boolean {
-  return context instanceof GuardedContext && context.hasCommitted
-}
-
-/** Koa would answer for it with 404, and that would be recorded. */
-function checkRolledBack(ctx: Context, context: HandlerContext): void {
-  if (!(context instanceof GuardedContext) || context.rolledBackReply === undefined) return
-  if (ctx.res.headersSent || ctx.status !== 404 || ctx.body !== undefined) return
-  throw new InvalidRequestError(
-    'the transaction was rolled back, because a reply like the one it returned is not recorded, ' +
-      'and the handler has set no other: set ctx.status and ctx.body behind the transaction',
-  )
+function hasReturned(context: HandlerContext): boolean {
+  return context instanceof GuardedContext && context.returned !== undefined
 }
 
 /**

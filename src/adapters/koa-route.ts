@@ -31,10 +31,10 @@ interface Routed {
  */
 export function routeOf(ctx: Context, guard: unknown, path: string): string {
   const layer = routeLayerOf(ctx, guard)
-  if (layer !== undefined) return mountOf(ctx, path) + nameOf(layer.path, layer.opts)
+  if (layer !== undefined) return named(mountOf(ctx, path), layer.path, layer.opts)
   const { routerPath, _matchedRoute: template } = ctx as Routed
   if (routerPath !== undefined || !isTemplate(template)) return path
-  return mountOf(ctx, path) + nameOf(template)
+  return named(mountOf(ctx, path), template)
 }
 
 /**
@@ -55,16 +55,26 @@ function isTemplate(template: unknown): template is string | RegExp {
   return typeof template === 'string' || template instanceof RegExp
 }
 
-function nameOf(template: string | RegExp, options: RouterLayerOptions = {}): string {
-  if (typeof template !== 'string') return String(template)
-  const erased = template.replace(PARAMETER, '$1')
-  const cased = options.sensitive === true ? erased : erased.toLowerCase()
-  if (options.strict === true || cased.length < 2 || !cased.endsWith('/')) return cased
-  return cased.slice(0, -1)
+function named(mount: string, template: string | RegExp, options: RouterLayerOptions = {}): string {
+  if (typeof template !== 'string') return mount + String(template)
+  const erased = template.replace(PARAMETER, (text, mark?: string) => mark ?? text)
+  const name = mount + (options.sensitive === true ? erased : lowerCase(erased))
+  if (options.strict === true || name.length < 2 || !name.endsWith('/')) return name
+  return name.slice(0, -1)
 }
 
-/** `:id`, `*rest` and `:"a name"`: only the colon or star stays. */
-const PARAMETER = /([:*])(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu
+/**
+ * `:id`, `*rest` and `:"a name"`: only the colon or star stays. What is escaped is no parameter.
+ */
+const PARAMETER = /\\.|([:*])(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu
+
+/** What is escaped, or a pattern of an older router's: its case has a meaning. */
+const VERBATIM = /(\\.|\((?:[^()\\]|\\.)*\))/u
+
+function lowerCase(path: string): string {
+  const parts = path.split(VERBATIM)
+  return parts.map((part, index) => (index % 2 === 0 ? part.toLowerCase() : part)).join('')
+}
 
 /** What was taken off the path before the router saw it, as `koa-mount` does. */
 function mountOf({ path }: Context, original: string): string {
