@@ -1,6 +1,6 @@
 /** The handler of a Koa request: everything behind the guard, and what Koa makes of it. */
 import type { Context, Next } from 'koa'
-import { InvalidRequestError } from '../core/errors.ts'
+import { InvalidRequestError, NotExecutedError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
@@ -45,6 +45,10 @@ export class KoaHandler implements HeldHandler {
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
+    // A middleware before us has given up waiting: nobody would hear of what the handler does.
+    if (this.#ctx.res.writableEnded) {
+      throw new NotExecutedError('the request was answered before its handler could run')
+    }
     this.#node.enter(context, replyBytesMax)
   }
 

@@ -4,7 +4,8 @@ import compress from 'koa-compress'
 import type { Context, Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
 import { idempotencyOf } from '../../src/adapters/koa.ts'
-import { gate, header, json, problemOf, serve, text } from './run-express.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { gate, header, json, problemOf, serve, text, turns, wrapStore } from './run-express.ts'
 import { counted, guardOf, KOAS, listenerOf, Router, serveKoa, tempStore } from './run-koa.ts'
 
 const created = (ctx: Context, run: number) => {
@@ -134,13 +135,13 @@ describe.each(KOAS)('%s', (_name, koa) => {
   })
 
   it.each([503, 408])('does not free the key of a handler that outlives a %d', async (status) => {
-    const { passed, open } = gate()
+    const [entered, { passed, open }] = [gate(), gate()]
     const timeout: Middleware = async (ctx, next) => {
-      const ended = next()
-      await Promise.race([ended, Promise.resolve()])
+      await Promise.race([next(), entered.passed])
       ctx.throw(status)
     }
     const handler = counted(async (ctx) => {
+      entered.open()
       await passed
       ctx.body = 'done'
     })
@@ -149,6 +150,29 @@ describe.each(KOAS)('%s', (_name, koa) => {
     expect((await send({ key: 'k' })).status).not.toBe(200)
     expect(handler.runs).toBe(1)
     open()
+  })
+
+  it('does not enter a handler whose request was answered meanwhile', async () => {
+    const isBusy = gate()
+    const store = memoryStore()
+    const slow = wrapStore(store, {
+      claim: async (requests) => {
+        await isBusy.passed
+        return store.claim(requests)
+      },
+    })
+    const impatient: Middleware = async (ctx, next) => {
+      const ended = next().catch(() => undefined)
+      if (ctx.get('x-hurry') === '') return void (await ended)
+      ctx.status = 503
+    }
+    const handler = counted(created)
+    const { send } = await serveKoa(koa, impatient, guardOf({ store: slow }), handler)
+    expect((await send({ key: 'k', headers: { 'x-hurry': '1' } })).status).toBe(503)
+    isBusy.open()
+    await turns()
+    expect(handler.runs).toBe(0)
+    expect((await send({ key: 'k' })).status).toBe(201)
   })
 
   it('shows them the reply of a transaction, and lets them add to it', async () => {
