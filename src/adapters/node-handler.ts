@@ -44,8 +44,13 @@ export class NodeHandler implements HeldHandler {
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
-    this.#held = new HeldResponse(this.#res, replyBytesMax)
+    this.hold(replyBytesMax)
     this.#flow.enter(context)
+  }
+
+  /** Holds back what is replied from now on, whoever replies. */
+  hold(replyBytesMax: number): void {
+    this.#held = new HeldResponse(this.#res, replyBytesMax)
   }
 
   whole(): Promise<Produced> {

@@ -1,0 +1,127 @@
+/** A client that goes away changes nothing: the work ends, and the retry gets its reply. */
+import { once } from 'node:events'
+import { Readable } from 'node:stream'
+import bodyParser from 'koa-bodyparser'
+import type { Context, Middleware } from 'koa'
+import { describe, expect, it } from 'vitest'
+import { gate, header, json, text, turns } from './run-express.ts'
+import { counted, guardOf, KOAS, serveKoa, type KoaModule } from './run-koa.ts'
+
+/** The client leaves while the handler runs; the handler then goes on to its end. */
+async function abandoned(
+  koa: KoaModule,
+  how: 'cut' | 'closed',
+  handle: (ctx: Context) => unknown,
+  ...behind: Middleware[]
+) {
+  const [entered, left] = [gate(), gate()]
+  const handler = counted(async (ctx) => {
+    entered.open()
+    await left.passed
+    await handle(ctx)
+  })
+  const guard = guardOf({ whileInProgress: { waitMs: 5000 } })
+  const served = await serveKoa(koa, guard, ...behind, handler)
+  const gone = once(served.server, 'connection').then(([socket]) => once(socket, 'close'))
+  const client = await served.connect({ key: 'k', json: { amount: 7 } })
+  await entered.passed
+  if (how === 'cut') client.cut()
+  else client.socket.destroy()
+  // A server that reads hears of it; the reset of a client is an error, its end is none.
+  await gone.catch(() => undefined)
+  await turns()
+  left.open()
+  const retry = await served.send({ key: 'k', json: { amount: 7 } })
+  expect(handler.runs).toBe(1)
+  expect(header(retry, 'idempotent-replayed')).toBe('true')
+  return { retry, ...served }
+}
+
+describe.each(KOAS)('%s', (_name, koa) => {
+  describe.each(['cut', 'closed'] as const)('a connection that is %s', (how) => {
+    it('leaves a plain reply to the retry', async () => {
+      const { retry } = await abandoned(koa, how, (ctx) => {
+        expect(ctx.writable).toBe(true)
+        ctx.status = 201
+        ctx.body = { paid: true }
+      })
+      expect([retry.status, json(retry)]).toEqual([201, { paid: true }])
+    })
+
+    it('leaves a streamed reply to the retry', async () => {
+      const { retry } = await abandoned(koa, how, (ctx) => {
+        ctx.body = Readable.from(slowly(['piece ', 'by ', 'piece']))
+      })
+      expect([retry.status, text(retry)]).toEqual([200, 'piece by piece'])
+    })
+
+    it('lets a parser behind the guard read the body', async () => {
+      const { retry } = await abandoned(koa, how, async (ctx) => {
+        await bodyParser()(ctx, async () => undefined)
+        ctx.body = { got: ctx.request.body }
+      })
+      expect(json(retry)).toEqual({ got: { amount: 7 } })
+    })
+  })
+
+  it('tells the app of a connection that broke, as Koa does', async () => {
+    const { errors } = await abandoned(koa, 'cut', (ctx) => {
+      ctx.body = 'ok'
+    })
+    expect(errors.map((error) => (error as NodeJS.ErrnoException).code)).toEqual(['ECONNRESET'])
+  })
+
+  it('runs a stream to its end that the client leaves in the middle of', async () => {
+    const [begun, left] = [gate(), gate()]
+    const handler = counted((ctx) => {
+      ctx.body = Readable.from(
+        (async function* () {
+          yield Buffer.from('one ')
+          begun.open()
+          await left.passed
+          yield Buffer.from('two')
+        })(),
+      )
+    })
+    const guard = guardOf({ whileInProgress: { waitMs: 5000 } })
+    const { connect, send, server } = await serveKoa(koa, guard, handler)
+    const gone = once(server, 'connection').then(([socket]) => once(socket, 'close'))
+    const client = await connect({ key: 'k' })
+    await begun.passed
+    client.cut()
+    await gone.catch(() => undefined)
+    await turns()
+    left.open()
+    expect(text(await send({ key: 'k' }))).toBe('one two')
+    expect(handler.runs).toBe(1)
+  })
+
+  it('survives a client that leaves before it is replayed to', async () => {
+    const handler = counted((ctx) => {
+      ctx.body = 'ok'
+    })
+    const [entered, left] = [gate(), gate()]
+    const slow: Middleware = async (ctx, next) => {
+      await next()
+      if (ctx.get('x-slow') === '') return
+      entered.open()
+      await left.passed
+    }
+    const { connect, send, errors } = await serveKoa(koa, slow, guardOf(), handler)
+    await send({ key: 'k' })
+    const client = await connect({ key: 'k', headers: { 'x-slow': '1' } })
+    await entered.passed
+    client.socket.destroy()
+    await turns()
+    left.open()
+    expect(text(await send({ key: 'k' }))).toBe('ok')
+    expect([handler.runs, errors]).toEqual([1, []])
+  })
+})
+
+async function* slowly(chunks: readonly string[]) {
+  for (const chunk of chunks) {
+    await turns(2)
+    yield Buffer.from(chunk)
+  }
+}
