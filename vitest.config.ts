@@ -1,4 +1,9 @@
+import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
+
+/** Run on both major versions of Nest: the sources import it, so it is theirs that changes. */
+const NEST = ['test/adapters/nest*.test.ts']
+const NEST_10 = join(import.meta.dirname, 'test/nest10/node_modules/@nestjs')
 
 /** Real servers, processes, installs and long random runs: left out of `npm run test:unit`. */
 const SLOW = [
@@ -27,6 +32,11 @@ export default defineConfig({
       {
         extends: true,
         test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: SLOW },
+      },
+      {
+        extends: true,
+        resolve: { alias: [{ find: /^@nestjs\/([a-z-]+)$/, replacement: `${NEST_10}/$1` }] },
+        test: { name: 'nest10', include: NEST },
       },
       {
         extends: true,
