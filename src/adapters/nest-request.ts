@@ -57,9 +57,11 @@ export class NestCall {
     this.isFastify = raw !== undefined
     this.req = raw ?? (this.#request as unknown as IncomingMessage)
     this.res = this.#response.raw ?? (this.#response as unknown as ServerResponse)
-    const { rawBody } = this.#request
-    // Fastify's parsers keep it on the request of Fastify.
-    if (raw !== undefined && rawBody instanceof Uint8Array) keepRawBody(raw, undefined, rawBody)
+    if (raw === undefined) return
+    // Parsers of Fastify leave it on the request of Fastify.
+    const { rawBody, body } = this.#request
+    const bytes = [rawBody, body].find((one) => one instanceof Uint8Array)
+    if (bytes !== undefined) keepRawBody(raw, undefined, bytes)
   }
 
   /** The route's template as the platform matched it; parameter names are of no account. */

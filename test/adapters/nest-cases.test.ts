@@ -24,7 +24,7 @@ function nestSubject(platform: Platform): AdapterSubject {
         return {
           method,
           path,
-          decorators: own === false ? [] : [Idempotent(adaptOptions(own ?? {}, headOf))],
+          decorators: own === undefined ? [] : [Idempotent(own && adaptOptions(own, headOf))],
           params: [Req(), Res({ passthrough: true })],
           handle: async (request: NestRequest, response: NestResponse) => {
             const reply = await handle({
@@ -40,7 +40,8 @@ function nestSubject(platform: Platform): AdapterSubject {
       return serveNest({
         platform,
         idempotency: adaptOptions(options, headOf),
-        controllers: [controllerOf(Object.fromEntries(specs.entries()))],
+        controllers: [controllerOf(Object.fromEntries(specs.entries()), [Idempotent()])],
+        app: { rawBody: true },
         prepare: (app) => (platform === 'fastify' ? takeAnyBody(app) : undefined),
       })
     },
@@ -57,6 +58,7 @@ function takeAnyBody(app: INestApplication): void {
 
 async function bytesOf(request: NestRequest): Promise<Uint8Array> {
   if (request.body instanceof Uint8Array) return request.body
+  if (typeof request.body === 'string') return Buffer.from(request.body)
   const chunks: Buffer[] = []
   for await (const chunk of request as unknown as IncomingMessage) chunks.push(chunk as Buffer)
   return Buffer.concat(chunks)
