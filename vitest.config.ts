@@ -31,12 +31,17 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: SLOW },
+        test: {
+          name: 'unit',
+          include: ['test/**/*.test.ts'],
+          exclude: SLOW,
+          provide: { nest: 11 },
+        },
       },
       {
         extends: true,
         resolve: { alias: [{ find: /^@nestjs\/([a-z-]+)$/, replacement: `${NEST_10}/$1` }] },
-        test: { name: 'nest10', include: NEST },
+        test: { name: 'nest10', include: NEST, provide: { nest: 10 } },
       },
       {
         extends: true,

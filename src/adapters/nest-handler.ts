@@ -88,7 +88,10 @@ export class NestHandler implements HeldHandler {
     if (this.#state === 'ended' || this.#state === 'left') return
     const context = this.#state === 'running' && !this.#isAnswered ? this.#context : undefined
     this.#state = 'left'
-    if (this.#hasValue || context === undefined) return this.#inner?.unsubscribe()
+    if (this.#hasValue || context === undefined) {
+      this.#handOver()
+      return this.#inner?.unsubscribe()
+    }
     // It is not torn down: what it has begun goes on, whether somebody waits for it or not.
     context.failed(
       new OutcomeUnknownError(
@@ -130,8 +133,7 @@ export class NestHandler implements HeldHandler {
       },
       complete: () => {
         this.#end()
-        const { res } = this.#call
-        this.#isMadeOutside = !res.writableEnded && res.statusCode < 500
+        this.#handOver()
         this.#outer.complete()
       },
     })
@@ -139,6 +141,11 @@ export class NestHandler implements HeldHandler {
 
   #end(): void {
     if (this.#state === 'running') this.#state = 'ended'
+  }
+
+  #handOver(): void {
+    const { res } = this.#call
+    this.#isMadeOutside = !res.writableEnded && res.statusCode < 500
   }
 
   /** A file that fails while it is sent must not be recorded as if it were whole. */

@@ -24,6 +24,13 @@ import {
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { serve, type TestServer } from './run-express.ts'
 
+declare module 'vitest' {
+  interface ProvidedContext {
+    /** The major version of Nest that the test project runs on. */
+    nest: 10 | 11
+  }
+}
+
 export type Platform = 'express' | 'fastify'
 
 export const PLATFORMS: readonly Platform[] = ['express', 'fastify']
@@ -75,6 +82,8 @@ export interface NestSpec extends ModuleMetadata {
   readonly platform: Platform
   /** `false`: without the module. */
   readonly idempotency?: Partial<IdempotencyModuleOptions> | false
+  /** Modules that are imported before ours, and whose interceptors are around ours. */
+  readonly before?: ModuleMetadata['imports']
   /** Before the app is initialised. */
   readonly prepare?: (app: INestApplication) => unknown
   readonly app?: NestApplicationOptions
@@ -82,10 +91,11 @@ export interface NestSpec extends ModuleMetadata {
 
 /** Made, but not initialised. */
 export async function createNest(spec: NestSpec): Promise<INestApplication> {
-  const { platform, idempotency, prepare, app: options, imports = [], ...metadata } = spec
+  const { platform, idempotency, prepare, app: options, ...rest } = spec
+  const { before = [], imports = [], ...metadata } = rest
   const own = idempotency === false ? [] : [IdempotencyModule.forRoot(optionsOf(idempotency))]
   const app = await NestFactory.create<INestApplication>(
-    moduleOf({ ...metadata, imports: [...own, ...imports] }),
+    moduleOf({ ...metadata, imports: [...before, ...own, ...imports] }),
     platform === 'express' ? new ExpressAdapter() : new FastifyAdapter(),
     { logger: false, abortOnError: false, ...options },
   )
