@@ -27,8 +27,11 @@ export const ROUTES = Symbol.for('oncekey.nest.routes')
  * but without the module it ends the start.
  */
 class NeedsIdempotencyModule {
+  readonly isMet: boolean
+
   constructor(routes: unknown) {
-    if (routes !== undefined) return
+    this.isMet = routes !== undefined
+    if (this.isMet) return
     throw new InvalidOptionsError(
       '@Idempotent() protects nothing without its module: add IdempotencyModule.forRoot({ store, ' +
         'tenant }) to the imports of your root module',

@@ -166,13 +166,17 @@ function checkOnce(modules: ModulesContainer): void {
 }
 
 function routesIn(moduleRef: ModuleRef): NestRoutes {
+  let cause: unknown
   try {
-    return moduleRef.get<NestRoutes>(ROUTES)
-  } catch (cause) {
-    throw new InvalidOptionsError(
-      'the options of IdempotencyModule must not depend on a request-scoped provider: they hold ' +
-        'for all requests. Ask the request in tenant() instead',
-      { cause },
-    )
+    // Nest 10 has nothing to give where there is one for each request; Nest 11 throws.
+    const routes = moduleRef.get<NestRoutes | null>(ROUTES)
+    if (routes !== null) return routes
+  } catch (error) {
+    cause = error
   }
+  throw new InvalidOptionsError(
+    'the options of IdempotencyModule must not depend on a request-scoped provider: they hold ' +
+      'for all requests. Ask the request in tenant() instead',
+    { cause },
+  )
 }

@@ -22,6 +22,9 @@ export interface NestMethod {
   readonly name: string
 }
 
+/** Of a path: a module, a controller and a method may have several each. */
+type Part = string | readonly string[] | undefined
+
 type Version = string | symbol | readonly (string | symbol)[] | undefined
 
 // The keys under which Nest's decorators write. Nest keeps them in a file that it does not export.
@@ -65,7 +68,7 @@ export function routesOf(modules: ModulesContainer, config: ApplicationConfig): 
         .filter(({ handler }) => isRoute(handler))
         .map(({ handler, name }) => {
           const method = verbOf(handler)
-          const parts = [modulePath, read(PATH, controller), read(PATH, handler)]
+          const parts = [modulePath, read(PATH, controller), read(PATH, handler)] as Part[]
           const version = versionOf(controller, handler, config)
           const paths = toPaths(parts, { method, version, config })
           return { controller, handler, name, method, paths }
@@ -99,7 +102,7 @@ interface Place {
   readonly config: ApplicationConfig
 }
 
-function toPaths(parts: readonly unknown[], { method, version, config }: Place): string[] {
+function toPaths(parts: readonly Part[], { method, version, config }: Place): string[] {
   const paths = parts.reduce<string[]>(
     (heads, part) => heads.flatMap((head) => listOf(part).map((tail) => head + slashed(tail))),
     [''],
@@ -133,13 +136,14 @@ function isOutsidePrefix(path: string, method: string, config: ApplicationConfig
   })
 }
 
-function listOf(value: unknown): unknown[] {
-  return Array.isArray(value) ? (value as unknown[]) : [value ?? '']
+function listOf<Value>(value: Value | readonly Value[] | undefined): (Value | '')[] {
+  if (Array.isArray(value)) return [...(value as readonly Value[])]
+  return [(value as Value | undefined) ?? '']
 }
 
 /** `payments/` and `/payments` become `/payments`; nothing stays nothing. */
-function slashed(part: unknown): string {
-  const text = String(part ?? '').replaceAll(/^\/+|\/+$/g, '')
+function slashed(part: string): string {
+  const text = part.replaceAll(/^\/+|\/+$/g, '')
   return text === '' ? '' : `/${text}`
 }
 

@@ -28,7 +28,7 @@ interface PlatformRequest extends NestRequest {
   readonly rawBody?: unknown
   /** Express's. A parser of Express 4 marks what it has parsed. */
   readonly _body?: unknown
-  readonly route?: { readonly path?: unknown }
+  readonly route?: { readonly path?: string }
   /** Fastify's. */
   readonly routeOptions?: { readonly url?: string }
 }
@@ -67,8 +67,7 @@ export class NestCall {
   /** The route's template as the platform matched it; parameter names are of no account. */
   get template(): string {
     const path = this.isFastify ? this.#request.routeOptions?.url : this.#request.route?.path
-    const text = path === undefined ? this.#request.originalUrl.split('?')[0]! : String(path)
-    return text.replace(PARAMETER, '$1')
+    return (path ?? this.#request.originalUrl.split('?')[0]!).replace(PARAMETER, '$1')
   }
 
   /** What the platform's parser has made of the body. */

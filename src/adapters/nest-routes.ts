@@ -26,7 +26,7 @@ export class NestRoutes {
   readonly #config: ApplicationConfig
   readonly #guard: NestGuard
   /** By class, because two controllers may inherit one method. */
-  readonly #guards = new Map<object, Map<object, NestGuard | undefined>>()
+  readonly #guards = new WeakMap<object, WeakMap<object, NestGuard | undefined>>()
   /** Made from a store, so nobody else is there to close them. */
   readonly #ownEngines = new Set<Engine>()
 
@@ -43,8 +43,8 @@ export class NestRoutes {
 
   /** What protects this method; `undefined` where nothing was said about it. */
   guardOf(owner: object, handler: object): NestGuard | undefined {
-    let guards = this.#guards.get(owner)
-    if (guards === undefined) this.#guards.set(owner, (guards = new Map()))
+    const guards = this.#guards.get(owner) ?? new WeakMap<object, NestGuard | undefined>()
+    this.#guards.set(owner, guards)
     if (!guards.has(handler)) guards.set(handler, this.#makeGuard(owner, handler))
     return guards.get(handler)
   }

@@ -1,5 +1,4 @@
 /** Real Nest apps on both platforms, built without decorator syntax. */
-import 'reflect-metadata'
 import type http from 'node:http'
 import {
   Controller,
@@ -51,7 +50,9 @@ export function controllerOf(
   decorators: readonly ClassDecorator[] = [],
   path: string | string[] = '',
 ): Type {
-  class TestController {}
+  class TestController {
+    readonly isController = true
+  }
   for (const [name, spec] of Object.entries(routes)) addRoute(TestController, name, spec)
   // Those of the caller last, so that they may replace ours.
   for (const decorate of [Controller(path), ...decorators]) decorate(TestController)
@@ -73,7 +74,9 @@ function addRoute(target: Type, name: string, spec: RouteSpec): void {
 }
 
 export function moduleOf(metadata: ModuleMetadata): Type {
-  class TestModule {}
+  class TestModule {
+    readonly isModule = true
+  }
   Module(metadata)(TestModule)
   return TestModule
 }
@@ -94,7 +97,7 @@ export async function createNest(spec: NestSpec): Promise<INestApplication> {
   const { platform, idempotency, prepare, app: options, ...rest } = spec
   const { before = [], imports = [], ...metadata } = rest
   const own = idempotency === false ? [] : [IdempotencyModule.forRoot(optionsOf(idempotency))]
-  const app = await NestFactory.create<INestApplication>(
+  const app = await NestFactory.create(
     moduleOf({ ...metadata, imports: [...before, ...own, ...imports] }),
     platform === 'express' ? new ExpressAdapter() : new FastifyAdapter(),
     { logger: false, abortOnError: false, ...options },
