@@ -106,6 +106,27 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(runs()).toBe(1)
   })
 
+  it('stands behind interceptors of the root and of modules before it, around all others', async () => {
+    const seen: string[] = []
+    const named = (name: string) =>
+      interceptor((next) => {
+        seen.push(name)
+        return next.handle()
+      })
+    const provided = (name: string) => ({ provide: APP_INTERCEPTOR, useValue: named(name) })
+    const { send } = await setup(platform, {
+      before: [moduleOf({ providers: [provided('before')] })],
+      imports: [moduleOf({ providers: [provided('after')] })],
+      providers: [provided('root')],
+      prepare: (app) => app.useGlobalInterceptors(named('used')),
+      route: { decorators: [UseInterceptors(named('route'))] },
+    })
+    await send()
+    expect(seen.splice(0)).toEqual(['root', 'before', 'after', 'used', 'route'])
+    await send()
+    expect(seen).toEqual(['root', 'before'])
+  })
+
   it('runs interceptors of the route for the handler only, and records what they make', async () => {
     const seen: string[] = []
     const inner = interceptor((next) => {
