@@ -1,6 +1,6 @@
 import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common'
 import { Observable } from 'rxjs'
-import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
+import { InvalidOptionsError } from '../core/errors.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import { NestHandler } from './nest-handler.ts'
 import { NestCall } from './nest-request.ts'
@@ -24,10 +24,7 @@ export class IdempotencyInterceptor implements NestInterceptor {
     if (call.request.idempotency !== undefined) throw mountedTwice()
     const suffix = this.#routes.versionSuffix(context.getClass(), context.getHandler())
 
-    let isSubscribed = false
     return new Observable((outer) => {
-      if (isSubscribed) return outer.error(subscribedTwice())
-      isSubscribed = true
       const handler = new NestHandler(call, next, outer)
       guard
         .handle(call.request, toExchange(call, handler, suffix), handler)
@@ -63,14 +60,7 @@ function notHttp(context: ExecutionContext): InvalidOptionsError {
 /** The second guard would find the key held by the first, and refuse every request for ever. */
 function mountedTwice(): InvalidOptionsError {
   return new InvalidOptionsError(
-    'idempotency is in the way of this handler twice, as by a middleware and by @Idempotent(): ' +
-      'keep one of them',
-  )
-}
-
-function subscribedTwice(): InvalidRequestError {
-  return new InvalidRequestError(
-    'an interceptor has run a protected handler a second time (by retry()?) within one request: ' +
-      'retry inside of the handler instead',
+    'idempotency is in the way of this handler twice: by a middleware and by @Idempotent() (keep ' +
+      'one of them), or because an interceptor has called it again (retry inside of it instead)',
   )
 }

@@ -73,6 +73,14 @@ function interceptor(
   return { intercept: (context, next) => intercept(next, context) }
 }
 
+/** A logger that keeps what Nest calls an error. */
+function listening() {
+  const errors: string[] = []
+  const ignore = () => undefined
+  const logger = { log: ignore, warn: ignore, error: (one: unknown) => errors.push(String(one)) }
+  return { app: { logger }, errors }
+}
+
 /** Leaves all requests but the first alone. */
 function onlyFirst(intercept: Parameters<typeof interceptor>[0]): NestInterceptor {
   let isFirst = true
@@ -146,11 +154,13 @@ describe.each(PLATFORMS)('on %s', (platform) => {
         map((value: unknown) => ({ wrapped: value })),
       ),
     )
-    const { send, runs } = await setupAround(platform, outer)
+    const { app, errors } = listening()
+    const { send, runs } = await setupAround(platform, outer, { app })
     const [one, two] = [await send(), await send()]
     expect(json(one)).toEqual({ wrapped: { paid: true } })
     expect([two.body, header(two, replayed)]).toEqual([one.body, 'true'])
     expect(seen).toEqual([{ paid: true }, 'complete', undefined, 'complete'])
+    expect(errors).toEqual([])
     expect(runs()).toBe(1)
   })
 
@@ -244,9 +254,11 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     const handle = () => {
       throw new TypeError('fetch failed')
     }
-    const { send, runs } = await setupAround(platform, outer, { route: { handle } })
+    const { app, errors } = listening()
+    const { send, runs } = await setupAround(platform, outer, { app, route: { handle } })
     expect((await send()).status).toBe(500)
     expect(runs()).toBe(1)
+    expect(errors.join()).toContain('retry inside of it')
   })
 
   it('keeps what was set for the client before, on replays and on problems', async () => {
