@@ -114,7 +114,7 @@ describe('the start fails where', () => {
   it('a decorated route would not be protected by its method', async () => {
     const put: RouteSpec = { ...pay, method: 'PUT' }
     expect(await startError({ controllers: [controllerOf({ put })] })).toContain(
-      "TestController.put serves PUT, which @Idempotent() does not protect: name it in { methods: ['",
+      'TestController.put serves PUT, which @Idempotent() does not protect: name it in',
     )
     const named: RouteSpec = { ...put, decorators: [Idempotent({ methods: ['PUT'] })] }
     expect(await startError({ controllers: [controllerOf({ named })] })).toBe('started')
