@@ -307,7 +307,8 @@ export class HeldResponse {
   #end(chunk: unknown, encoding: unknown, callback: unknown): unknown {
     if (this.#phase === 'flowing') return this.#pass('end', [chunk, encoding, callback])
     const done = typeof chunk === 'function' ? (chunk as Callback) : callbackOf(encoding, callback)
-    if (this.#ended) return this.#res
+    // One that was cut off does not become whole by its end, as StreamableFile of Nest 10 tries.
+    if (this.#ended || this.#dropped) return this.#res
     const hasChunk = chunk !== undefined && chunk !== null && typeof chunk !== 'function'
     const bytes = hasChunk ? toBytes(chunk, encoding) : NO_BYTES
     this.#begin()

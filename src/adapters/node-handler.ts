@@ -1,7 +1,7 @@
 /** The handler of a request to a Node server, whichever framework calls it. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { InvalidRequestError } from '../core/errors.ts'
-import type { Answer, ExchangeBody, HeldHandler, Produced } from '../http/exchange.ts'
+import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import { HeldResponse } from './held-response.ts'
 import { sendReply } from './outgoing.ts'
@@ -15,6 +15,8 @@ export interface NodeFlow {
   readonly pass: () => void
   /** Hands an error to the framework's error handling. */
   readonly fail: (error: unknown) => void
+  /** Sends a reply without the handler, where the framework goes on. @default to the response */
+  readonly reply?: (reply: HttpReply) => void
   /** See `HeldHandler`. @default true */
   readonly seesErrors?: () => boolean
   /** What a parser before us has made of the body. */
@@ -82,11 +84,16 @@ export class NodeHandler implements HeldHandler {
       case 'deliver':
         return held?.deliver(answer.headers)
       case 'reply':
-        return held === undefined ? sendReply(this.#res, answer.reply) : held.replace(answer.reply)
+        return held === undefined ? this.#reply(answer.reply) : held.replace(answer.reply)
       case 'error':
         if (held === undefined || held.letGo()) this.#flow.fail(answer.error)
         return
     }
+  }
+
+  #reply(reply: HttpReply): void {
+    if (this.#flow.reply === undefined) sendReply(this.#res, reply)
+    else this.#flow.reply(reply)
   }
 
   #readBody(bytesMax: number): Promise<ExchangeBody> | ExchangeBody {

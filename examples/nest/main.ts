@@ -1,0 +1,21 @@
+/** Starts the service, unless one of its routes is open to retries. */
+import { NestFactory } from '@nestjs/core'
+import { auditRoutes, requireProtected } from 'oncekey/nest'
+import { AppModule } from './app-module.ts'
+
+const app = await NestFactory.create(AppModule, { logger: ['error', 'warn'], rawBody: true })
+
+// What is under way is settled before the process ends: see StoreModule for what comes after.
+app.enableShutdownHooks()
+requireProtected(auditRoutes(app))
+await app.listen(process.env['PORT'] ?? 3000, '127.0.0.1')
+
+console.log(`Run this twice; the second reply is a replay:
+
+  curl -i ${await app.getUrl()}/payments \\
+    -H 'Authorization: Bearer demo-a' \\
+    -H 'Idempotency-Key: 8a1f9c52' \\
+    -H 'Content-Type: application/json' \\
+    -d '{"amountCents":990}'
+
+Ctrl-C stops the service.`)

@@ -1,0 +1,44 @@
+import { DatabaseSync } from 'node:sqlite'
+import { Inject, Injectable, NotFoundException, type OnApplicationShutdown } from '@nestjs/common'
+import { currentIdempotency } from 'oncekey/nest'
+import type { SqliteStore, SqliteTransaction } from 'oncekey/sqlite'
+import { databasePath, STORE } from './store-module.ts'
+
+export interface Payment {
+  readonly id: string
+  readonly amountCents: number
+}
+
+@Injectable()
+export class PaymentsService implements OnApplicationShutdown {
+  readonly #database: DatabaseSync
+
+  /** The store is asked for because it makes the file. */
+  constructor(@Inject(STORE) _store: SqliteStore) {
+    this.#database = new DatabaseSync(databasePath())
+    this.#database.exec(
+      'CREATE TABLE IF NOT EXISTS payments (id TEXT PRIMARY KEY, amount_cents INTEGER NOT NULL)',
+    )
+  }
+
+  /** Payment, key and reply are committed together, and only then does the reply leave. */
+  async create(amountCents: number): Promise<void> {
+    const idempotency = currentIdempotency()
+    const id = idempotency.deterministicId('payment')
+    await idempotency.transaction<SqliteTransaction>((tx) => {
+      tx.prepare('INSERT INTO payments (id, amount_cents) VALUES (?, ?)').run(id, amountCents)
+      return { status: 201, headers: { location: `/payments/${id}` }, body: { id, amountCents } }
+    })
+  }
+
+  read(id: string): Payment {
+    const query = 'SELECT id, amount_cents AS amountCents FROM payments WHERE id = ?'
+    const found = this.#database.prepare(query).get(id)
+    if (found === undefined) throw new NotFoundException()
+    return { id: String(found['id']), amountCents: Number(found['amountCents']) }
+  }
+
+  onApplicationShutdown(): void {
+    this.#database.close()
+  }
+}

@@ -1,0 +1,66 @@
+import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common'
+import { Observable } from 'rxjs'
+import { InvalidOptionsError } from '../core/errors.ts'
+import type { HttpExchange } from '../http/exchange.ts'
+import { NestHandler } from './nest-handler.ts'
+import { NestCall } from './nest-request.ts'
+import type { NestRoutes } from './nest-routes.ts'
+import { splitUrl } from './node-handler.ts'
+
+/** Stands in the way of every handler, behind the guards, and acts where a decorator says so. */
+export class IdempotencyInterceptor implements NestInterceptor {
+  readonly #routes: NestRoutes
+
+  constructor(routes: NestRoutes) {
+    this.#routes = routes
+  }
+
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const guard = this.#routes.guardOf(context.getClass(), context.getHandler())
+    if (guard === undefined) return next.handle()
+    if (context.getType() !== 'http') throw notHttp(context)
+    const call = new NestCall(context)
+    if (!guard.protects(call.request.method)) return next.handle()
+    if (call.request.idempotency !== undefined) throw mountedTwice()
+    const suffix = this.#routes.versionSuffix(context.getClass(), context.getHandler())
+
+    return new Observable((outer) => {
+      const handler = new NestHandler(call, next, outer)
+      guard
+        .handle(call.request, toExchange(call, handler, suffix), handler)
+        .then((answer) => handler.act(answer))
+        .catch((error: unknown) => outer.error(error))
+      return () => handler.leave()
+    })
+  }
+}
+
+function toExchange(call: NestCall, handler: NestHandler, suffix: string): HttpExchange {
+  const [path, query] = splitUrl(call.request.originalUrl)
+  return {
+    method: call.request.method,
+    path,
+    query,
+    get route() {
+      return call.template + suffix
+    },
+    header: (name) => call.req.headers[name],
+    body: (bytesMax) => handler.body(bytesMax),
+  }
+}
+
+function notHttp(context: ExecutionContext): InvalidOptionsError {
+  return new InvalidOptionsError(
+    `${context.getClass().name}.${context.getHandler().name} was called by ` +
+      `${context.getType<string>()}, where @Idempotent() cannot protect it: it protects the ` +
+      'routes of controllers. For anything else there is engine.run()',
+  )
+}
+
+/** The second guard would find the key held by the first, and refuse every request for ever. */
+function mountedTwice(): InvalidOptionsError {
+  return new InvalidOptionsError(
+    'idempotency is in the way of this handler twice: by a middleware and by @Idempotent() (keep ' +
+      'one of them), or because an interceptor has called it again (retry inside of it instead)',
+  )
+}

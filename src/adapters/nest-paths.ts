@@ -1,0 +1,152 @@
+/** Where Nest serves what: from the metadata that its own router reads. */
+import { RequestMethod, VersioningType, VERSION_NEUTRAL, type Type } from '@nestjs/common'
+import { MetadataScanner, type ApplicationConfig, type ModulesContainer } from '@nestjs/core'
+
+/** A method of a controller that serves requests. */
+export interface NestRoute {
+  readonly controller: Type
+  readonly handler: object
+  /** `PaymentsController.create`. */
+  readonly name: string
+  /** Upper case; `ALL` for `@All()`. */
+  readonly method: string
+  /** With prefix and version; several where the controller, method or version has several. */
+  readonly paths: readonly string[]
+}
+
+/** A class that Nest knows, and one of its methods. */
+export interface NestMethod {
+  readonly owner: Type
+  readonly handler: object
+  /** `PaymentsController.create`. */
+  readonly name: string
+}
+
+/** Of a path: a module, a controller and a method may have several each. */
+type Part = string | readonly string[] | undefined
+
+type Version = string | symbol | readonly (string | symbol)[] | undefined
+
+// The keys under which Nest's decorators write. Nest keeps them in a file that it does not export.
+const PATH = 'path'
+const METHOD = 'method'
+const VERSION = '__version__'
+const MODULE_PATH = '__module_path__'
+const MESSAGE_PATTERN = 'microservices:pattern'
+
+const scanner = new MetadataScanner()
+
+export function methodsOf(owner: Type): NestMethod[] {
+  const prototype = owner.prototype as Record<string, object>
+  return scanner
+    .getAllMethodNames(prototype)
+    .map((name) => ({ owner, handler: prototype[name]!, name: `${owner.name}.${name}` }))
+}
+
+export function isRoute(handler: object): boolean {
+  return read(PATH, handler) !== undefined
+}
+
+/** Whether a method of a controller handles messages, of a microservice for example. */
+export function handlesMessages(handler: object): boolean {
+  return read(MESSAGE_PATTERN, handler) !== undefined
+}
+
+/** Upper case; `ALL` for `@All()`. */
+export function verbOf(handler: object): string {
+  return RequestMethod[Number(read(METHOD, handler) ?? RequestMethod.GET)] ?? 'GET'
+}
+
+/** Of every module that is imported, however deep. */
+export function routesOf(modules: ModulesContainer, config: ApplicationConfig): NestRoute[] {
+  return [...modules.values()].flatMap(({ controllers, metatype }) => {
+    const modulePath =
+      read(`${MODULE_PATH}${modules.applicationId}`, metatype) ?? read(MODULE_PATH, metatype)
+    return [...controllers.values()].flatMap((wrapper): NestRoute[] => {
+      const controller = wrapper.metatype as Type
+      return methodsOf(controller)
+        .filter(({ handler }) => isRoute(handler))
+        .map(({ handler, name }) => {
+          const method = verbOf(handler)
+          const parts = [modulePath, read(PATH, controller), read(PATH, handler)] as Part[]
+          const version = versionOf(controller, handler, config)
+          const paths = toPaths(parts, { method, version, config })
+          return { controller, handler, name, method, paths }
+        })
+    })
+  })
+}
+
+/**
+ * The version by which Nest tells handlers of one path apart; none where the path itself says it.
+ */
+export function versionBesidePath(
+  controller: Type,
+  handler: object,
+  config: ApplicationConfig,
+): string {
+  if (config.getVersioning()?.type === VersioningType.URI) return ''
+  return versionsOf(versionOf(controller, handler, config)).join(',')
+}
+
+function versionOf(controller: Type, handler: object, config: ApplicationConfig): Version {
+  const versioning = config.getVersioning()
+  if (versioning === undefined) return undefined
+  const own = read(VERSION, handler) ?? read(VERSION, controller)
+  return (own ?? versioning.defaultVersion) as Version
+}
+
+interface Place {
+  readonly method: string
+  readonly version: Version
+  readonly config: ApplicationConfig
+}
+
+function toPaths(parts: readonly Part[], { method, version, config }: Place): string[] {
+  const paths = parts.reduce<string[]>(
+    (heads, part) => heads.flatMap((head) => listOf(part).map((tail) => head + slashed(tail))),
+    [''],
+  )
+  const prefix = slashed(config.getGlobalPrefix())
+  return paths.flatMap((path) => {
+    const start = isOutsidePrefix(path, method, config) ? '' : prefix
+    return versionParts(version, config).map((part) => start + slashed(part) + path || '/')
+  })
+}
+
+/** One for each version in the path; `''` where it has none. */
+function versionParts(version: Version, config: ApplicationConfig): string[] {
+  const versioning = config.getVersioning()
+  if (versioning?.type !== VersioningType.URI || version === undefined) return ['']
+  const { prefix = 'v' } = versioning
+  const named = versionsOf(version).map((one) => `${prefix === false ? '' : prefix}${one}`)
+  return listOf(version).includes(VERSION_NEUTRAL) ? ['', ...named] : named
+}
+
+function versionsOf(version: Version): string[] {
+  return listOf(version).filter((one): one is string => typeof one === 'string' && one !== '')
+}
+
+function isOutsidePrefix(path: string, method: string, config: ApplicationConfig): boolean {
+  return (config.getGlobalPrefixOptions().exclude ?? []).some(({ requestMethod, pathRegex }) => {
+    const name = RequestMethod[requestMethod]
+    // Nest writes -1 for "any method" in some places, and a name of its own in others.
+    if (name !== undefined && name !== 'ALL' && name !== method) return false
+    return pathRegex.test(path || '/')
+  })
+}
+
+function listOf<Value>(value: Value | readonly Value[] | undefined): (Value | '')[] {
+  if (Array.isArray(value)) return [...(value as readonly Value[])]
+  return [(value as Value | undefined) ?? '']
+}
+
+/** `payments/` and `/payments` become `/payments`; nothing stays nothing. */
+function slashed(part: string): string {
+  const text = part.replaceAll(/^\/+|\/+$/g, '')
+  return text === '' ? '' : `/${text}`
+}
+
+function read(key: string, target: object): unknown {
+  return Reflect.getMetadata(key, target)
+}

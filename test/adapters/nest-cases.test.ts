@@ -1,0 +1,74 @@
+/** The shared cases on both platforms; the project says on which version of Nest. */
+import type { IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
+import { Req, Res, StreamableFile, type INestApplication } from '@nestjs/common'
+import type { FastifyInstance } from 'fastify'
+import { Idempotent, type NestRequest } from '../../src/adapters/nest.ts'
+import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import { runAdapterCases } from './run-adapter-cases.ts'
+import { controllerOf, PLATFORMS, serveNest, type Platform, type RouteSpec } from './run-nest.ts'
+
+interface NestResponse {
+  status(status: number): unknown
+  header(name: string, value: string | readonly string[]): unknown
+}
+
+const headOf = (request: NestRequest) => ({
+  header: (name: string) => request.headers[name]?.toString(),
+})
+
+function nestSubject(platform: Platform): AdapterSubject {
+  return {
+    serve: ({ options, routes }) => {
+      const specs = routes.map(({ method = 'POST', path, options: own, handle }): RouteSpec => {
+        return {
+          method,
+          path,
+          decorators: own === undefined ? [] : [Idempotent(own && adaptOptions(own, headOf))],
+          params: [Req(), Res({ passthrough: true })],
+          handle: async (request: NestRequest, response: NestResponse) => {
+            const reply = await handle({
+              ...headOf(request),
+              idempotency: request.idempotency,
+              json: async () => request.body,
+              bytes: () => bytesOf(request),
+            })
+            return sendAs(response, reply)
+          },
+        }
+      })
+      return serveNest({
+        platform,
+        idempotency: adaptOptions(options, headOf),
+        controllers: [controllerOf(Object.fromEntries(specs.entries()), [Idempotent()])],
+        app: { rawBody: true },
+        prepare: (app) => (platform === 'fastify' ? takeAnyBody(app) : undefined),
+      })
+    },
+  }
+}
+
+/** Fastify refuses what it has no parser for. */
+function takeAnyBody(app: INestApplication): void {
+  const fastify = app.getHttpAdapter().getInstance() as FastifyInstance
+  fastify.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
+    done(null, body)
+  })
+}
+
+async function bytesOf(request: NestRequest): Promise<Uint8Array> {
+  if (request.body instanceof Uint8Array) return request.body
+  if (typeof request.body === 'string') return Buffer.from(request.body)
+  const chunks: Buffer[] = []
+  for await (const chunk of request as unknown as IncomingMessage) chunks.push(chunk as Buffer)
+  return Buffer.concat(chunks)
+}
+
+function sendAs(response: NestResponse, { status, headers, body, stream }: CaseReply): unknown {
+  response.status(status)
+  for (const [name, value] of Object.entries(headers ?? {})) response.header(name, value)
+  if (stream !== undefined) return new StreamableFile(Readable.from(stream))
+  return body instanceof Uint8Array ? new StreamableFile(body) : body
+}
+
+for (const platform of PLATFORMS) runAdapterCases(`nest on ${platform}`, nestSubject(platform))
