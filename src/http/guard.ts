@@ -175,8 +175,7 @@ class HttpGuard<Request> implements Guard<Request> {
         entry.context = guarded
         const end = await this.#work(guarded, handler)
         if (!(end instanceof Uint8Array)) return end
-        // A reply that was returned to a transaction has been sent by nobody.
-        entry.sent = guarded.hasCommitted ? undefined : end
+        entry.sent = end
         return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
       })
       const { context } = entry
