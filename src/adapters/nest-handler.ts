@@ -43,8 +43,10 @@ export class NestHandler implements HeldHandler {
     })
   }
 
-  body(bytesMax: number): Promise<ExchangeBody> {
-    return this.#node.body(bytesMax)
+  body(bytesMax: number): Promise<ExchangeBody> | ExchangeBody {
+    const bytes = this.#call.sentBody
+    if (bytes === undefined) return this.#node.body(bytesMax)
+    return bytes.byteLength > bytesMax ? { kind: 'too_large' } : { kind: 'bytes', bytes }
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {

@@ -5,7 +5,6 @@ import { InvalidRequestError } from '../core/errors.ts'
 import type { HttpReply } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
-import { keepRawBody } from './node-handler.ts'
 
 /** What a request of Express and one of Fastify have in common. Options may name their own type. */
 export interface NestRequest {
@@ -57,11 +56,13 @@ export class NestCall {
     this.isFastify = raw !== undefined
     this.req = raw ?? (this.#request as unknown as IncomingMessage)
     this.res = this.#response.raw ?? (this.#response as unknown as ServerResponse)
-    if (raw === undefined) return
-    // Parsers of Fastify leave it on the request of Fastify.
+  }
+
+  /** The body as it was sent, where a parser of Fastify has kept it. Those never decode it. */
+  get sentBody(): Uint8Array | undefined {
+    if (!this.isFastify) return undefined
     const { rawBody, body } = this.#request
-    const bytes = [rawBody, body].find((one) => one instanceof Uint8Array)
-    if (bytes !== undefined) keepRawBody(raw, undefined, bytes)
+    return [rawBody, body].find((one) => one instanceof Uint8Array)
   }
 
   /** The route's template as the platform matched it; parameter names are of no account. */

@@ -20,11 +20,10 @@ const headOf = (request: NestRequest) => ({
 function nestSubject(platform: Platform): AdapterSubject {
   return {
     serve: ({ options, routes }) => {
-      const specs = routes.map(({ method = 'POST', path, options: own, handle }): RouteSpec => {
-        return {
+      const controllers = routes.map(({ method = 'POST', path, options: own, handle }) => {
+        const route: RouteSpec = {
           method,
           path,
-          decorators: own === undefined ? [] : [Idempotent(own && adaptOptions(own, headOf))],
           params: [Req(), Res({ passthrough: true })],
           handle: async (request: NestRequest, response: NestResponse) => {
             const reply = await handle({
@@ -36,11 +35,13 @@ function nestSubject(platform: Platform): AdapterSubject {
             return sendAs(response, reply)
           },
         }
+        // On the controller: there it may name methods that the route does not serve.
+        return controllerOf({ route }, [Idempotent(own && adaptOptions(own, headOf))])
       })
       return serveNest({
         platform,
         idempotency: adaptOptions(options, headOf),
-        controllers: [controllerOf(Object.fromEntries(specs.entries()), [Idempotent()])],
+        controllers,
         app: { rawBody: true },
         prepare: (app) => (platform === 'fastify' ? takeAnyBody(app) : undefined),
       })

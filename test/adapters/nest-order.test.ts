@@ -114,7 +114,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     expect(runs()).toBe(1)
   })
 
-  it('stands behind interceptors of the root and earlier modules, around all others', async () => {
+  it('stands behind interceptors of the root and modules before it, around others', async () => {
     const seen: string[] = []
     const named = (name: string) =>
       interceptor((next) => {
