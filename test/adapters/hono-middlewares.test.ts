@@ -133,14 +133,17 @@ describe('a middleware behind the guard', () => {
     expect(header(await send({ key: 'k' }), 'x-inner')).toBe('1')
   })
 
-  it('that compresses has its bytes replayed to whoever asks', async () => {
+  it('that compresses has its bytes replayed, unpacked for who cannot read them', async () => {
     const app = new Hono().post('/', guardOf(), compress(), pay)
     const { send } = await serveHono(app)
     const first = await send({ key: 'k', headers: { 'Accept-Encoding': 'gzip' } })
-    const retry = await send({ key: 'k' })
+    const retry = await send({ key: 'k', headers: { 'Accept-Encoding': 'gzip' } })
+    const plain = await send({ key: 'k' })
 
     expect(header(retry, 'content-encoding')).toBe('gzip')
     expect(retry.body).toEqual(first.body)
+    expect(header(plain, 'content-encoding')).toBeUndefined()
+    expect(plain.body).toEqual(gunzipSync(first.body))
   })
 
   it('that gives up on its handler leaves the outcome unknown', async () => {

@@ -42,9 +42,8 @@ function toResponse(c: Context, { status, headers = {}, body, stream: chunks }: 
   }
   c.status(status as 200)
   if (chunks === undefined) return c.body((body ?? null) as string)
-  return stream(c, async (sink) => {
-    for await (const chunk of chunks) await sink.write(chunk)
-  })
+  // Not by Hono's stream(): that one ends a reply which fails as if it were whole.
+  return c.body(ReadableStream.from(chunks) as ReadableStream)
 }
 
 const subject: AdapterSubject = {

@@ -6,7 +6,7 @@ import { systemClock } from '../../src/core/clock.ts'
 const root = join(import.meta.dirname, '..', '..')
 
 /** What Bun, Deno and Workers (with nodejs_compat) have of Node; and our one dependency. */
-const PORTABLE = ['node:async_hooks', 'node:crypto', 'structured-headers']
+const PORTABLE = ['node:async_hooks', 'node:crypto', 'node:zlib', 'structured-headers']
 
 const IMPORT = /^(?:import|export)\s+(type\s)?[^'"]*?from\s+['"]([^'"]+)['"]/gms
 
