@@ -191,6 +191,8 @@ export const reapCases: readonly StoreCase[] = [
       for (let n = 0; n < 12; n++) await finish(store, { key: `key-${n}` })
       clock.advance(RETENTION_MS)
       const reports = await race(6, () => store.reap({ limit: 100 }))
+      // What all of them took for another's is left for the next.
+      reports.push(await store.reap({ limit: 100 }))
       assert.equal(
         reports.reduce((sum, report) => sum + report.removed, 0),
         12,
