@@ -41,7 +41,7 @@ const BUGS: readonly PlantedBug[] = [
     replace:
       'const outcome = { kind: "settled", expiresAt: new Date(0) } as SettleOutcome\n' +
       '    void this.#settle(settlement, undefined)\n    switch',
-    caughtBy: 'test/adapters',
+    caughtBy: 'test/adapters/express-recorded.test.ts',
   },
   {
     name: 'a lapsed key is run again although nobody knows what happened',
@@ -143,7 +143,8 @@ function plant({ file, find, replace }: PlantedBug): string {
   const root = join(import.meta.dirname, '..', '..')
   const copy = mkdtempSync(join(tmpdir(), 'oncekey-planted-'))
   for (const part of ['src', 'test', 'package.json', 'tsconfig.json', 'vitest.config.ts']) {
-    cpSync(join(root, part), join(copy, part), { recursive: true })
+    const filter = (from: string) => !from.endsWith('node_modules')
+    cpSync(join(root, part), join(copy, part), { recursive: true, filter })
   }
   symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'))
   const path = join(copy, file)
