@@ -9,6 +9,7 @@ export interface RouteContext {
   /** Absent until all plugins are loaded, `null` where there are none. */
   readonly preParsing?: unknown[] | null
   readonly preHandler: unknown[] | null
+  readonly onError: unknown[] | null
 }
 
 export interface RouterRoute {

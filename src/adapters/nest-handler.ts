@@ -1,6 +1,6 @@
 import { Logger, StreamableFile, type CallHandler } from '@nestjs/common'
 import type { Subscriber, Subscription } from 'rxjs'
-import { NotExecutedError, OutcomeUnknownError } from '../core/errors.ts'
+import { OutcomeUnknownError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
@@ -39,6 +39,7 @@ export class NestHandler implements HeldHandler {
       pass: () => this.#pass(),
       fail: (error) => outer.error(error),
       reply: (reply) => this.#replyInstead(reply),
+      isAnswered: () => this.#state === 'left' || call.res.writableEnded,
       parsedBody: () => call.parsedBody(),
     })
   }
@@ -50,16 +51,11 @@ export class NestHandler implements HeldHandler {
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
-    // Somebody else has replied meanwhile (a timeout): to run now would surprise everybody.
-    if (this.#state === 'left') return
     this.#node.enter(context, replyBytesMax)
   }
 
   whole(): Promise<Produced> {
-    if (this.#context !== undefined) return this.#node.whole()
-    return Promise.reject(
-      new NotExecutedError('an interceptor stopped waiting before the handler was entered'),
-    )
+    return this.#node.whole()
   }
 
   produced(): Produced | undefined {
@@ -165,8 +161,6 @@ export class NestHandler implements HeldHandler {
 
   /** The reply leaves; what Nest replies afterwards, because it always does, goes nowhere. */
   #replyInstead(reply: HttpReply): void {
-    // Whoever has stopped waiting has replied, too.
-    if (this.#state === 'left') return
     const { res } = this.#call
     const before = this.#call.headersBefore()
     dropBodyHeaders(res)
