@@ -2,9 +2,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Answer, HttpExchange } from '../http/exchange.ts'
 import type { Guard } from '../http/guard.ts'
-import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { arrivalOf } from './fastify-body.ts'
+import { watchTimeLimit } from './fastify-time-limit.ts'
 import { NodeHandler, splitUrl } from './node-handler.ts'
 import { HeldRequest } from './request-body.ts'
 
@@ -75,16 +75,6 @@ export function reportError(request: FastifyRequest, error: unknown): void {
   request.idempotency?.failed(error ?? new Error('the handler failed without saying why'))
 }
 
-/** After its time limit the client gets an answer, but the handler runs on: never once more. */
-export function watchTimeLimit(request: FastifyRequest, context: HandlerContext): void {
-  // Only where there is one: the signal is made for whoever asks for it.
-  if (!(request.routeOptions.handlerTimeout > 0)) return
-  const { signal } = request
-  signal.addEventListener('abort', () => {
-    if (codeOf(signal.reason) === 'FST_ERR_HANDLER_TIMEOUT') context.outcomeUnknown()
-  })
-}
-
 function toExchange(
   { template }: ProtectedRoute,
   request: FastifyRequest,
@@ -145,8 +135,4 @@ function leaveUncompressed(request: FastifyRequest, reply: FastifyReply): void {
 
 function toError(error: unknown): Error {
   return error instanceof Error ? error : new Error('the request failed', { cause: error })
-}
-
-function codeOf(error: unknown): unknown {
-  return typeof error === 'object' && error !== null && 'code' in error ? error.code : undefined
 }

@@ -3,6 +3,7 @@ import type { Subscriber, Subscription } from 'rxjs'
 import { OutcomeUnknownError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
+import { statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
 import { holdSocket, type HeldSocket } from './held-socket.ts'
@@ -54,8 +55,12 @@ export class NestHandler implements HeldHandler {
     this.#node.enter(context, replyBytesMax)
   }
 
-  whole(): Promise<Produced> {
-    return this.#node.whole()
+  async whole(): Promise<Produced> {
+    const produced = await this.#node.whole()
+    // Nest waits for the handler. Whoever does not (a timeout in a middleware) knows nothing of it.
+    const isForeign = this.#state === 'running' && !this.#call.isRepliedByHandler
+    if (isForeign && statusOf(produced) >= 400) this.#context!.outcomeUnknown()
+    return produced
   }
 
   produced(): Produced | undefined {
@@ -114,6 +119,7 @@ export class NestHandler implements HeldHandler {
     this.#state = 'running'
     this.#headersBefore = this.#call.headersBefore()
     request.idempotency = context
+    this.#call.watchTimeLimit(context)
     this.#call.refuseCompression()
     // Nest 11 stops a handler's Observable when the client goes away; ours is to run to its end.
     const isHeld = Object.getOwnPropertyDescriptor(req, 'socket')?.get !== undefined

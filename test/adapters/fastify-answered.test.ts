@@ -11,7 +11,7 @@ interface Stage {
   readonly handler?: RouteHandlerMethod
   readonly options?: Partial<FastifyOptions>
   readonly route?: RouteShorthandOptions
-  readonly prepare?: (app: FastifyInstance) => unknown
+  readonly prepare?: ((app: FastifyInstance) => unknown) | undefined
 }
 
 async function setup({ handler = () => 'paid', options, route = {}, prepare }: Stage) {
