@@ -92,8 +92,8 @@ export class ProtectedRoutes {
     }
     for (const one of [...hooksOn(context.preParsing), hook]) routeHooks.get(one)!.route = route
     moveToEnd(context.preHandler!, hook)
-    // One that fails keeps those behind it from seeing the error.
-    moveToStart(context.onError!, hooksOn(context.onError)[0]!)
+    // Those behind one that fails see nothing, and those behind a slow one see it too late.
+    for (const list of [context.onError!, context.onSend!]) moveToStart(list, hooksOn(list)[0]!)
   }
 
   #toRoute({ config }: RouteContext, name: string): ProtectedRoute | null {

@@ -10,6 +10,7 @@ export interface RouteContext {
   readonly preParsing?: unknown[] | null
   readonly preHandler: unknown[] | null
   readonly onError: unknown[] | null
+  readonly onSend: unknown[] | null
 }
 
 export interface RouterRoute {

@@ -108,7 +108,7 @@ function register(app: FastifyInstance, options: FastifyOptions): void {
   app.addHook('preParsing', routes.hookPerRoute(keepBody))
   app.addHook('preHandler', routes.hookPerRoute(guardRoute))
   app.addHook('onError', routes.hookPerRoute(seeErrors))
-  app.addHook('onSend', seePayload)
+  app.addHook('onSend', routes.hookPerRoute(seePayloads))
   app.addHook('onReady', () => routes.prepare())
 }
 
@@ -138,14 +138,16 @@ function seeErrors(): onErrorHookHandler {
   }
 }
 
-const seePayload: onSendHookHandler = (request, _reply, payload, done) => {
-  const { idempotency } = request
-  noteReply(request)
-  if (idempotency === undefined) return done()
-  done(
-    null,
-    watchPayload(payload, (error) => idempotency.failed(error)),
-  )
+function seePayloads(): onSendHookHandler {
+  return (request, _reply, payload, done) => {
+    const { idempotency } = request
+    noteReply(request)
+    if (idempotency === undefined) return done()
+    done(
+      null,
+      watchPayload(payload, (error) => idempotency.failed(error)),
+    )
+  }
 }
 
 /**

@@ -133,6 +133,18 @@ describe('a request that is answered while its key is claimed', () => {
     expect(runs()).toBe(0)
   })
 
+  it('by a hook that does not wait for its reply runs nothing', async () => {
+    const { send, runs } = await setup({
+      prepare: (app) => {
+        // What is slow before a reply leaves: of sessions, for example.
+        app.addHook('onSend', () => turns())
+        app.addHook('preHandler', async (_request, reply) => void reply.code(401).send('who?'))
+      },
+    })
+    expect((await send({ key: 'k' })).status).toBe(401)
+    expect(runs()).toBe(0)
+  })
+
   it('by one who has taken its reply runs nothing, and that reply is not recorded', async () => {
     const { store, claiming, goOn } = slowStore(1)
     const { send, state, runs } = await setup({
