@@ -3,7 +3,7 @@ import type { Subscriber, Subscription } from 'rxjs'
 import { OutcomeUnknownError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
-import { statusOf } from '../http/handler-reply.ts'
+import { meaningOf, statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
 import { holdSocket, type HeldSocket } from './held-socket.ts'
@@ -57,9 +57,7 @@ export class NestHandler implements HeldHandler {
 
   async whole(): Promise<Produced> {
     const produced = await this.#node.whole()
-    // Nest waits for the handler. Whoever does not (a timeout in a middleware) knows nothing of it.
-    const isForeign = this.#state === 'running' && !this.#call.isRepliedByHandler
-    if (isForeign && statusOf(produced) >= 400) this.#context!.outcomeUnknown()
+    if (this.#isForeign(produced)) this.#context!.outcomeUnknown()
     return produced
   }
 
@@ -101,6 +99,16 @@ export class NestHandler implements HeldHandler {
         'an interceptor stopped waiting for the handler (a timeout?), which may still be running',
       ),
     )
+  }
+
+  /** Whether a retry could run because of a reply that says nothing about the work. */
+  #isForeign(produced: Produced): boolean {
+    // Nest waits for the handler. Whoever does not (a timeout in a middleware) knows nothing of it.
+    if (this.#state === 'running' && !this.#call.isRepliedByHandler) {
+      return statusOf(produced) >= 400
+    }
+    // The handler was let in, and has run: what was refused behind it is its reply.
+    return this.#isMadeOutside && meaningOf(produced, NOTHING_SAID) === 'release'
   }
 
   /** Nest may be through with this request, and then nobody else would answer it. */
@@ -149,7 +157,7 @@ export class NestHandler implements HeldHandler {
 
   #handOver(): void {
     const { res } = this.#call
-    this.#isMadeOutside = !res.writableEnded && res.statusCode < 500
+    this.#isMadeOutside = !res.writableEnded && res.statusCode < 400
   }
 
   /** A file that fails while it is sent must not be recorded as if it were whole. */
@@ -176,6 +184,8 @@ export class NestHandler implements HeldHandler {
     this.#outer.complete()
   }
 }
+
+const NOTHING_SAID = { error: undefined, isNotExecuted: false }
 
 /** As Nest words it. */
 const INTERNAL_ERROR: HttpReply = {

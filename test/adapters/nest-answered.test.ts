@@ -1,10 +1,16 @@
 /** Requests that somebody else answers, who does not wait for the handler. */
 import type { ServerResponse } from 'node:http'
-import { Res, type CallHandler, type INestApplication, type NestInterceptor } from '@nestjs/common'
+import {
+  ForbiddenException,
+  Res,
+  type CallHandler,
+  type INestApplication,
+  type NestInterceptor,
+} from '@nestjs/common'
 import { APP_INTERCEPTOR } from '@nestjs/core'
 import type { FastifyReply } from 'fastify'
 import type { Observable } from 'rxjs'
-import { repeat } from 'rxjs/operators'
+import { map, repeat } from 'rxjs/operators'
 import { describe, expect, inject, it } from 'vitest'
 import { Idempotent } from '../../src/adapters/nest.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
@@ -78,6 +84,29 @@ describe.each(PLATFORMS)('on %s', (platform) => {
     }
     const { send, runs } = await setup(platform, { handle, params: [Res()] })
     for (let n = 0; n < 2; n++) expect(text(await send({ key: 'k' }))).toBe('failed')
+    expect(runs()).toBe(2)
+  })
+
+  it('a handler whose reply is refused around it is not run twice', async () => {
+    const refuse = map(() => {
+      throw new ForbiddenException()
+    })
+    const { send, runs } = await setup(
+      platform,
+      around((next) => next.handle().pipe(refuse)),
+    )
+    expect((await send({ key: 'k' })).status).toBe(403)
+    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
+    expect(runs()).toBe(1)
+  })
+
+  it.each([403, 500])('a handler that sets the status %i is run again', async (status) => {
+    const handle = (response: FastifyReply) => {
+      response.status(status)
+      return 'no'
+    }
+    const { send, runs } = await setup(platform, { handle, params: [Res({ passthrough: true })] })
+    for (let n = 0; n < 2; n++) expect((await send({ key: 'k' })).status).toBe(status)
     expect(runs()).toBe(2)
   })
 
