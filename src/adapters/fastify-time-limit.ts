@@ -7,16 +7,22 @@ export interface LimitedRequest {
   readonly signal?: AbortSignal
 }
 
+/** Whether the limit has passed: then somebody answers, or has, in place of the handler. */
+export function isTimedOut(request: LimitedRequest): boolean {
+  // Only where there is one: the signal is made for whoever asks for it.
+  if (!hasTimeLimit(request)) return false
+  const reason: unknown = request.signal?.reason
+  return reason instanceof Error && 'code' in reason && reason.code === 'FST_ERR_HANDLER_TIMEOUT'
+}
+
 /** After its time limit the client gets an answer, but the handler runs on: never once more. */
 export function watchTimeLimit(request: LimitedRequest, context: HandlerContext): void {
-  // Only where there is one: the signal is made for whoever asks for it.
-  if (!((request.routeOptions?.handlerTimeout ?? 0) > 0)) return
-  const signal = request.signal!
-  signal.addEventListener('abort', () => {
-    if (codeOf(signal.reason) === 'FST_ERR_HANDLER_TIMEOUT') context.outcomeUnknown()
+  if (!hasTimeLimit(request)) return
+  request.signal?.addEventListener('abort', () => {
+    if (isTimedOut(request)) context.outcomeUnknown()
   })
 }
 
-function codeOf(error: unknown): unknown {
-  return typeof error === 'object' && error !== null && 'code' in error ? error.code : undefined
+function hasTimeLimit({ routeOptions }: LimitedRequest): boolean {
+  return (routeOptions?.handlerTimeout ?? 0) > 0
 }

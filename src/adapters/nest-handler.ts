@@ -40,7 +40,7 @@ export class NestHandler implements HeldHandler {
       pass: () => this.#pass(),
       fail: (error) => outer.error(error),
       reply: (reply) => this.#replyInstead(reply),
-      isAnswered: () => this.#state === 'left' || call.res.writableEnded,
+      isAnswered: () => this.#state === 'left' || call.isAnswered,
       parsedBody: () => call.parsedBody(),
     })
   }

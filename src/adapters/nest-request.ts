@@ -5,7 +5,7 @@ import { InvalidRequestError } from '../core/errors.ts'
 import type { HttpReply } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
-import { watchTimeLimit, type LimitedRequest } from './fastify-time-limit.ts'
+import { isTimedOut, watchTimeLimit, type LimitedRequest } from './fastify-time-limit.ts'
 import { takesResponse } from './nest-paths.ts'
 
 /** What a request of Express and one of Fastify have in common. Options may name their own type. */
@@ -37,6 +37,8 @@ interface PlatformRequest extends NestRequest, LimitedRequest {
 interface PlatformResponse {
   /** Fastify's: what Node will send. */
   readonly raw?: ServerResponse
+  /** Fastify's: also where somebody has taken the response away from it. */
+  readonly sent?: boolean
   getHeaders(): Readonly<Record<string, number | string | readonly string[] | undefined>>
 }
 
@@ -104,6 +106,11 @@ export class NestCall {
       if (value === undefined || this.res.hasHeader(name)) return []
       return [value].flat().map((one): HeaderPair => [name, String(one)])
     })
+  }
+
+  /** Whether somebody has replied, or is about to, without the handler. */
+  get isAnswered(): boolean {
+    return this.res.writableEnded || this.#response.sent === true || isTimedOut(this.#request)
   }
 
   /** Of Fastify: it answers in place of the handler. */

@@ -8,15 +8,22 @@ import {
   type NestInterceptor,
 } from '@nestjs/common'
 import { APP_INTERCEPTOR } from '@nestjs/core'
-import type { FastifyReply } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import type { Observable } from 'rxjs'
 import { map, repeat } from 'rxjs/operators'
 import { describe, expect, inject, it } from 'vitest'
 import { Idempotent } from '../../src/adapters/nest.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { gate, header, problemOf, text, turns, wrapStore } from './run-express.ts'
-import { controllerOf, moduleOf, PLATFORMS, serveNest, type NestSpec } from './run-nest.ts'
-import type { Platform, RouteSpec } from './run-nest.ts'
+import {
+  controllerOf,
+  moduleOf,
+  PLATFORMS,
+  serveNest,
+  type NestSpec,
+  type Platform,
+  type RouteSpec,
+} from './run-nest.ts'
 
 interface Stage extends Partial<NestSpec> {
   readonly handle?: RouteSpec['handle']
@@ -176,5 +183,32 @@ describe.each(LIMITED)('the time limit of %s', (platform) => {
     expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
     goOn.open()
     expect(runs()).toBe(1)
+  })
+
+  it('runs nothing once it has passed while a key was claimed', async () => {
+    const [claimed, left] = [gate(), gate()]
+    const memory = memoryStore()
+    const store = wrapStore(memory, {
+      claim: async (requests) => {
+        await claimed.passed
+        return memory.claim(requests)
+      },
+    })
+    const prepare = (app: INestApplication) => {
+      // Its answer is on its way, but has not left, when the key is there.
+      const fastify = app.getHttpAdapter().getInstance() as FastifyInstance
+      fastify.addHook('onSend', async () => {
+        claimed.open()
+        await left.passed
+      })
+    }
+    const spec = { prepare, idempotency: { store }, fastify: { handlerTimeout: 20 } }
+    const { send, runs } = await setup(platform, spec)
+    const first = send({ key: 'k' })
+    await claimed.passed
+    await turns()
+    left.open()
+    expect((await first).status).toBe(503)
+    expect(runs()).toBe(0)
   })
 })
