@@ -81,7 +81,10 @@ export class NestHandler implements HeldHandler {
   act(answer: Answer): void {
     this.#isAnswered = true
     this.#socket?.letGo()
-    this.#node.act(this.#context === undefined ? answer : this.#whileEntered(answer))
+    if (this.#context !== undefined) return this.#node.act(this.#whileEntered(answer))
+    this.#node.act(answer)
+    // Answered by somebody else: those around us still wait for an end.
+    if (answer.kind !== 'pass' && this.#call.res.writableEnded) this.#outer.complete()
   }
 
   /** Whoever is around us has what it wanted, or has given up. */

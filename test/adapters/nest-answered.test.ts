@@ -10,7 +10,7 @@ import {
 import { APP_INTERCEPTOR } from '@nestjs/core'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import type { Observable } from 'rxjs'
-import { map, repeat } from 'rxjs/operators'
+import { finalize, map, repeat } from 'rxjs/operators'
 import { describe, expect, inject, it } from 'vitest'
 import { Idempotent } from '../../src/adapters/nest.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
@@ -128,10 +128,12 @@ describe.each(PLATFORMS)('on %s', (platform) => {
       },
     })
     const prepare = answering(503, claiming.passed)
-    const { send, runs } = await setup(platform, { prepare, idempotency: { store } })
+    const ended = gate()
+    const outer = around((next) => next.handle().pipe(finalize(() => ended.open())))
+    const { send, runs } = await setup(platform, { prepare, idempotency: { store }, ...outer })
     expect((await send({ key: 'k' })).status).toBe(503)
     goOn.open()
-    await turns()
+    await ended.passed
     expect(runs()).toBe(0)
     expect(text(await send({ key: 'k' }))).toBe('paid')
     expect(runs()).toBe(1)
