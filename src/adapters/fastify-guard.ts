@@ -4,6 +4,7 @@ import type { Answer, HttpExchange } from '../http/exchange.ts'
 import type { Guard } from '../http/guard.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { arrivalOf } from './fastify-body.ts'
+import { watchTimeLimit } from './fastify-time-limit.ts'
 import { NodeHandler, splitUrl } from './node-handler.ts'
 import { HeldRequest } from './request-body.ts'
 
@@ -38,6 +39,7 @@ export function protect(route: ProtectedRoute, { request, reply, done }: Fastify
     enter: (context) => {
       isEntered = true
       request.idempotency = context
+      watchTimeLimit(request, context)
       leaveUncompressed(request, reply)
       done()
     },
@@ -45,6 +47,7 @@ export function protect(route: ProtectedRoute, { request, reply, done }: Fastify
     fail,
     // A handler of "not found" has hooks of its own, and ours are not among them.
     seesErrors: () => !request.is404,
+    isAnswered: () => reply.sent || answered.has(request),
   })
   route.guard
     .handle(request, toExchange(route, request, wasAborted), handler)
@@ -58,13 +61,18 @@ export function protect(route: ProtectedRoute, { request, reply, done }: Fastify
     .catch(fail)
 }
 
+/** To these somebody is replying although their handler was not entered. */
+const answered = new WeakSet<FastifyRequest>()
+
+/** Remembers that a reply is on its way, where it does not come from a handler with a key. */
+export function noteReply(request: FastifyRequest): void {
+  if (request.idempotency === undefined) answered.add(request)
+}
+
 /** Shows the guard what went wrong, before an error handler makes a reply of it. */
 export function reportError(request: FastifyRequest, error: unknown): void {
-  const { idempotency } = request
-  if (idempotency === undefined) return
-  // The client gets an answer, but the handler still runs: nobody may run it once more.
-  if (codeOf(error) === 'FST_ERR_HANDLER_TIMEOUT') idempotency.outcomeUnknown()
-  idempotency.failed(error ?? new Error('the handler failed without saying why'))
+  noteReply(request)
+  request.idempotency?.failed(error ?? new Error('the handler failed without saying why'))
 }
 
 function toExchange(
@@ -127,8 +135,4 @@ function leaveUncompressed(request: FastifyRequest, reply: FastifyReply): void {
 
 function toError(error: unknown): Error {
   return error instanceof Error ? error : new Error('the request failed', { cause: error })
-}
-
-function codeOf(error: unknown): unknown {
-  return typeof error === 'object' && error !== null && 'code' in error ? error.code : undefined
 }

@@ -92,6 +92,8 @@ export class ProtectedRoutes {
     }
     for (const one of [...hooksOn(context.preParsing), hook]) routeHooks.get(one)!.route = route
     moveToEnd(context.preHandler!, hook)
+    // Those behind one that fails see nothing, and those behind a slow one see it too late.
+    for (const list of [context.onError!, context.onSend!]) moveToStart(list, hooksOn(list)[0]!)
   }
 
   #toRoute({ config }: RouteContext, name: string): ProtectedRoute | null {
@@ -155,6 +157,11 @@ function isMeant(route: ProtectedRoute | null, own: unknown, methods: readonly s
 function moveToEnd(list: unknown[], hook: unknown): void {
   list.splice(list.indexOf(hook), 1)
   list.push(hook)
+}
+
+function moveToStart(list: unknown[], hook: unknown): void {
+  list.splice(list.indexOf(hook), 1)
+  list.unshift(hook)
 }
 
 /** The second guard would find the key held by the first, and refuse every request for ever. */

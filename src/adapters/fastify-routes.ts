@@ -9,6 +9,8 @@ export interface RouteContext {
   /** Absent until all plugins are loaded, `null` where there are none. */
   readonly preParsing?: unknown[] | null
   readonly preHandler: unknown[] | null
+  readonly onError: unknown[] | null
+  readonly onSend: unknown[] | null
 }
 
 export interface RouterRoute {

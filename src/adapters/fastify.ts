@@ -20,7 +20,7 @@ import type { GuardOptions } from '../http/guard-options.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { RouteOptions } from '../http/route-options.ts'
 import { keepArrival } from './fastify-body.ts'
-import { protect, reportError } from './fastify-guard.ts'
+import { noteReply, protect, reportError } from './fastify-guard.ts'
 import { watchPayload } from './fastify-payload.ts'
 import { ProtectedRoutes, registeredTwice, type RouteOf } from './fastify-plugin.ts'
 
@@ -107,8 +107,8 @@ function register(app: FastifyInstance, options: FastifyOptions): void {
   app.decorateRequest('idempotency', undefined)
   app.addHook('preParsing', routes.hookPerRoute(keepBody))
   app.addHook('preHandler', routes.hookPerRoute(guardRoute))
-  app.addHook('onError', seeError)
-  app.addHook('onSend', seePayload)
+  app.addHook('onError', routes.hookPerRoute(seeErrors))
+  app.addHook('onSend', routes.hookPerRoute(seePayloads))
   app.addHook('onReady', () => routes.prepare())
 }
 
@@ -131,18 +131,23 @@ function guardRoute(routeOf: RouteOf): preHandlerHookHandler {
   }
 }
 
-const seeError: onErrorHookHandler = (request, _reply, error, done) => {
-  reportError(request, error)
-  done()
+function seeErrors(): onErrorHookHandler {
+  return (request, _reply, error, done) => {
+    reportError(request, error)
+    done()
+  }
 }
 
-const seePayload: onSendHookHandler = (request, _reply, payload, done) => {
-  const { idempotency } = request
-  if (idempotency === undefined) return done()
-  done(
-    null,
-    watchPayload(payload, (error) => idempotency.failed(error)),
-  )
+function seePayloads(): onSendHookHandler {
+  return (request, _reply, payload, done) => {
+    const { idempotency } = request
+    noteReply(request)
+    if (idempotency === undefined) return done()
+    done(
+      null,
+      watchPayload(payload, (error) => idempotency.failed(error)),
+    )
+  }
 }
 
 /**

@@ -1,8 +1,9 @@
 import { Logger, StreamableFile, type CallHandler } from '@nestjs/common'
 import type { Subscriber, Subscription } from 'rxjs'
-import { NotExecutedError, OutcomeUnknownError } from '../core/errors.ts'
+import { OutcomeUnknownError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
+import { meaningOf, statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
 import { holdSocket, type HeldSocket } from './held-socket.ts'
@@ -39,6 +40,7 @@ export class NestHandler implements HeldHandler {
       pass: () => this.#pass(),
       fail: (error) => outer.error(error),
       reply: (reply) => this.#replyInstead(reply),
+      isAnswered: () => this.#state === 'left' || call.isAnswered,
       parsedBody: () => call.parsedBody(),
     })
   }
@@ -50,16 +52,13 @@ export class NestHandler implements HeldHandler {
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
-    // Somebody else has replied meanwhile (a timeout): to run now would surprise everybody.
-    if (this.#state === 'left') return
     this.#node.enter(context, replyBytesMax)
   }
 
-  whole(): Promise<Produced> {
-    if (this.#context !== undefined) return this.#node.whole()
-    return Promise.reject(
-      new NotExecutedError('an interceptor stopped waiting before the handler was entered'),
-    )
+  async whole(): Promise<Produced> {
+    const produced = await this.#node.whole()
+    if (this.#isForeign(produced)) this.#context!.outcomeUnknown()
+    return produced
   }
 
   produced(): Produced | undefined {
@@ -82,7 +81,10 @@ export class NestHandler implements HeldHandler {
   act(answer: Answer): void {
     this.#isAnswered = true
     this.#socket?.letGo()
-    this.#node.act(this.#context === undefined ? answer : this.#whileEntered(answer))
+    if (this.#context !== undefined) return this.#node.act(this.#whileEntered(answer))
+    this.#node.act(answer)
+    // Answered by somebody else: those around us still wait for an end.
+    if (answer.kind !== 'pass' && this.#call.res.writableEnded) this.#outer.complete()
   }
 
   /** Whoever is around us has what it wanted, or has given up. */
@@ -102,6 +104,16 @@ export class NestHandler implements HeldHandler {
     )
   }
 
+  /** Whether a retry could run because of a reply that says nothing about the work. */
+  #isForeign(produced: Produced): boolean {
+    // Nest waits for the handler. Whoever does not (a timeout in a middleware) knows nothing of it.
+    if (this.#state === 'running' && !this.#call.isRepliedByHandler) {
+      return statusOf(produced) >= 400
+    }
+    // The handler was let in, and has run: what was refused behind it is its reply.
+    return this.#isMadeOutside && meaningOf(produced, NOTHING_SAID) === 'release'
+  }
+
   /** Nest may be through with this request, and then nobody else would answer it. */
   #whileEntered(answer: Answer): Answer {
     if (answer.kind === 'reply') {
@@ -118,6 +130,7 @@ export class NestHandler implements HeldHandler {
     this.#state = 'running'
     this.#headersBefore = this.#call.headersBefore()
     request.idempotency = context
+    this.#call.watchTimeLimit(context)
     this.#call.refuseCompression()
     // Nest 11 stops a handler's Observable when the client goes away; ours is to run to its end.
     const isHeld = Object.getOwnPropertyDescriptor(req, 'socket')?.get !== undefined
@@ -147,7 +160,7 @@ export class NestHandler implements HeldHandler {
 
   #handOver(): void {
     const { res } = this.#call
-    this.#isMadeOutside = !res.writableEnded && res.statusCode < 500
+    this.#isMadeOutside = !res.writableEnded && res.statusCode < 400
   }
 
   /** A file that fails while it is sent must not be recorded as if it were whole. */
@@ -165,8 +178,6 @@ export class NestHandler implements HeldHandler {
 
   /** The reply leaves; what Nest replies afterwards, because it always does, goes nowhere. */
   #replyInstead(reply: HttpReply): void {
-    // Whoever has stopped waiting has replied, too.
-    if (this.#state === 'left') return
     const { res } = this.#call
     const before = this.#call.headersBefore()
     dropBodyHeaders(res)
@@ -176,6 +187,8 @@ export class NestHandler implements HeldHandler {
     this.#outer.complete()
   }
 }
+
+const NOTHING_SAID = { error: undefined, isNotExecuted: false }
 
 /** As Nest words it. */
 const INTERNAL_ERROR: HttpReply = {

@@ -3,9 +3,12 @@ import { Observable } from 'rxjs'
 import { InvalidOptionsError } from '../core/errors.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import { NestHandler } from './nest-handler.ts'
-import { NestCall } from './nest-request.ts'
+import { NestCall, type NestRequest } from './nest-request.ts'
 import type { NestRoutes } from './nest-routes.ts'
 import { splitUrl } from './node-handler.ts'
+
+/** Requests on their way through the guard. What has not used it may try once more. */
+const guarded = new WeakSet<NestRequest>()
 
 /** Stands in the way of every handler, behind the guards, and acts where a decorator says so. */
 export class IdempotencyInterceptor implements NestInterceptor {
@@ -21,14 +24,22 @@ export class IdempotencyInterceptor implements NestInterceptor {
     if (context.getType() !== 'http') throw notHttp(context)
     const call = new NestCall(context)
     if (!guard.protects(call.request.method)) return next.handle()
-    if (call.request.idempotency !== undefined) throw mountedTwice()
+    const { request } = call
     const suffix = this.#routes.versionSuffix(context.getClass(), context.getHandler())
 
     return new Observable((outer) => {
+      if (request.idempotency !== undefined || guarded.has(request)) {
+        return outer.error(mountedTwice())
+      }
+      guarded.add(request)
       const handler = new NestHandler(call, next, outer)
       guard
-        .handle(call.request, toExchange(call, handler, suffix), handler)
-        .then((answer) => handler.act(answer))
+        .handle(request, toExchange(call, handler, suffix), handler)
+        .then((answer) => {
+          const isTried = request.idempotency !== undefined || answer.kind === 'reply'
+          if (!isTried) guarded.delete(request)
+          handler.act(answer)
+        })
         .catch((error: unknown) => outer.error(error))
       return () => handler.leave()
     })

@@ -33,6 +33,9 @@ const METHOD = 'method'
 const VERSION = '__version__'
 const MODULE_PATH = '__module_path__'
 const MESSAGE_PATTERN = 'microservices:pattern'
+const ARGUMENTS = '__routeArguments__'
+/** `@Res()` and `@Next()`, with the place of the argument. */
+const OF_RESPONSE = /^[12]:/
 
 const scanner = new MetadataScanner()
 
@@ -50,6 +53,14 @@ export function isRoute(handler: object): boolean {
 /** Whether a method of a controller handles messages, of a microservice for example. */
 export function handlesMessages(handler: object): boolean {
   return read(MESSAGE_PATTERN, handler) !== undefined
+}
+
+/** Whether a method takes the response, or the next function, as an argument. */
+export function takesResponse(owner: Type, handler: object): boolean {
+  const prototype = owner.prototype as Record<string, object>
+  const name = scanner.getAllMethodNames(prototype).find((one) => prototype[one] === handler)
+  const args: unknown = Reflect.getMetadata(ARGUMENTS, owner, name ?? '')
+  return Object.keys(args ?? {}).some((key) => OF_RESPONSE.test(key))
 }
 
 /** Upper case; `ALL` for `@All()`. */

@@ -5,6 +5,8 @@ import { InvalidRequestError } from '../core/errors.ts'
 import type { HttpReply } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
+import { isTimedOut, watchTimeLimit, type LimitedRequest } from './fastify-time-limit.ts'
+import { takesResponse } from './nest-paths.ts'
 
 /** What a request of Express and one of Fastify have in common. Options may name their own type. */
 export interface NestRequest {
@@ -20,7 +22,7 @@ export interface NestRequest {
   idempotency?: HandlerContext
 }
 
-interface PlatformRequest extends NestRequest {
+interface PlatformRequest extends NestRequest, LimitedRequest {
   /** Fastify's: what Node has received. */
   readonly raw?: IncomingMessage
   /** Kept by Nest where the app was created with `rawBody: true`. */
@@ -29,12 +31,14 @@ interface PlatformRequest extends NestRequest {
   readonly _body?: unknown
   readonly route?: { readonly path?: string }
   /** Fastify's. */
-  readonly routeOptions?: { readonly url?: string }
+  readonly routeOptions?: { readonly url?: string; readonly handlerTimeout?: number }
 }
 
 interface PlatformResponse {
   /** Fastify's: what Node will send. */
   readonly raw?: ServerResponse
+  /** Fastify's: also where somebody has taken the response away from it. */
+  readonly sent?: boolean
   getHeaders(): Readonly<Record<string, number | string | readonly string[] | undefined>>
 }
 
@@ -44,11 +48,13 @@ export class NestCall {
   readonly req: IncomingMessage
   readonly res: ServerResponse
   readonly isFastify: boolean
+  readonly #context: ExecutionContext
   readonly #request: PlatformRequest
   readonly #response: PlatformResponse
 
   constructor(context: ExecutionContext) {
     const http = context.switchToHttp()
+    this.#context = context
     this.#request = http.getRequest<PlatformRequest>()
     this.#response = http.getResponse<PlatformResponse>()
     const { raw } = this.#request
@@ -63,6 +69,11 @@ export class NestCall {
     if (!this.isFastify) return undefined
     const { rawBody, body } = this.#request
     return [rawBody, body].find((one) => one instanceof Uint8Array)
+  }
+
+  /** Whether the handler has asked for the response, and may reply before it returns. */
+  get isRepliedByHandler(): boolean {
+    return takesResponse(this.#context.getClass(), this.#context.getHandler())
   }
 
   /** The route's template as the platform matched it; parameter names are of no account. */
@@ -95,6 +106,16 @@ export class NestCall {
       if (value === undefined || this.res.hasHeader(name)) return []
       return [value].flat().map((one): HeaderPair => [name, String(one)])
     })
+  }
+
+  /** Whether somebody has replied, or is about to, without the handler. */
+  get isAnswered(): boolean {
+    return this.res.writableEnded || this.#response.sent === true || isTimedOut(this.#request)
+  }
+
+  /** Of Fastify: it answers in place of the handler. */
+  watchTimeLimit(context: HandlerContext): void {
+    watchTimeLimit(this.#request, context)
   }
 
   /** Protected replies leave as they are recorded: each retry must be able to read them. */

@@ -1,6 +1,6 @@
 /** The handler of a request to a Node server, whichever framework calls it. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { InvalidRequestError } from '../core/errors.ts'
+import { InvalidRequestError, NotExecutedError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import { HeldResponse } from './held-response.ts'
@@ -19,6 +19,12 @@ export interface NodeFlow {
   readonly reply?: (reply: HttpReply) => void
   /** See `HeldHandler`. @default true */
   readonly seesErrors?: () => boolean
+  /**
+   * Whether somebody else has answered, or is about to, before the handler was entered.
+   *
+   * @default whether the response has ended
+   */
+  readonly isAnswered?: () => boolean
   /** What a parser before us has made of the body. */
   readonly parsedBody?: () => unknown
 }
@@ -46,6 +52,9 @@ export class NodeHandler implements HeldHandler {
   }
 
   enter(context: HandlerContext, replyBytesMax: number): void {
+    // A time limit, say, has answered while the key was claimed. The client may try again, so
+    // this request must run nothing any more.
+    if (this.#isAnswered() || this.#res.headersSent) return
     this.hold(replyBytesMax)
     this.#flow.enter(context)
   }
@@ -56,7 +65,10 @@ export class NodeHandler implements HeldHandler {
   }
 
   whole(): Promise<Produced> {
-    return this.#held!.whole()
+    if (this.#held !== undefined) return this.#held.whole()
+    return Promise.reject(
+      new NotExecutedError('the request was answered by somebody else before its handler ran'),
+    )
   }
 
   produced(): Produced | undefined {
@@ -78,6 +90,8 @@ export class NodeHandler implements HeldHandler {
   act(answer: Answer): void {
     const held = this.#held
     this.#heldRequest?.letGo()
+    // Nobody waits for it; and what is on its way to the client must not be cut off by it.
+    if (held === undefined && answer.kind !== 'pass' && this.#isAnswered()) return
     switch (answer.kind) {
       case 'pass':
         return this.#flow.pass()
@@ -89,6 +103,10 @@ export class NodeHandler implements HeldHandler {
         if (held === undefined || held.letGo()) this.#flow.fail(answer.error)
         return
     }
+  }
+
+  #isAnswered(): boolean {
+    return this.#flow.isAnswered?.() ?? this.#res.writableEnded
   }
 
   #reply(reply: HttpReply): void {

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { idempotency, type FastifyOptions } from '../../src/adapters/fastify.ts'
 import { NotExecutedError, OutcomeUnknownError, StoreFailedError } from '../../src/core/errors.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
-import { gate, json, problemOf, text, turns, wrapStore } from './run-express.ts'
+import { json, problemOf, text, turns, wrapStore } from './run-express.ts'
 import { guardedApp, newApp, optionsOf, serveApp } from './run-fastify.ts'
 
 interface Stage {
@@ -88,6 +88,16 @@ describe('an error', () => {
     expect(await state()).toBe('unknown')
   })
 
+  it('is seen though another hook that sees it fails', async () => {
+    const app = newApp()
+    app.addHook('onError', throwing(new Error('broken')))
+    await app.register(idempotency, optionsOf())
+    app.post('/', throwing(lost()))
+    const { send } = await serveApp(app)
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
+  })
+
   it('of which an error handler makes a success is recorded as that', async () => {
     const { send, state, runs } = await setup({
       handler: throwing(new Error('no stock')),
@@ -168,24 +178,6 @@ describe('a streamed reply that breaks off', () => {
     await expect(send({ key: 'k' })).rejects.toThrow(/socket hang up/)
     expect(await state()).toBe('failed_retryable')
   })
-})
-
-it('runs no handler twice that its time limit has answered for', async () => {
-  const goOn = gate()
-  const { send, state, runs } = await setup({
-    route: { handlerTimeout: 20 },
-    // Errors of this handler may be retried, but not while it runs.
-    options: { onError: 'retry' },
-    handler: async () => {
-      await goOn.passed
-      return 'late'
-    },
-  })
-  expect((await send({ key: 'k' })).status).toBe(503)
-  expect(await state()).toBe('unknown')
-  expect((await send({ key: 'k' })).status).toBe(409)
-  goOn.open()
-  expect(runs()).toBe(1)
 })
 
 describe('the store', () => {

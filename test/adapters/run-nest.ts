@@ -13,7 +13,7 @@ import {
 import { NestFactory } from '@nestjs/core'
 import { ExpressAdapter } from '@nestjs/platform-express'
 import { FastifyAdapter } from '@nestjs/platform-fastify'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { onTestFinished } from 'vitest'
 import {
   IdempotencyModule,
@@ -90,16 +90,18 @@ export interface NestSpec extends ModuleMetadata {
   /** Before the app is initialised. */
   readonly prepare?: (app: INestApplication) => unknown
   readonly app?: NestApplicationOptions
+  /** Options of Fastify itself. */
+  readonly fastify?: FastifyServerOptions
 }
 
 /** Made, but not initialised. */
 export async function createNest(spec: NestSpec): Promise<INestApplication> {
-  const { platform, idempotency, prepare, app: options, ...rest } = spec
+  const { platform, idempotency, prepare, app: options, fastify, ...rest } = spec
   const { before = [], imports = [], ...metadata } = rest
   const own = idempotency === false ? [] : [IdempotencyModule.forRoot(optionsOf(idempotency))]
   const app = await NestFactory.create(
     moduleOf({ ...metadata, imports: [...before, ...own, ...imports] }),
-    platform === 'express' ? new ExpressAdapter() : new FastifyAdapter(),
+    platform === 'express' ? new ExpressAdapter() : new FastifyAdapter(fastify as object),
     { logger: false, abortOnError: false, ...options },
   )
   await prepare?.(app)
