@@ -46,8 +46,11 @@ export class KoaHandler implements HeldHandler {
 
   enter(context: HandlerContext, replyBytesMax: number): void {
     // A middleware before us has given up waiting: nobody would hear of what the handler does.
-    if (this.#ctx.res.writableEnded) {
-      throw new NotExecutedError('the request was answered before its handler could run')
+    if (this.#ctx.res.headersSent) {
+      throw new NotExecutedError(
+        'the request was answered before its handler could run: every middleware before ' +
+          'idempotency() has to wait for next()',
+      )
     }
     this.#node.enter(context, replyBytesMax)
   }
@@ -80,10 +83,13 @@ export class KoaHandler implements HeldHandler {
 
   act(answer: Answer): void {
     this.#isOver = true
+    if (this.#isTooLate(answer)) return this.#drop(answer)
     if (answer.kind === 'reply' && this.#canReplyLast()) return this.#replyLast(answer.reply)
-    const isUnanswered = answer.kind === 'reply' && this.#node.produced() === undefined
+    const isHandlers = this.#context !== undefined && hasReturned(this.#context)
+    const isUnseen = answer.kind === 'reply' && this.#node.produced() === undefined
     this.#node.act(answer)
-    if (isUnanswered) show(this.#ctx, answer.reply)
+    // Not what we say in place of a handler that still runs: the context is its own.
+    if (isUnseen && (isHandlers || this.#context === undefined)) show(this.#ctx, answer.reply)
     if (answer.kind === 'reply' || answer.kind === 'deliver') this.#goOn()
   }
 
@@ -153,6 +159,17 @@ export class KoaHandler implements HeldHandler {
       ctx.res.destroy(error instanceof Error ? error : undefined)
     }
     Object.assign(ctx, { onerror })
+  }
+
+  /** Whether somebody before the guard has replied without waiting for it. */
+  #isTooLate({ kind }: Answer): boolean {
+    return this.#context === undefined && kind !== 'pass' && this.#ctx.res.headersSent
+  }
+
+  /** Nobody may be waiting any more, and then a rejection would end the process. */
+  #drop(answer: Answer): void {
+    if (answer.kind === 'error') this.#ctx.app.emit('error', answer.error, this.#ctx)
+    this.#goOn()
   }
 
   #fail(error: unknown): void {
