@@ -300,6 +300,12 @@ describe('a body', () => {
     expect(seen).toEqual([])
   })
 
+  it('that fails for a reason of its own tells the runtime about it', async () => {
+    const tooBig = new RangeError('over the limit of a middleware')
+    const body = new ReadableStream({ pull: (controller) => controller.error(tooBig) })
+    await expect(echo()(post(body))).rejects.toBe(tooBig)
+  })
+
   it('that is a form is compared without its boundary', async () => {
     const handler = withIdempotency(
       async (request: Request) => new Response(/name="a"/.exec(await request.text())?.[0]),
