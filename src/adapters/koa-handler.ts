@@ -25,6 +25,8 @@ export class KoaHandler implements HeldHandler {
   #isAwaited = false
   /** The handler has ended, and meant a success. */
   #endedWell = false
+  /** The last error that Koa was given. */
+  #heard: Error | undefined
   #isOver = false
 
   constructor(ctx: Context, next: Next) {
@@ -97,8 +99,7 @@ export class KoaHandler implements HeldHandler {
     const ctx = this.#ctx
     this.#context = context
     this.#isRunning = true
-    // What is stored must be readable by whoever retries: koa-compress leaves it alone.
-    Object.assign(ctx, { idempotency: context, compress: false })
+    Object.assign(ctx, { idempotency: context })
     // Koa's own `on-finished` hears of the real socket. What is added from now on, as for a body
     // that is a stream, must not be ended by a client that leaves.
     Object.assign(ctx.res, { __onFinished: undefined })
@@ -127,9 +128,16 @@ export class KoaHandler implements HeldHandler {
     this.#endedWell = status < 400
     if (!isEmitter(body)) return
     // A stream is still the handler's: where it fails, the handler has. Koa hears of it after us.
-    body.prependOnceListener('error', () => {
+    body.prependOnceListener('error', (error) => {
       this.#endedWell = false
+      process.nextTick(() => this.#hearOf(error, body))
     })
+  }
+
+  /** Koa 3 hears nothing of a stream that feeds another one, and would leave the reply open. */
+  #hearOf(error: Error, body: unknown): void {
+    const ctx = this.#ctx
+    if (ctx.body !== body && this.#heard !== error) ctx.onerror(error)
   }
 
   /**
@@ -146,6 +154,7 @@ export class KoaHandler implements HeldHandler {
     const report = ctx.onerror
     const onerror = (error: Error | null | undefined) => {
       if (error === null || error === undefined) return
+      this.#heard = error
       if (!this.#isOver && error === ctx.req.socket.errored) {
         // The client is gone. Koa would reply to it, but this reply is the record's.
         ctx.app.emit('error', Object.assign(error, { headerSent: true }), ctx)
@@ -191,6 +200,7 @@ export class KoaHandler implements HeldHandler {
   #replyLast(reply: HttpReply): void {
     if (this.#context === undefined) this.#node.hold(0)
     else this.#node.reset()
+    // It is sent as it is: koa-compress has nothing to do.
     Object.assign(this.#ctx, { compress: false })
     show(this.#ctx, reply)
     const send = () => {
@@ -268,7 +278,7 @@ function isEmptyObject(value: unknown): boolean {
 }
 
 interface Emitter {
-  prependOnceListener(event: 'error', listener: () => void): unknown
+  prependOnceListener(event: 'error', listener: (error: Error) => void): unknown
 }
 
 function isEmitter(body: unknown): body is Emitter {

@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import bodyParser from 'koa-bodyparser'
+import compress from 'koa-compress'
 import type { Context, Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
 import { gate, header, json, text, turns } from './run-express.ts'
@@ -52,6 +53,16 @@ describe.each(KOAS)('%s', (_name, koa) => {
       const { retry } = await abandoned(koa, how, (ctx) => {
         ctx.body = Readable.from(slowly(['piece ', 'by ', 'piece']))
       })
+      expect([retry.status, text(retry)]).toEqual([200, 'piece by piece'])
+    })
+
+    it('leaves a compressed reply to the retry', async () => {
+      const zipped = compress({ defaultEncoding: 'gzip', threshold: 0 })
+      const respond = (ctx: Context) => {
+        ctx.type = 'text/plain'
+        ctx.body = Readable.from(slowly(['piece ', 'by ', 'piece']))
+      }
+      const { retry } = await abandoned(koa, how, respond, zipped)
       expect([retry.status, text(retry)]).toEqual([200, 'piece by piece'])
     })
 
