@@ -10,6 +10,7 @@ import {
   type Protect,
   type ProtectedHandler,
 } from '../../src/adapters/fetch.ts'
+import { createEngine } from '../../src/core/engine.ts'
 import { guards } from '../../src/http/route-audit.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
@@ -342,6 +343,33 @@ describe('over the wire', () => {
     await turns()
     const retry = await send({ key: 'k' })
     expect([header(retry, 'idempotent-replayed'), json(retry)]).toEqual(['true', { run: 1 }])
+  })
+
+  it('an engine for each request protects as one for all does', async () => {
+    const store = memoryStore()
+    const [entered, go] = [gate(), gate()]
+    const closed: Promise<unknown>[] = []
+    let runs = 0
+    // As the guide has it for Workers.
+    const { send } = await serveWeb((request) => {
+      const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+      const pay = async () => {
+        entered.open()
+        await go.passed
+        return Response.json({ run: ++runs })
+      }
+      const handler = withIdempotency(pay, { engine, tenant: singleTenant, operation: 'pay' })
+      const reply = handler(request)
+      closed.push(reply.finally(() => engine.close()))
+      return reply
+    })
+    const first = send({ key: 'k' })
+    await entered.passed
+    expect((await send({ key: 'k' })).status).toBe(409)
+    go.open()
+    expect(json(await first)).toEqual({ run: 1 })
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 1 })
+    await Promise.all(closed)
   })
 
   it('keys of two tenants never meet', async () => {
