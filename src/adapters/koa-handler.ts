@@ -2,7 +2,9 @@
 import type { Context, Next } from 'koa'
 import { InvalidRequestError, NotExecutedError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
+import { isWithin } from '../http/current.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
+import { statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { NodeHandler } from './node-handler.ts'
 
@@ -25,6 +27,8 @@ export class KoaHandler implements HeldHandler {
   #isAwaited = false
   /** The handler has ended, and meant a success. */
   #endedWell = false
+  /** Koa replies although the handler runs: somebody before the guard has not waited for it. */
+  #isForsaken = false
   /** The last error that Koa was given. */
   #heard: Error | undefined
   #isOver = false
@@ -62,6 +66,9 @@ export class KoaHandler implements HeldHandler {
     // By then a handler that has replied by itself, as its last act, has ended.
     await tick()
     this.#suspectOthers()
+    const status = statusOf(produced)
+    // A refusal that is none of the handler's would be taken for its word that it did nothing.
+    if (this.#isForsaken && status >= 400 && status < 500) this.#context?.outcomeUnknown()
     return produced
   }
 
@@ -104,6 +111,7 @@ export class KoaHandler implements HeldHandler {
     // that is a stream, must not be ended by a client that leaves.
     Object.assign(ctx.res, { __onFinished: undefined })
     this.#watchErrors(context)
+    this.#watchKoa(context)
     this.#pass.resolve(this.#run(context))
   }
 
@@ -145,7 +153,23 @@ export class KoaHandler implements HeldHandler {
    * still under way, and must not be repeated. As if an outside effect had begun.
    */
   #suspectOthers(): void {
-    if (this.#isRunning || this.#endedWell) this.#context?.downstreamKey()
+    if (this.#isRunning || this.#isForsaken || this.#endedWell) this.#context?.downstreamKey()
+  }
+
+  /** Koa asks for `ctx.respond` when the middlewares before the guard have ended. */
+  #watchKoa(context: HandlerContext): void {
+    let { respond } = this.#ctx
+    Object.defineProperty(this.#ctx, 'respond', {
+      configurable: true,
+      enumerable: true,
+      get: () => {
+        if (this.#isRunning && !isWithin(context)) this.#isForsaken = true
+        return respond
+      },
+      set: (value: boolean) => {
+        respond = value
+      },
+    })
   }
 
   /** Koa gives errors to `ctx.onerror`: those of its chain, of streams, and of the socket. */
@@ -190,7 +214,7 @@ export class KoaHandler implements HeldHandler {
 
   /** Not where somebody has told Koa that it is not to reply: nobody else might. */
   #canReplyLast(): boolean {
-    return this.#ctx.respond !== false && (this.#context === undefined || this.#isAwaited)
+    return (this.#context === undefined || this.#isAwaited) && this.#ctx.respond !== false
   }
 
   /**

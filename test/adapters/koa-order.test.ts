@@ -134,25 +134,28 @@ describe.each(KOAS)('%s', (_name, koa) => {
     expect(handler.runs).toBe(1)
   })
 
-  it.each([503, 408])('does not free the key of a handler that outlives a %d', async (status) => {
-    const [entered, { passed, open }] = [gate(), gate()]
-    const timeout: Middleware = async (ctx, next) => {
-      const ended = next()
-      if (ctx.get('x-hurry') === '') return ended
-      await Promise.race([ended, entered.passed])
-      ctx.status = status
-    }
-    const handler = counted(async (ctx) => {
-      entered.open()
-      await passed
-      ctx.body = 'done'
-    })
-    const { send } = await serveKoa(koa, timeout, guardOf(), handler)
-    expect((await send({ key: 'k', headers: { 'x-hurry': '1' } })).status).toBe(status)
-    open()
-    expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
-    expect(handler.runs).toBe(1)
-  })
+  it.each([503, 408, 404, 422])(
+    'leaves the outcome of a handler open that outlives a %d',
+    async (status) => {
+      const [entered, { passed, open }] = [gate(), gate()]
+      const timeout: Middleware = async (ctx, next) => {
+        const ended = next()
+        if (ctx.get('x-hurry') === '') return ended
+        await Promise.race([ended, entered.passed])
+        ctx.status = status
+      }
+      const handler = counted(async (ctx) => {
+        entered.open()
+        await passed
+        ctx.body = 'done'
+      })
+      const { send } = await serveKoa(koa, timeout, guardOf(), handler)
+      expect((await send({ key: 'k', headers: { 'x-hurry': '1' } })).status).toBe(status)
+      open()
+      expect(problemOf(await send({ key: 'k' }))).toEqual([409, 'idempotency_outcome_unknown'])
+      expect(handler.runs).toBe(1)
+    },
+  )
 
   it('does not enter a handler whose request was answered meanwhile', async () => {
     const isBusy = gate()
