@@ -360,7 +360,7 @@ describe('over the wire', () => {
       }
       const handler = withIdempotency(pay, { engine, tenant: singleTenant, operation: 'pay' })
       const reply = handler(request)
-      closed.push(reply.finally(() => engine.close()))
+      closed.push(reply.then(() => engine.close()))
       return reply
     })
     const first = send({ key: 'k' })

@@ -35,7 +35,7 @@ describe('a middleware before the guard that does not wait for its handler', () 
     (isOver: Promise<void>, giveUp: (c: Context) => Response): MiddlewareHandler =>
     async (c, next) => {
       const ended = next()
-      if (c.req.header('x-hurry') === undefined) return void (await ended)
+      if (c.req.header('x-hurry') === undefined) return ended
       await Promise.race([ended, isOver])
       return giveUp(c)
     }
@@ -208,6 +208,34 @@ describe('a stream', () => {
     await client.until(/data: one/)
     client.cut()
     await left.passed
+  })
+})
+
+describe('a response', () => {
+  it('that a handler keeps for later requests is refused when it was sent before', async () => {
+    const shared = new Response('shared', { status: 201 })
+    const app = new Hono().post('/', guardOf(), () => shared)
+    app.onError((error, c) => c.text(error.message, 500))
+    const { send } = await serveHono(app)
+    expect(text(await send({ key: 'a' }))).toBe('shared')
+    expect(text(await send({ key: 'b' }))).toMatch(/body was read already/)
+    expect(text(await send({ key: 'a' }))).toBe('shared')
+  })
+
+  it('may be replaced by a middleware before the guard, on replays too', async () => {
+    const app = new Hono()
+    app.use(async (c, next) => {
+      await next()
+      const data: unknown = await c.res.json()
+      c.res = Response.json({ data }, c.res)
+    })
+    app.post('/', guardOf(), (c) => c.json({ paid: true }, 201))
+    const { send } = await serveHono(app)
+    for (const replayed of [undefined, 'true']) {
+      const reply = await send({ key: 'k' })
+      expect([reply.status, text(reply)]).toEqual([201, '{"data":{"paid":true}}'])
+      expect(header(reply, 'idempotent-replayed')).toBe(replayed)
+    }
   })
 })
 
