@@ -1,6 +1,6 @@
 /** A client that goes away changes nothing: the work ends, and the retry gets its reply. */
 import { once } from 'node:events'
-import { Readable } from 'node:stream'
+import { PassThrough, Readable } from 'node:stream'
 import bodyParser from 'koa-bodyparser'
 import compress from 'koa-compress'
 import type { Context, Middleware } from 'koa'
@@ -105,6 +105,26 @@ describe.each(KOAS)('%s', (_name, koa) => {
     left.open()
     expect(text(await send({ key: 'k' }))).toBe('one two')
     expect(handler.runs).toBe(1)
+  })
+
+  it.each([
+    ['of events', 'text/event-stream'],
+    ['above the cap', 'text/plain'],
+  ])('ends a stream %s whose client leaves while it flows', async (_kind, type) => {
+    const stream = new PassThrough()
+    const closed = once(stream, 'close')
+    const handler = counted((ctx) => {
+      ctx.type = type
+      ctx.body = stream
+    })
+    const { connect, send } = await serveKoa(koa, guardOf({ replyBytesMax: 4 }), handler)
+    const client = await connect({ key: 'k' })
+    stream.write('data: one\n\n')
+    expect(await client.until(/data: one/)).toMatch(/data: one/)
+    expect(header(await send({ key: 'k' }), 'idempotent-body-elided')).toBe('true')
+    client.cut()
+    await closed.catch(() => undefined)
+    expect([stream.destroyed, handler.runs]).toEqual([true, 1])
   })
 
   it('survives a client that leaves before it is replayed to', async () => {
