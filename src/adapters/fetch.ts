@@ -10,7 +10,7 @@ import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
-import { createGuard } from '../http/guard.ts'
+import { createGuard, type Guard } from '../http/guard.ts'
 import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
 import { readRequest } from './web-body.ts'
@@ -36,13 +36,51 @@ export interface ProtectedHandler<Req extends Request, Rest extends readonly unk
   readonly engine: Engine
 }
 
+/** Protects handlers that share their options. */
+export interface Protect<Req extends Request = Request> {
+  <Own extends Req = Req, Rest extends readonly unknown[] = []>(
+    handler: FetchHandler<Own, Rest>,
+  ): ProtectedHandler<Own, Rest>
+
+  /** The engine behind it: `await protect.engine.close()` belongs into a graceful stop. */
+  readonly engine: Engine
+
+  /** The same for a route that wants some of it otherwise: `protect.with({ operation: 'pay' })`. */
+  with(route: RouteOptions<Req>): Protect<Req>
+}
+
 const contexts = new WeakMap<Request, WebHandlerContext>()
 /** Those whose handler runs right now. */
 const entered = new WeakSet<Request>()
+const protectedHandlers = new WeakSet<object>()
 
 /**
- * Runs each `Idempotency-Key` at most once and replays its reply after that. Where one handler
- * serves several routes, or a route has parameters in its path, say what it does: `operation`.
+ * Protects handlers of several routes: each `Idempotency-Key` runs at most once, and its reply is
+ * replayed after that. Say what each of them does: `operation`.
+ *
+ * @example
+ * ```ts
+ * export const protect = idempotency({ store, tenant: accountOf })
+ * // app/api/payments/route.ts
+ * export const POST = protect.with({ operation: 'pay' })(async (request) => { … })
+ * ```
+ */
+export function idempotency<Req extends Request = Request>(
+  options: FetchOptions<Req>,
+): Protect<Req> {
+  const guard = createGuard(options)
+  const protect = <Own extends Req, Rest extends readonly unknown[]>(
+    handler: FetchHandler<Own, Rest>,
+  ) => protectedBy(guard, handler)
+  return Object.assign(protect, {
+    engine: guard.engine,
+    with: (route: RouteOptions<Req>) => idempotency<Req>(forRoute(options, route)),
+  })
+}
+
+/**
+ * Protects one handler: each `Idempotency-Key` runs at most once, and its reply is replayed after
+ * that. Where it serves several routes, or its route has parameters, say what it does: `operation`.
  *
  * @example
  * ```ts
@@ -54,10 +92,27 @@ export function withIdempotency<
   Req extends Request = Request,
   Rest extends readonly unknown[] = [],
 >(handler: FetchHandler<Req, Rest>, options: FetchOptions<Req>): ProtectedHandler<Req, Rest> {
+  return idempotency<Req>(options)(handler)
+}
+
+/** The key of this request and what its handler may do about it. Throws where there is none. */
+export function idempotencyOf(request: Request): WebHandlerContext {
+  const context = contexts.get(request)
+  if (context !== undefined) return context
+  throw new InvalidRequestError(
+    `${request.method} ${new URL(request.url).pathname} is not protected: wrap its handler in ` +
+      'withIdempotency(), and send a key with the request',
+  )
+}
+
+function protectedBy<Req extends Request, Rest extends readonly unknown[]>(
+  guard: Guard<Req>,
+  handler: FetchHandler<Req, Rest>,
+): ProtectedHandler<Req, Rest> {
   if (typeof handler !== 'function') {
-    throw new InvalidOptionsError(`withIdempotency needs a handler, got ${describe(handler)}`)
+    throw new InvalidOptionsError(`idempotency needs a handler, got ${describe(handler)}`)
   }
-  const guard = createGuard(options)
+  if (protectedHandlers.has(handler)) throw protectedTwice()
 
   const protectedHandler = async (request: Req, ...rest: Rest): Promise<Response> => {
     if (entered.has(request)) throw protectedTwice()
@@ -74,39 +129,17 @@ export function withIdempotency<
     return held.answer(answer, () => handler(request, ...rest))
   }
 
+  protectedHandlers.add(protectedHandler)
   markGuard(protectedHandler, (method) => guard.protects(method))
   return Object.assign(protectedHandler, { engine: guard.engine })
 }
 
-/**
- * The options of one handler, from those of all: what it says itself comes first.
- *
- * @example
- * ```ts
- * const all = { store, tenant: accountOf }
- * export const POST = withIdempotency(pay, routeOptions(all, { operation: 'pay' }))
- * ```
- */
-export function routeOptions<Req extends Request = Request>(
-  options: FetchOptions<Req>,
-  route: RouteOptions<Req>,
-): FetchOptions<Req> {
-  return forRoute(options, route)
-}
-
-/** The key of this request and what its handler may do about it. Throws where there is none. */
-export function idempotencyOf(request: Request): WebHandlerContext {
-  const context = contexts.get(request)
-  if (context !== undefined) return context
-  throw new InvalidRequestError(
-    `${request.method} ${new URL(request.url).pathname} is not protected: wrap its handler in ` +
-      'withIdempotency(), and send a key with the request',
-  )
-}
-
 /** The second guard would find the key held by the first, and refuse every request for ever. */
 function protectedTwice(): InvalidOptionsError {
-  return new InvalidOptionsError('this handler is wrapped in withIdempotency() twice: wrap it once')
+  return new InvalidOptionsError(
+    'this handler is wrapped in withIdempotency() twice, as by itself and with its router: ' +
+      'wrap it once',
+  )
 }
 
 function toExchange(request: Request): HttpExchange {

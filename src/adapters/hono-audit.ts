@@ -1,4 +1,5 @@
 import {
+  auditedMethods,
   guards,
   toAudit,
   type AuditOptions,
@@ -33,7 +34,7 @@ const ALL = 'ALL'
  * ```
  */
 export function auditRoutes(app: AuditedApp, options: AuditOptions = {}): RouteAudit {
-  const methods = options.methods ?? ['POST', 'PATCH']
+  const methods = [...auditedMethods(options)]
   const found = new Map<string, FoundRoute>()
   for (const [index, { method: own, path }] of app.routes.entries()) {
     if (!isEnd(app.routes, index, methods)) continue

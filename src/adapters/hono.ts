@@ -6,13 +6,19 @@
  */
 import type { Context, Env, MiddlewareHandler } from 'hono'
 import type { Engine } from '../core/engine.ts'
-import { InvalidOptionsError, InvalidRequestError, OutcomeUnknownError } from '../core/errors.ts'
+import {
+  InvalidOptionsError,
+  InvalidRequestError,
+  NotExecutedError,
+  OutcomeUnknownError,
+} from '../core/errors.ts'
 import { looksLikeLostCall } from '../core/failure.ts'
 import type { HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard } from '../http/guard.ts'
 import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
+import { AnswerWatch } from './hono-answer.ts'
 import { readBody } from './hono-body.ts'
 import { routeOf } from './hono-route.ts'
 import { WebHandler, type WebHandlerContext } from './web-handler.ts'
@@ -65,21 +71,21 @@ export function idempotency<E extends Env = any>(
     if (c.get('idempotency') !== undefined) throw mountedTwice()
     // A copy, and without a look at `c.res`: Hono merges headers differently once that was seen.
     const before = new Headers(c.newResponse(null).headers)
-    let isAnswered = false
-    const held = new WebHandler(async (context) => {
+    const watch = new AnswerWatch(c)
+    const held = new WebHandler((context) => {
+      if (watch.isAnswered) throw tooEarly()
       c.set('idempotency', context)
-      await next()
-      if (isAnswered) throw tooLate()
-      report(c, context)
-      // What is asked for and not there would be made up, as an empty 200.
-      return c.finalized ? c.res : (undefined as unknown as Response)
+      watch.enter(context)
+      return respond(c, context, { next, watch })
     })
     const answer = await guard.handle(c, toExchange(c), held)
-    isAnswered = true
+    const wasAnswered = watch.end()
     if (answer.kind === 'pass') return next()
+    // Forgotten first: Hono merges the headers of the old response into the new one, and into what
+    // it makes of an error.
+    if (c.finalized && !wasAnswered) c.res = undefined
     const response = await held.answer(answer, unreachable)
-    // Forgotten first: Hono merges the headers of the old response into the new one.
-    c.res = undefined
+    if (wasAnswered) return void response.body?.cancel().catch(() => undefined)
     c.res = answer.kind === 'reply' ? withHeaders(before, response) : response
   }
 
@@ -103,6 +109,24 @@ export function idempotencyOf(c: Context): WebHandlerContext {
   )
 }
 
+/** Runs what is behind the guard, and gives the response that it has left on the context. */
+async function respond(
+  c: Context,
+  context: WebHandlerContext,
+  { next, watch }: { readonly next: () => Promise<void>; readonly watch: AnswerWatch },
+): Promise<Response> {
+  try {
+    await next()
+  } catch (error) {
+    // What app.onError throws says nothing of the work; the error that it was given does.
+    throw watch.isAnswered ? error : (c.error ?? error)
+  }
+  if (watch.isAnswered) throw tooLate()
+  report(c, context)
+  // What is asked for and not there would be made up, as an empty 200.
+  return c.finalized ? c.res : (undefined as unknown as Response)
+}
+
 /**
  * Hono has made a reply of the error by now, and kept it. An HTTPException is a reply that was
  * thrown: where it tells no more than its status, that counts.
@@ -122,7 +146,12 @@ function mountedTwice(): InvalidOptionsError {
   )
 }
 
-/** Once `c.res` is set, Hono drops what a handler returns: what comes after our answer is lost. */
+/** A middleware before us has given up waiting: nobody would hear of what the handler does. */
+function tooEarly(): NotExecutedError {
+  return new NotExecutedError('the request was answered before its handler could run')
+}
+
+/** Its reply is lost, but not what it has done. */
 function tooLate(): OutcomeUnknownError {
   return new OutcomeUnknownError('the handler has ended after its request was answered')
 }

@@ -2,7 +2,9 @@
 import type { Context, Next } from 'koa'
 import { InvalidRequestError, NotExecutedError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
+import { isWithin } from '../http/current.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
+import { statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { NodeHandler } from './node-handler.ts'
 
@@ -25,6 +27,10 @@ export class KoaHandler implements HeldHandler {
   #isAwaited = false
   /** The handler has ended, and meant a success. */
   #endedWell = false
+  /** Koa replies although the handler runs: somebody before the guard has not waited for it. */
+  #isForsaken = false
+  /** The last error that Koa was given. */
+  #heard: Error | undefined
   #isOver = false
 
   constructor(ctx: Context, next: Next) {
@@ -46,8 +52,11 @@ export class KoaHandler implements HeldHandler {
 
   enter(context: HandlerContext, replyBytesMax: number): void {
     // A middleware before us has given up waiting: nobody would hear of what the handler does.
-    if (this.#ctx.res.writableEnded) {
-      throw new NotExecutedError('the request was answered before its handler could run')
+    if (this.#ctx.res.headersSent) {
+      throw new NotExecutedError(
+        'the request was answered before its handler could run: every middleware before ' +
+          'idempotency() has to wait for next()',
+      )
     }
     this.#node.enter(context, replyBytesMax)
   }
@@ -57,6 +66,9 @@ export class KoaHandler implements HeldHandler {
     // By then a handler that has replied by itself, as its last act, has ended.
     await tick()
     this.#suspectOthers()
+    const status = statusOf(produced)
+    // A refusal that is none of the handler's would be taken for its word that it did nothing.
+    if (this.#isForsaken && status >= 400 && status < 500) this.#context?.outcomeUnknown()
     return produced
   }
 
@@ -80,10 +92,13 @@ export class KoaHandler implements HeldHandler {
 
   act(answer: Answer): void {
     this.#isOver = true
+    if (this.#isTooLate(answer)) return this.#drop(answer)
     if (answer.kind === 'reply' && this.#canReplyLast()) return this.#replyLast(answer.reply)
-    const isUnanswered = answer.kind === 'reply' && this.#node.produced() === undefined
+    const isHandlers = this.#context !== undefined && hasReturned(this.#context)
+    const isUnseen = answer.kind === 'reply' && this.#node.produced() === undefined
     this.#node.act(answer)
-    if (isUnanswered) show(this.#ctx, answer.reply)
+    // Not what we say in place of a handler that still runs: the context is its own.
+    if (isUnseen && (isHandlers || this.#context === undefined)) show(this.#ctx, answer.reply)
     if (answer.kind === 'reply' || answer.kind === 'deliver') this.#goOn()
   }
 
@@ -91,12 +106,12 @@ export class KoaHandler implements HeldHandler {
     const ctx = this.#ctx
     this.#context = context
     this.#isRunning = true
-    // What is stored must be readable by whoever retries: koa-compress leaves it alone.
-    Object.assign(ctx, { idempotency: context, compress: false })
+    Object.assign(ctx, { idempotency: context })
     // Koa's own `on-finished` hears of the real socket. What is added from now on, as for a body
     // that is a stream, must not be ended by a client that leaves.
     Object.assign(ctx.res, { __onFinished: undefined })
     this.#watchErrors(context)
+    this.#watchKoa(context)
     this.#pass.resolve(this.#run(context))
   }
 
@@ -121,9 +136,16 @@ export class KoaHandler implements HeldHandler {
     this.#endedWell = status < 400
     if (!isEmitter(body)) return
     // A stream is still the handler's: where it fails, the handler has. Koa hears of it after us.
-    body.prependOnceListener('error', () => {
+    body.prependOnceListener('error', (error) => {
       this.#endedWell = false
+      process.nextTick(() => this.#hearOf(error, body))
     })
+  }
+
+  /** Koa 3 hears nothing of a stream that feeds another one, and would leave the reply open. */
+  #hearOf(error: Error, body: unknown): void {
+    const ctx = this.#ctx
+    if (ctx.body !== body && this.#heard !== error) ctx.onerror(error)
   }
 
   /**
@@ -131,7 +153,23 @@ export class KoaHandler implements HeldHandler {
    * still under way, and must not be repeated. As if an outside effect had begun.
    */
   #suspectOthers(): void {
-    if (this.#isRunning || this.#endedWell) this.#context?.downstreamKey()
+    if (this.#isRunning || this.#isForsaken || this.#endedWell) this.#context?.downstreamKey()
+  }
+
+  /** Koa asks for `ctx.respond` when the middlewares before the guard have ended. */
+  #watchKoa(context: HandlerContext): void {
+    let { respond } = this.#ctx
+    Object.defineProperty(this.#ctx, 'respond', {
+      configurable: true,
+      enumerable: true,
+      get: () => {
+        if (this.#isRunning && !isWithin(context)) this.#isForsaken = true
+        return respond
+      },
+      set: (value: boolean) => {
+        respond = value
+      },
+    })
   }
 
   /** Koa gives errors to `ctx.onerror`: those of its chain, of streams, and of the socket. */
@@ -140,6 +178,7 @@ export class KoaHandler implements HeldHandler {
     const report = ctx.onerror
     const onerror = (error: Error | null | undefined) => {
       if (error === null || error === undefined) return
+      this.#heard = error
       if (!this.#isOver && error === ctx.req.socket.errored) {
         // The client is gone. Koa would reply to it, but this reply is the record's.
         ctx.app.emit('error', Object.assign(error, { headerSent: true }), ctx)
@@ -155,6 +194,17 @@ export class KoaHandler implements HeldHandler {
     Object.assign(ctx, { onerror })
   }
 
+  /** Whether somebody before the guard has replied without waiting for it. */
+  #isTooLate({ kind }: Answer): boolean {
+    return this.#context === undefined && kind !== 'pass' && this.#ctx.res.headersSent
+  }
+
+  /** Nobody may be waiting any more, and then a rejection would end the process. */
+  #drop(answer: Answer): void {
+    if (answer.kind === 'error') this.#ctx.app.emit('error', answer.error, this.#ctx)
+    this.#goOn()
+  }
+
   #fail(error: unknown): void {
     if (this.#context === undefined) return this.#pass.reject(error)
     if (this.#isAwaited) return this.#answered.reject(error)
@@ -164,7 +214,7 @@ export class KoaHandler implements HeldHandler {
 
   /** Not where somebody has told Koa that it is not to reply: nobody else might. */
   #canReplyLast(): boolean {
-    return this.#ctx.respond !== false && (this.#context === undefined || this.#isAwaited)
+    return (this.#context === undefined || this.#isAwaited) && this.#ctx.respond !== false
   }
 
   /**
@@ -174,6 +224,7 @@ export class KoaHandler implements HeldHandler {
   #replyLast(reply: HttpReply): void {
     if (this.#context === undefined) this.#node.hold(0)
     else this.#node.reset()
+    // It is sent as it is: koa-compress has nothing to do.
     Object.assign(this.#ctx, { compress: false })
     show(this.#ctx, reply)
     const send = () => {
@@ -251,7 +302,7 @@ function isEmptyObject(value: unknown): boolean {
 }
 
 interface Emitter {
-  prependOnceListener(event: 'error', listener: () => void): unknown
+  prependOnceListener(event: 'error', listener: (error: Error) => void): unknown
 }
 
 function isEmitter(body: unknown): body is Emitter {

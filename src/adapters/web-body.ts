@@ -1,5 +1,6 @@
 /** Bodies of web-standard requests and responses, read as far as somebody will keep them. */
 import { InvalidRequestError } from '../core/errors.ts'
+import { looksLikeLostCall } from '../core/failure.ts'
 import type { ExchangeBody } from '../http/exchange.ts'
 
 type Reader = ReadableStreamDefaultReader<unknown>
@@ -28,8 +29,10 @@ export async function readRequest(request: Request, bytesMax: number): Promise<E
   let body: Begun
   try {
     body = await readUpTo(copy.body, bytesMax)
-  } catch {
-    return { kind: 'aborted' }
+  } catch (error) {
+    if (looksLikeLostCall(error)) return { kind: 'aborted' }
+    // Not the client: whoever stands before us and looks at what comes, as for a limit.
+    throw error
   }
   if (body.rest === undefined) return { kind: 'bytes', bytes: joined(body.chunks) }
   // So the copy gathers nothing more. It ends only itself: the original is a branch of its own.
@@ -43,9 +46,8 @@ export async function readUpTo(body: ReadableStream | null, bytesMax: number): P
   if (body === null) return { chunks, rest: undefined }
   const reader = body.getReader() as Reader
   for (let length = 0; length <= bytesMax;) {
-    const { done, value } = await reader.read()
-    if (done) return { chunks, rest: undefined }
-    const bytes = toBytes(value)
+    const bytes = await readChunk(reader)
+    if (bytes === undefined) return { chunks, rest: undefined }
     // An empty chunk says nothing, and some streams do not like to be given one.
     if (bytes.byteLength > 0) chunks.push(bytes)
     length += bytes.byteLength
@@ -64,14 +66,26 @@ export function resumed(
       async pull(controller) {
         const chunk = held.shift()
         if (chunk !== undefined) return controller.enqueue(chunk)
-        const { done, value } = await rest.read()
-        if (done) controller.close()
-        else controller.enqueue(toBytes(value))
+        const bytes = await readChunk(rest)
+        if (bytes === undefined) controller.close()
+        else controller.enqueue(bytes)
       },
       cancel: (reason) => rest.cancel(reason),
     },
     { highWaterMark: 0 },
   )
+}
+
+/** The next bytes, or `undefined` at the end. A source that gives something else is given up. */
+async function readChunk(reader: Reader): Promise<Uint8Array<ArrayBuffer> | undefined> {
+  const { done, value } = await reader.read()
+  if (done) return undefined
+  try {
+    return toBytes(value)
+  } catch (error) {
+    reader.cancel(error).catch(() => undefined)
+    throw error
+  }
 }
 
 export function joined(chunks: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {

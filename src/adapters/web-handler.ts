@@ -40,7 +40,7 @@ export class WebHandler implements HeldHandler {
   /** What a transaction of the handler has returned; it comes before anything else. */
   #committing: Kept | undefined
   #whole = deferred<Produced>()
-  /** Somebody else's reply leaves: nobody will read what the handler brings. */
+  /** Another reply leaves: nobody will read what the handler returns. */
   #isVoid = false
 
   constructor(respond: Respond) {
@@ -146,7 +146,11 @@ export class WebHandler implements HeldHandler {
 
   #deliver(added: readonly HeaderPair[]): Response {
     const kept = this.#kept()!
-    if (kept !== this.#returned) drop(this.#returned)
+    // What the handler itself returns, now or later, is another reply.
+    if (kept === this.#committing) {
+      this.#isVoid = true
+      drop(this.#returned)
+    }
     return responseOf(kept, added)
   }
 
@@ -160,8 +164,8 @@ export class WebHandler implements HeldHandler {
 type Outcome = Response | Sent
 
 /** By its methods: servers replace the global class, and then not every response is one of it. */
-function isResponse(outcome: Outcome): outcome is Response {
-  return typeof (outcome as Partial<Response> | undefined)?.arrayBuffer === 'function'
+function isResponse(outcome: unknown): outcome is Response {
+  return typeof (outcome as Partial<Response> | null | undefined)?.arrayBuffer === 'function'
 }
 
 /** A response whose body was read: all of it, or up to the cap. */
@@ -217,8 +221,8 @@ function hasNoBody(status: number): boolean {
 
 /** The handler has run: without a reply that can be kept, its outcome is open, not undone. */
 function checkResponse(response: unknown): asserts response is Response {
-  const { status, bodyUsed, body } = (response ?? {}) as Partial<Response>
-  if (typeof status !== 'number' || status < 200 || status > 599) {
+  const { status = -1, bodyUsed, body } = (response ?? {}) as Partial<Response>
+  if (!isResponse(response) || status < 200 || status > 599) {
     throw new OutcomeUnknownError(whyNoReply(response, status))
   }
   if (bodyUsed === true || body?.locked === true) {
@@ -229,7 +233,7 @@ function checkResponse(response: unknown): asserts response is Response {
   }
 }
 
-function whyNoReply(response: unknown, status: number | undefined): string {
+function whyNoReply(response: unknown, status: number): string {
   if (status === 101) {
     return (
       'a protected handler has answered with an upgrade (101), which no retry can be given ' +

@@ -1,11 +1,21 @@
-import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import * as zlib from 'node:zlib'
 
-/** What we can undo, by the names it has in `Content-Encoding`. */
-const CODINGS = new Map([
-  ['gzip', gunzip],
-  ['x-gzip', gunzip],
-  ['deflate', inflate],
-  ['br', brotliDecompress],
+type Decode = (
+  bytes: Uint8Array,
+  options: { readonly maxOutputLength: number },
+  callback: (error: Error | null, decoded: Uint8Array) => void,
+) => void
+
+/**
+ * What we can undo, by the names it has in `Content-Encoding`. Node knows zstd as of 22.15, and
+ * nobody compresses with it before.
+ */
+const CODINGS = new Map<string, Decode | undefined>([
+  ['gzip', zlib.gunzip],
+  ['x-gzip', zlib.gunzip],
+  ['deflate', zlib.inflate],
+  ['br', zlib.brotliDecompress],
+  ['zstd', (zlib as { readonly zstdDecompress?: Decode }).zstdDecompress],
 ])
 
 export type Decoded =

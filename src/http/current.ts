@@ -9,6 +9,11 @@ export function runWith<Result>(context: HandlerContext, work: () => Result): Re
   return contexts.run(context, work)
 }
 
+/** Whether the caller is part of what this very handler does. */
+export function isWithin(context: HandlerContext): boolean {
+  return contexts.getStore() === context
+}
+
 /**
  * The key of the request that is being handled, however deep in its code the caller is. Throws
  * where there is none, so that a route nobody has protected is found by its first request.

@@ -1,6 +1,7 @@
 /** Every kind of response a handler can return: what leaves, what is kept, what a retry gets. */
 import { describe, expect, it, onTestFinished } from 'vitest'
 import {
+  currentIdempotency,
   idempotencyOf,
   singleTenant,
   withIdempotency,
@@ -132,6 +133,7 @@ describe('a handler without a response', () => {
   it.each([
     ['returns nothing', () => undefined as never, /must return a Response.*got nothing/],
     ['returns something else', () => ({ a: 1 }) as never, /must return a Response.*got no Resp/],
+    ['returns plain data', () => ({ status: 201, body: 'x' }) as never, /got no Response/],
     ['returns Response.error()', () => Response.error(), /got Response\.error\(\)/],
     ['upgrades', () => upgrade, /an upgrade \(101\).* leave its route unprotected/],
     ['returns one that was read', used, /body was read already/],
@@ -229,6 +231,41 @@ describe('a response that fails before the cap', () => {
     }, optionsOf())
     await expect(handler(post())).rejects.toThrow('disk')
     expect(await (await handler(post())).text()).toBe('fine')
+  })
+})
+
+describe('a body that is no stream of bytes', () => {
+  it('is the error of its handler, and is given up', async () => {
+    const { stream, cancelled } = source([bytes(10), 7 as never, bytes(10)])
+    const handler = withIdempotency(() => new Response(stream), optionsOf())
+    await expect(handler(post())).rejects.toThrow(/stream of bytes/)
+    await cancelled
+  })
+
+  it('is given up where it is found above the cap, too', async () => {
+    const { stream, cancelled } = source([bytes(2000), 7 as never])
+    const handler = withIdempotency(() => new Response(stream), optionsOf())
+    await expect((await handler(post())).arrayBuffer()).rejects.toThrow(/stream of bytes/)
+    await cancelled
+  })
+})
+
+describe('a stream that is produced after its handler has returned', () => {
+  it('still holds the key, and knows it', async () => {
+    const seen: unknown[] = []
+    const handler = withIdempotency(() => {
+      const stream = new ReadableStream({
+        async pull(controller) {
+          await turns(1)
+          currentIdempotency().assertHeld()
+          seen.push(currentIdempotency().key)
+          controller.close()
+        },
+      })
+      return new Response(stream)
+    }, optionsOf())
+    await handler(post())
+    expect(seen).toEqual(['k'])
   })
 })
 
@@ -330,6 +367,19 @@ describe('a transaction', () => {
       expect(await (await handler(post(`k${index}`))).text()).toBe('committed')
       expect(await (await handler(post(`k${index}`))).text()).toBe('committed')
     }
+  })
+
+  it('gives up what its handler returns afterwards', async () => {
+    const { stream, cancelled } = source(Array.from({ length: 50 }, () => bytes(100)))
+    const go = gate()
+    const handler = setup(async (request) => {
+      await idempotencyOf(request).transaction(() => new Response('committed'))
+      await go.passed
+      return new Response(stream)
+    })
+    expect(await (await handler(post())).text()).toBe('committed')
+    go.open()
+    await cancelled
   })
 
   it('may commit a response above the cap, of which the rest flows', async () => {

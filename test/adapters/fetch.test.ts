@@ -2,13 +2,15 @@
 import { describe, expect, expectTypeOf, it, onTestFinished } from 'vitest'
 import {
   currentIdempotency,
+  idempotency,
   idempotencyOf,
-  routeOptions,
   singleTenant,
   withIdempotency,
   type FetchOptions,
+  type Protect,
   type ProtectedHandler,
 } from '../../src/adapters/fetch.ts'
+import { createEngine } from '../../src/core/engine.ts'
 import { guards } from '../../src/http/route-audit.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
@@ -133,18 +135,46 @@ describe('a handler', () => {
 
   it('is an error when it is wrapped twice, or is none', async () => {
     const once = withIdempotency(() => new Response('ran'), optionsOf())
-    const twice = withIdempotency(once, optionsOf())
-    await expect(twice(post())).rejects.toThrow(/wrapped in withIdempotency\(\) twice/)
+    expect(() => withIdempotency(once, optionsOf())).toThrow(/wrapped in withIdempotency\(\) twice/)
+    const router = withIdempotency((request: Request) => once(request), optionsOf())
+    await expect(router(post())).rejects.toThrow(/wrapped in withIdempotency\(\) twice/)
     expect(() => withIdempotency(undefined as never, optionsOf())).toThrow(/needs a handler/)
     expect(guards(once, 'POST')).toBe(true)
     expect(guards(once, 'GET')).toBe(false)
   })
 
-  it('may have options of its own', async () => {
-    const all = optionsOf()
-    const own = routeOptions(all, { keyRequired: false })
-    const handler = withIdempotency(() => new Response('ran'), own)
-    expect(await (await handler(new Request('http://x/', { method: 'POST' }))).text()).toBe('ran')
+  it('may share its options with others, and have some of its own', async () => {
+    const protect = idempotency(optionsOf())
+    const loose = protect.with({ keyRequired: false })
+    expect(loose.engine).toBe(protect.engine)
+    expect(protect(() => new Response('ran')).engine).toBe(protect.engine)
+    const bare = () => new Request('http://x/', { method: 'POST' })
+    expect((await protect(() => new Response('ran'))(bare())).status).toBe(400)
+    expect(await (await loose(() => new Response('ran'))(bare())).text()).toBe('ran')
+    const pay = protect.with({ operation: 'pay' })(() => new Response('paid'))
+    const refund = protect.with({ operation: 'refund' })(() => new Response('refunded'))
+    expect(await (await pay(post())).text()).toBe('paid')
+    expect(await (await refund(post())).text()).toBe('refunded')
+  })
+
+  it('keeps its types where options are shared', () => {
+    const protect = idempotency({ store: memoryStore(), tenant: singleTenant })
+    expectTypeOf(protect).toEqualTypeOf<Protect>()
+    const plain = protect((request) => {
+      expectTypeOf(request).toEqualTypeOf<Request>()
+      return new Response()
+    })
+    expectTypeOf(plain).toEqualTypeOf<ProtectedHandler<Request, []>>()
+    const next = protect((request: NextLikeRequest, id: number) => {
+      return Response.json([request.nextUrl, id])
+    })
+    expectTypeOf(next).toEqualTypeOf<ProtectedHandler<NextLikeRequest, [number]>>()
+    const own = idempotency({
+      store: memoryStore(),
+      tenant: (request: NextLikeRequest) => request.nextUrl.host,
+    })
+    own.with({ operation: (request) => request.nextUrl.pathname })
+    expectTypeOf(own).toEqualTypeOf<Protect<NextLikeRequest>>()
   })
 })
 
@@ -271,6 +301,12 @@ describe('a body', () => {
     expect(seen).toEqual([])
   })
 
+  it('that fails for a reason of its own tells the runtime about it', async () => {
+    const tooBig = new RangeError('over the limit of a middleware')
+    const body = new ReadableStream({ pull: (controller) => controller.error(tooBig) })
+    await expect(echo()(post(body))).rejects.toBe(tooBig)
+  })
+
   it('that is a form is compared without its boundary', async () => {
     const handler = withIdempotency(
       async (request: Request) => new Response(/name="a"/.exec(await request.text())?.[0]),
@@ -307,6 +343,33 @@ describe('over the wire', () => {
     await turns()
     const retry = await send({ key: 'k' })
     expect([header(retry, 'idempotent-replayed'), json(retry)]).toEqual(['true', { run: 1 }])
+  })
+
+  it('an engine for each request protects as one for all does', async () => {
+    const store = memoryStore()
+    const [entered, go] = [gate(), gate()]
+    const closed: Promise<unknown>[] = []
+    let runs = 0
+    // As the guide has it for Workers.
+    const { send } = await serveWeb((request) => {
+      const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+      const pay = async () => {
+        entered.open()
+        await go.passed
+        return Response.json({ run: ++runs })
+      }
+      const handler = withIdempotency(pay, { engine, tenant: singleTenant, operation: 'pay' })
+      const reply = handler(request)
+      closed.push(reply.then(() => engine.close()))
+      return reply
+    })
+    const first = send({ key: 'k' })
+    await entered.passed
+    expect((await send({ key: 'k' })).status).toBe(409)
+    go.open()
+    expect(json(await first)).toEqual({ run: 1 })
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 1 })
+    await Promise.all(closed)
   })
 
   it('keys of two tenants never meet', async () => {

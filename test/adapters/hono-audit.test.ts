@@ -126,5 +126,6 @@ it('fails the start of a server that leaves a route open', () => {
   const app = new Hono().post('/pay', done).post('/hook', done)
   expect(() => requireProtected(auditRoutes(app))).toThrow(/POST \/pay, POST \/hook/)
   expect(() => requireProtected(auditRoutes(app, { except: ['/hook', '/pay'] }))).not.toThrow()
+  expect(() => auditRoutes(app, { methods: 'POST' as never })).toThrow(/list of HTTP methods/)
   expect(auditRoutes(app, { methods: ['PUT'] })).toEqual({ protected: [], unprotected: [] })
 })

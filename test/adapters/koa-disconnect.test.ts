@@ -1,7 +1,8 @@
 /** A client that goes away changes nothing: the work ends, and the retry gets its reply. */
 import { once } from 'node:events'
-import { Readable } from 'node:stream'
+import { PassThrough, Readable } from 'node:stream'
 import bodyParser from 'koa-bodyparser'
+import compress from 'koa-compress'
 import type { Context, Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
 import { gate, header, json, text, turns } from './run-express.ts'
@@ -55,6 +56,16 @@ describe.each(KOAS)('%s', (_name, koa) => {
       expect([retry.status, text(retry)]).toEqual([200, 'piece by piece'])
     })
 
+    it('leaves a compressed reply to the retry', async () => {
+      const zipped = compress({ defaultEncoding: 'gzip', threshold: 0 })
+      const respond = (ctx: Context) => {
+        ctx.type = 'text/plain'
+        ctx.body = Readable.from(slowly(['piece ', 'by ', 'piece']))
+      }
+      const { retry } = await abandoned(koa, how, respond, zipped)
+      expect([retry.status, text(retry)]).toEqual([200, 'piece by piece'])
+    })
+
     it('lets a parser behind the guard read the body', async () => {
       const { retry } = await abandoned(koa, how, async (ctx) => {
         await bodyParser()(ctx, async () => undefined)
@@ -94,6 +105,26 @@ describe.each(KOAS)('%s', (_name, koa) => {
     left.open()
     expect(text(await send({ key: 'k' }))).toBe('one two')
     expect(handler.runs).toBe(1)
+  })
+
+  it.each([
+    ['of events', 'text/event-stream'],
+    ['above the cap', 'text/plain'],
+  ])('ends a stream %s whose client leaves while it flows', async (_kind, type) => {
+    const stream = new PassThrough()
+    const closed = once(stream, 'close')
+    const handler = counted((ctx) => {
+      ctx.type = type
+      ctx.body = stream
+    })
+    const { connect, send } = await serveKoa(koa, guardOf({ replyBytesMax: 4 }), handler)
+    const client = await connect({ key: 'k' })
+    stream.write('data: one\n\n')
+    expect(await client.until(/data: one/)).toMatch(/data: one/)
+    expect(header(await send({ key: 'k' }), 'idempotent-body-elided')).toBe('true')
+    client.cut()
+    await closed.catch(() => undefined)
+    expect([stream.destroyed, handler.runs]).toEqual([true, 1])
   })
 
   it('survives a client that leaves before it is replayed to', async () => {

@@ -1,4 +1,5 @@
 /** What becomes of a key when a Koa handler fails. */
+import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import type { Context, Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
@@ -146,6 +147,20 @@ describe.each(KOAS)('%s', (name, koa) => {
     })
     expect((await send({ key: 'k' })).status).toBe(503)
     expect(text(await send({ key: 'k' }))).toBe('done')
+  })
+
+  it("takes a refusal for the handler's own that goes on past Koa", async () => {
+    const { send, handler } = await setup(koa, async (ctx) => {
+      ctx.respond = false
+      const finished = once(ctx.res, 'finish')
+      ctx.res.statusCode = 422
+      ctx.res.end('own')
+      // As handlers of other frameworks do it in koa-connect.
+      await finished
+    })
+    expect((await send({ key: 'k' })).status).toBe(422)
+    expect(text(await send({ key: 'k' }))).toBe('own')
+    expect(handler.runs).toBe(1)
   })
 
   it.each([
