@@ -70,6 +70,10 @@ const smoke = join(scratch, 'smoke')
 /** Peers without which a subpath cannot be loaded: their decorators and modules are values. */
 const NEEDED_PEERS = ['@nestjs', 'rxjs'] as const
 
+/** What the other programs are for, besides Express; and what they need of this repository. */
+const FRAMEWORKS = ['node', 'fetch', 'hono', 'koa', 'fastify', 'nest'] as const
+const FRAMEWORK_PACKAGES = ['@hono', '@nestjs', 'fastify', 'hono', 'koa', 'reflect-metadata']
+
 let brought: readonly string[] = []
 
 beforeAll(() => {
@@ -143,6 +147,11 @@ describe(`the installed package${others}`, () => {
       const out = run(node, ['--no-warnings', 'main.mjs'], join(smoke, version))
       expect(out.trimEnd().split('\n')).toEqual(worked)
     })
+
+    it.each(FRAMEWORKS)('guards an API on %s', (name) => {
+      const out = run(node, ['--no-warnings', 'main.mjs', name], join(smoke, 'frameworks'))
+      expect(out).toBe(`${name}\n`)
+    })
   })
 
   it('opens a SQLite store', () => {
@@ -181,6 +190,8 @@ describe('a TypeScript program in strict mode', () => {
       strict: true,
       exactOptionalPropertyTypes: true,
       skipLibCheck: false,
+      // What those of Koa mean; beside Express 5, they would find a newer one with types of its own.
+      paths: { 'content-disposition': ['../node_modules/@types/content-disposition'] },
       noEmit: true,
     }
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions }))
@@ -212,28 +223,39 @@ function typedProgram(): string {
   return lines.join('\n')
 }
 
-/** Programs that use the installed package and the Express of this repository, one for each. */
+/** Programs that use the installed package and the frameworks of this repository. */
 function prepareSmoke(): void {
-  const source = readFileSync(join(import.meta.dirname, 'adapter-smoke.ts'), 'utf8')
   for (const version of ['express', 'express4']) {
-    const folder = join(smoke, version)
-    mkdirSync(join(folder, 'node_modules'), { recursive: true })
-    writeFileSync(join(folder, 'main.mjs'), stripTypeScriptTypes(source))
-    symlinkSync(installed, join(folder, 'node_modules', 'oncekey'), 'junction')
-    const express = join(root, 'node_modules', version)
-    symlinkSync(express, join(folder, 'node_modules', 'express'), 'junction')
+    const folder = program(version, 'adapter-smoke.ts')
+    linkInto(folder, 'express', join(root, 'node_modules', version))
   }
+  const folder = program('frameworks', 'framework-smoke.ts')
+  for (const name of FRAMEWORK_PACKAGES) linkInto(folder, name, join(root, 'node_modules', name))
 }
 
-/** The types of Node and of Express, which a TypeScript user of the adapter has. */
+/** A folder with a program in it, without its types, and the installed package beside it. */
+function program(name: string, source: string): string {
+  const folder = join(smoke, name)
+  mkdirSync(join(folder, 'node_modules'), { recursive: true })
+  const text = readFileSync(join(import.meta.dirname, source), 'utf8')
+  writeFileSync(join(folder, 'main.mjs'), stripTypeScriptTypes(text))
+  linkInto(folder, 'oncekey', installed)
+  return folder
+}
+
+function linkInto(folder: string, name: string, target: string): void {
+  const path = join(folder, 'node_modules', name)
+  if (!existsSync(path)) symlinkSync(target, path, 'junction')
+}
+
+/** The types of Node and of the frameworks, which TypeScript users of the adapters have. */
 function linkTypes(): void {
-  link('@types')
+  for (const name of ['@types', 'fastify', 'hono']) link(name)
 }
 
 /** Gives the user a package, or a scope of packages, of this repository. */
 function link(name: string): void {
-  const path = join(consumer, 'node_modules', name)
-  if (!existsSync(path)) symlinkSync(join(root, 'node_modules', name), path, 'junction')
+  linkInto(consumer, name, join(root, 'node_modules', name))
 }
 
 function evaluate(node: string, program: string): string {
