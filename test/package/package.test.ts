@@ -28,12 +28,19 @@ const subpaths = Object.entries(manifest.exports)
   .filter(([, target]) => typeof target !== 'string')
   .map(([subpath]) => subpath.replace('.', 'oncekey'))
 
+/** What every adapter gives to handlers; and what those with routes give to a start-up check. */
+const HANDLER_NAMES = ['idempotencyOf', 'currentIdempotency', 'singleTenant'] as const
+const AUDIT_NAMES = ['auditRoutes', 'requireProtected'] as const
+
 /** Names that users type. Removing one is a breaking change. */
 const NAMES: Readonly<Record<string, readonly string[]>> = {
   oncekey: [
     'createEngine',
+    'currentIdempotency',
+    'encodeHttpReply',
     'memoryStore',
     'singleTenant',
+    'EXPOSED_HEADERS',
     'OncekeyError',
     'InvalidOptionsError',
     'StoreFailedError',
@@ -43,19 +50,91 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   ],
   'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
   'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
-  'oncekey/express': ['idempotency', 'idempotencyErrors', 'auditRoutes', 'requireProtected'],
-  'oncekey/fastify': ['idempotency', 'auditRoutes', 'requireProtected'],
-  'oncekey/fetch': ['withIdempotency', 'idempotencyOf', 'currentIdempotency'],
-  'oncekey/hono': ['idempotency', 'auditRoutes', 'requireProtected'],
-  'oncekey/koa': ['idempotency', 'auditRoutes', 'requireProtected'],
+  'oncekey/express': [
+    'idempotency',
+    'idempotencyErrors',
+    'keepRawBody',
+    ...HANDLER_NAMES,
+    ...AUDIT_NAMES,
+  ],
+  'oncekey/fastify': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
+  'oncekey/fetch': ['withIdempotency', 'routeOptions', ...HANDLER_NAMES],
+  'oncekey/hono': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
+  'oncekey/koa': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
   'oncekey/mysql': ['mysqlStore', 'migrationSql'],
-  'oncekey/nest': ['IdempotencyModule', 'Idempotent', 'auditRoutes', 'requireProtected'],
-  'oncekey/node': ['withIdempotency', 'idempotencyOf'],
+  'oncekey/nest': [
+    'IDEMPOTENCY_ENGINE',
+    'IdempotencyContext',
+    'IdempotencyModule',
+    'Idempotent',
+    ...HANDLER_NAMES,
+    ...AUDIT_NAMES,
+  ],
+  'oncekey/node': ['idempotency', 'withIdempotency', ...HANDLER_NAMES],
   'oncekey/openapi': ['describeIdempotency'],
   'oncekey/postgres': ['postgresStore', 'migrationSql'],
   'oncekey/redis': ['redisStore'],
   'oncekey/sqlite': ['sqliteStore'],
   'oncekey/testing': ['FakeClock', 'storeCases', 'adapterCases'],
+}
+
+const HANDLER_TYPES = ['HandlerContext', 'GivenReply', 'RouteOptions<object>'] as const
+const AUDIT_TYPES = ['AuditedRoute', 'RouteAudit'] as const
+
+/** Types that users name, with what they take. */
+const TYPES: Readonly<Record<string, readonly string[]>> = {
+  oncekey: [
+    'Engine',
+    'EngineEvent',
+    'FingerprintSecret',
+    'GivenReply',
+    'GuardOptions<object>',
+    'HandlerContext',
+    'HttpReply',
+    'Profile',
+    'SealHook',
+    'Store',
+  ],
+  'oncekey/express': [
+    'ExpressOptions',
+    'ExpressAuditOptions',
+    'IdempotencyMiddleware',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/fastify': [
+    'FastifyOptions',
+    'AuditOptions',
+    'RouteIdempotency',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/fetch': ['FetchOptions', 'WebHandlerContext', ...HANDLER_TYPES],
+  'oncekey/hono': [
+    'HonoOptions',
+    'AuditOptions',
+    'IdempotencyMiddleware',
+    'WebHandlerContext',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/koa': [
+    'KoaOptions',
+    'KoaAuditOptions',
+    'IdempotencyMiddleware',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/nest': [
+    'IdempotencyModuleOptions',
+    'IdempotencyModuleAsyncOptions',
+    'AuditOptions',
+    'NestRequest',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/node': ['NodeOptions', 'NodeListener', ...HANDLER_TYPES],
+  'oncekey/openapi': ['OpenApiOptions', 'OperationFilter'],
 }
 
 /** Twice what it is today, source maps included: room to grow, too little for a bundled peer. */
@@ -215,9 +294,14 @@ function typedProgram(): string {
   const lines = subpaths.flatMap((subpath, index) => [
     `import * as module${index} from '${subpath}'`,
     ...NAMES[subpath]!.flatMap((name) => [
-      `module${index}.${name} satisfies object`,
+      `module${index}.${name} satisfies object | symbol`,
       '// @ts-expect-error',
       `module${index}.${name} satisfies number`,
+    ]),
+    ...(TYPES[subpath] ?? []).flatMap((type) => [
+      `void ({} as module${index}.${type})`,
+      '// @ts-expect-error',
+      `void (0 satisfies module${index}.${type})`,
     ]),
   ])
   return lines.join('\n')
