@@ -45,6 +45,17 @@ it('lists every option of a guard in the reference', () => {
   expect(listed).toEqual(expect.arrayContaining([...names, ...POLICY_OPTION_NAMES]))
 })
 
+// Whoever tries a second example would otherwise meet the tables of the first.
+it('lets each example keep its data in a file of its own', () => {
+  const files = globSync('examples/*/*.ts', { cwd: root }).flatMap((path) =>
+    [...readFileSync(join(root, path), 'utf8').matchAll(/'(?:data\/)?([\w-]+\.db)'/g)].map(
+      ([, file]) => file!,
+    ),
+  )
+  expect(files.length).toBeGreaterThan(6)
+  expect(new Set(files).size).toBe(files.length)
+})
+
 it('links only to files and headings that exist', () => {
   const broken = pages.flatMap((page) =>
     [...prose(page).matchAll(/\]\(([^)\s]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)/gm)]

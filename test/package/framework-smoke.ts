@@ -88,7 +88,9 @@ const FRAMEWORKS: Readonly<Record<string, () => Promise<RequestListener>>> = {
     Body()(Payments.prototype, 'pay', 0)
     IdempotencyContext()(Payments.prototype, 'pay', 1)
     Controller()(Payments)
-    class App {}
+    class App {
+      readonly isModule = true
+    }
     Module({ imports: [IdempotencyModule.forRoot(options)], controllers: [Payments] })(App)
     const app = await NestFactory.create(App, { logger: false })
     await app.init()

@@ -269,7 +269,7 @@ describe('a TypeScript program in strict mode', () => {
       strict: true,
       exactOptionalPropertyTypes: true,
       skipLibCheck: false,
-      // What those of Koa mean; beside Express 5, they would find a newer one with types of its own.
+      // What those of Koa mean. Beside Express 5, they would find a newer one with its own types.
       paths: { 'content-disposition': ['../node_modules/@types/content-disposition'] },
       noEmit: true,
     }
