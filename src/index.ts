@@ -64,8 +64,13 @@ export type {
   SweptRecord,
   Verdict,
 } from './core/store.ts'
+export type { Profile } from './http/answers.ts'
+export type { HttpReply } from './http/exchange.ts'
+export type { FingerprintSecret } from './http/fingerprint.ts'
 export type { GuardOptions } from './http/guard-options.ts'
 export type { HandlerContext } from './http/handler-context.ts'
 export type { GivenReply, HttpReplyInput } from './http/http-reply.ts'
+export type { SealHook } from './http/reply-codec.ts'
+export type { HeaderPair } from './http/stored-headers.ts'
 export type { Problem, ProblemCode, ProblemName } from './protocol/problems.ts'
 export type { MemoryStoreOptions } from './stores/memory/memory-store.ts'

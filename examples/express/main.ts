@@ -1,7 +1,7 @@
 /**
  * Orders in Express, safe to retry: each key makes one row, however often it is sent.
  *
- *     node examples/express/main.ts
+ *     npm run compile && npx node examples/express/main.ts
  *     curl -i localhost:3000/orders -H 'Idempotency-Key: order-1' --json '{"sku":"tea"}'
  */
 import { once } from 'node:events'

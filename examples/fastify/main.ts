@@ -1,6 +1,7 @@
 /**
- * An orders API on Fastify that is safe to retry, on one SQLite file. Needs `npm run compile` once;
- * then `node examples/fastify/main.ts`.
+ * An orders API on Fastify that is safe to retry, on one SQLite file.
+ *
+ *     npm run compile && npx node examples/fastify/main.ts
  */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
@@ -40,7 +41,7 @@ interface OrderBody {
 
 function createApp(folder: string): FastifyInstance {
   mkdirSync(folder, { recursive: true })
-  const path = join(folder, 'orders.db')
+  const path = join(folder, 'fastify.db')
   // Keys and orders share the file, so that they can share a transaction.
   const store = sqliteStore({ path })
   const db = new DatabaseSync(path)

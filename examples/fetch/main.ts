@@ -1,6 +1,7 @@
 /**
- * A web-standard handler, as Next.js, Bun, Deno and Workers call it, on a plain Node server:
- * `node examples/fetch/main.ts`.
+ * A web-standard handler, as Next.js, Bun, Deno and Workers call it, on a plain Node server.
+ *
+ *     npm run compile && npx node examples/fetch/main.ts
  */
 import { once } from 'node:events'
 import { createServer, type IncomingMessage } from 'node:http'
@@ -10,7 +11,7 @@ import { pipeline } from 'node:stream/promises'
 import { sqliteStore } from 'oncekey/sqlite'
 import { idempotencyOf, withIdempotency } from 'oncekey/fetch'
 
-const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/keys.db' })
+const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/fetch.db' })
 let payments = 0
 
 // In Next.js this would be `export const POST = …` in app/api/payments/route.ts.
@@ -31,6 +32,7 @@ const pay = withIdempotency(
 )
 
 const server = createServer((req, res) => {
+  if (req.method !== 'POST' || req.url !== '/payments') return void res.writeHead(404).end()
   const answered = async () => {
     const response = await pay(toRequest(req))
     res.writeHead(response.status, [...response.headers].flat())
@@ -61,7 +63,9 @@ server.listen(Number(process.env['PORT'] ?? 3000), '127.0.0.1', () => {
   console.log(`listening on http://127.0.0.1:${(server.address() as AddressInfo).port}`)
 })
 
-process.once('SIGTERM', () => void stop())
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(signal, () => void stop())
+}
 
 /** Lets the requests under way end, and waits for handlers whose clients have left. */
 async function stop(): Promise<void> {

@@ -1,6 +1,7 @@
 /**
- * Orders on Hono, in one SQLite file: `node examples/hono/main.ts`. Each order, its key and its
- * reply are committed together.
+ * Orders on Hono, in one SQLite file. Each order, its key and its reply are committed together.
+ *
+ *     npm run compile && npx node examples/hono/main.ts
  */
 import { once } from 'node:events'
 import type { Server } from 'node:http'
@@ -11,7 +12,7 @@ import { createEngine } from 'oncekey'
 import { auditRoutes, idempotency, idempotencyOf, requireProtected } from 'oncekey/hono'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
 
-const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/orders.db' })
+const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/hono.db' })
 const engine = createEngine({ store })
 
 type Account = { Variables: { account: string } }
@@ -54,7 +55,9 @@ const server = serve({ fetch: app.fetch, port, hostname: '127.0.0.1' }, (address
   console.log(`listening on http://127.0.0.1:${address.port}`)
 }) as Server
 
-process.once('SIGTERM', () => void stop())
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(signal, () => void stop())
+}
 
 /** Lets the requests under way end, and waits for handlers whose clients have left. */
 async function stop(): Promise<void> {

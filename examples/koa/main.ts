@@ -1,6 +1,7 @@
 /**
- * An orders API on Koa that is safe to retry, on one SQLite file. After `npm run compile`:
- * `npx node examples/koa/main.ts`.
+ * An orders API on Koa that is safe to retry, on one SQLite file.
+ *
+ *     npm run compile && npx node examples/koa/main.ts
  */
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
@@ -15,7 +16,7 @@ const GRACE_MS = 10_000
 
 // The store first: it makes the folder and the file. Keys and orders share the file, so that they
 // can share a transaction.
-const path = join(process.env['DATA_DIR'] || './data', 'orders.db')
+const path = join(process.env['DATA_DIR'] || './data', 'koa.db')
 const store = sqliteStore({ path })
 const database = new DatabaseSync(path)
 database.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, account TEXT, sku TEXT)')

@@ -1,7 +1,7 @@
 /**
  * Transfers between accounts over a plain Node server, on one SQLite file:
  *
- *   npm run compile && node examples/node/main.ts
+ *     npm run compile && npx node examples/node/main.ts
  *
  * Keys and accounts share the file, so that a transfer and its key commit together.
  */
@@ -13,7 +13,7 @@ import { json } from 'node:stream/consumers'
 import { idempotency, idempotencyOf } from 'oncekey/node'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
 
-const path = join(process.env['DATA_DIR'] || './data', 'transfers.db')
+const path = join(process.env['DATA_DIR'] || './data', 'node.db')
 const store = sqliteStore({ path })
 
 const protect = idempotency({

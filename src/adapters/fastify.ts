@@ -29,7 +29,8 @@ export { singleTenant } from '../http/guard-options.ts'
 export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './fastify-routes.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
-export type { AuditOptions, RouteAudit } from '../http/route-audit.ts'
+export type { GivenReply } from '../http/http-reply.ts'
+export type { AuditedRoute, AuditOptions, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
 
 declare module 'fastify' {

@@ -19,6 +19,7 @@ import { WebHandler, type WebHandlerContext } from './web-handler.ts'
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
+export type { GivenReply } from '../http/http-reply.ts'
 export type { RouteOptions } from '../http/route-options.ts'
 export type { WebHandlerContext } from './web-handler.ts'
 

@@ -20,6 +20,7 @@ import { sendReply } from './outgoing.ts'
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
+export type { GivenReply } from '../http/http-reply.ts'
 export type { RouteOptions } from '../http/route-options.ts'
 
 export interface NodeOptions extends GuardOptions<IncomingMessage> {

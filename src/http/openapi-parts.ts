@@ -11,6 +11,8 @@ export interface PartsOptions {
   readonly keyLengthMin: number
   readonly keyLengthMax: number
   readonly keyPattern: RegExp | undefined
+  /** Only the quoted string of the draft is taken, so its quotes are part of the header. */
+  readonly isQuoted: boolean
   readonly refusesExpired: boolean
   readonly accepts: boolean
 }
@@ -24,9 +26,10 @@ export type Add = (section: Section, name: string, component: Json) => Json
 const EXAMPLE_KEY = '8e03978e-40d5-43e8-bc93-6894a57f9324'
 
 export function keyParameter(options: PartsOptions, required: boolean): Json {
-  const { keyHeader, keyLengthMin, keyLengthMax, keyPattern } = options
+  const { keyHeader, keyLengthMin, keyLengthMax, keyPattern, isQuoted } = options
   const length = EXAMPLE_KEY.length
   const isExample = keyPattern === undefined && length >= keyLengthMin && length <= keyLengthMax
+  const quotes = isQuoted ? 2 : 0
   return {
     name: keyHeader,
     in: 'header',
@@ -37,12 +40,19 @@ export function keyParameter(options: PartsOptions, required: boolean): Json {
       (required ? 'Requests without it are refused.' : 'Without it, a retry may act twice.'),
     schema: {
       type: 'string',
-      minLength: keyLengthMin,
-      maxLength: keyLengthMax,
-      ...(keyPattern === undefined ? {} : { pattern: keyPattern.source }),
+      minLength: keyLengthMin + quotes,
+      maxLength: keyLengthMax + quotes,
+      ...patternOf(options),
     },
-    ...(isExample ? { example: EXAMPLE_KEY } : {}),
+    ...(isExample ? { example: isQuoted ? `"${EXAMPLE_KEY}"` : EXAMPLE_KEY } : {}),
   }
+}
+
+/** No pattern is better than one that refuses keys which the guard takes. */
+function patternOf({ keyPattern, isQuoted }: PartsOptions): Json {
+  if (isQuoted) return { pattern: '^".*"$' }
+  const isPlain = keyPattern !== undefined && !/[ims]/.test(keyPattern.flags)
+  return isPlain ? { pattern: keyPattern.source } : {}
 }
 
 const EXPIRES: Json = {

@@ -51,7 +51,10 @@ export interface OpenApiOptions {
   keyLengthMin?: number
   /** @default 255 */
   keyLengthMax?: number
+  /** Left out of the description where it has flags, which OpenAPI cannot say. */
   keyPattern?: RegExp
+  /** With `strict`, keys are described with their quotes. @default 'lenient' */
+  keySyntax?: 'lenient' | 'strict'
   /** @default 'ietf' */
   profile?: Profile
   /** With `refuse`, 410 is described. @default 'new' */
@@ -68,6 +71,7 @@ const OPTION_NAMES = [
   'keyLengthMin',
   'keyLengthMax',
   'keyPattern',
+  'keySyntax',
   'profile',
   'afterExpiry',
   'whileInProgress',
@@ -88,10 +92,10 @@ export function describeIdempotency<Document extends object>(
   options: OpenApiOptions = {},
 ): Document {
   rejectUnknownOptions('describeIdempotency', options, OPTION_NAMES)
-  const version: unknown = (document as Json)['openapi']
-  if (typeof version !== 'string' || !version.startsWith('3.')) {
+  const version: unknown = asObject(document)['openapi']
+  if (typeof version !== 'string' || !/^3\.[0-2]\./.test(version)) {
     throw new InvalidOptionsError(
-      'describeIdempotency takes an OpenAPI document of version 3.0 or 3.1, got ' +
+      'describeIdempotency takes an OpenAPI document of version 3.0, 3.1 or 3.2, got ' +
         describe(version),
     )
   }
@@ -119,42 +123,51 @@ class Description {
     for (const one of meant) this.#describe(one, !lax.has(one))
   }
 
-  /** Each once, although several paths may share them. */
+  /** Paths that refer to one item give one entry each: any of them may be meant. */
   #operations(): Found[] {
-    const methods = auditedMethods(this.#options)
-    const seen = new Set<unknown>()
-    return Object.entries(asObject(this.#document['paths'])).flatMap(([path, item]) => {
-      const pathItem = this.#resolve(item)
-      if (pathItem === undefined) return []
-      return [...methods].flatMap((method): Found[] => {
-        const operation = pathItem[method.toLowerCase()]
-        if (!isObject(operation) || seen.has(operation)) return []
-        seen.add(operation)
-        const { operationId, tags } = operation
+    const methods = [...auditedMethods(this.#options)]
+    const paths = asObject(this.#document['paths'])
+    // What does not begin with a slash is no path, but somebody's extension.
+    const names = Object.keys(paths).filter((name) => name.startsWith('/'))
+    // An alias of YAML is one object in two places, of which only one may be meant.
+    for (const name of names) if (isObject(paths[name])) paths[name] = { ...paths[name] }
+    return names.flatMap((path) => {
+      const item = paths[path]
+      // Beside a reference, there may be operations that it does not have.
+      const items = [item, this.#resolve(item)].filter((one) => isObject(one))
+      return methods.flatMap((method): Found[] => {
+        const pathItem = items.find((one) => isObject(one[method.toLowerCase()]))
+        if (pathItem === undefined) return []
+        const { operationId, tags } = asObject(pathItem[method.toLowerCase()])
         const known = {
           method,
           path,
           operationId: typeof operationId === 'string' ? operationId : undefined,
           tags: Array.isArray(tags) ? tags.map(String) : [],
         }
-        return [{ known, operation, pathItem }]
+        const parameters = items.flatMap((one) => asArray(one['parameters']))
+        return [{ known, pathItem, parameters }]
       })
     })
   }
 
-  #describe({ operation, pathItem }: Found, required: boolean): void {
-    if (this.#options.keyHeader !== false) this.#addParameter(operation, pathItem, required)
-    const responses = asObject((operation['responses'] ??= {}))
+  /** Writes into copies: other operations may be the same objects in part, as YAML makes them. */
+  #describe({ known, pathItem, parameters }: Found, required: boolean): void {
+    const method = known.method.toLowerCase()
+    const operation = { ...asObject(pathItem[method]) }
+    const responses = { ...asObject(operation['responses']) }
+    Object.assign(pathItem, { [method]: Object.assign(operation, { responses }) })
+    if (this.#options.keyHeader !== false) this.#addParameter(operation, parameters, required)
     for (const status of Object.keys(responses)) {
       if (/^2(?:\d\d|XX)$/.test(status)) this.#addHeaders(responses, status)
     }
     this.#addResponses(responses, required)
   }
 
-  #addParameter(operation: Json, pathItem: Json, required: boolean): void {
+  #addParameter(operation: Json, ofPath: readonly unknown[], required: boolean): void {
     const name = this.#parts.keyHeader.toLowerCase()
     const own = asArray(operation['parameters'])
-    const isThere = [...own, ...asArray(pathItem['parameters'])]
+    const isThere = [...own, ...ofPath]
       .map((one) => this.#resolve(one))
       .some((one) => one?.['in'] === 'header' && String(one['name']).toLowerCase() === name)
     if (isThere) return
@@ -174,7 +187,9 @@ class Description {
     )
     if (missing.length === 0) return
     const headers = { ...known, ...Object.fromEntries(missing) }
-    responses[status] = { ...structuredClone(response), headers }
+    // Beside a reference, 3.1 lets a description be said anew.
+    const { $ref: _reference, ...said } = asObject(responses[status])
+    responses[status] = structuredClone({ ...response, ...said, headers })
   }
 
   #addResponses(responses: Json, required: boolean): void {
@@ -182,22 +197,27 @@ class Description {
     for (const { status, mediaType, response } of described) {
       const own = responses[status]
       if (own === undefined) {
-        // A status of its own hides the range that has stood for it: both may come.
-        const range = this.#resolve(responses[`${status[0]}XX`] ?? responses['default'])
-        const rangeContent = asObject(range?.['content'])
-        const content = { ...asObject(response['content']), ...structuredClone(rangeContent) }
         const name = `Idempotency${status}${required || status !== '400' ? '' : 'Optional'}`
+        const range = this.#rangeOf(responses, status)
         responses[status] =
-          Object.keys(rangeContent).length === 0
+          range === undefined
             ? this.#add('responses', name, response)
-            : { ...response, content }
+            : structuredClone(withRange(response, range, mediaType))
       } else if (isObject(own) && own['$ref'] === undefined) {
-        own['content'] = {
-          [mediaType]: asObject(response['content'])[mediaType],
-          ...asObject(own['content']),
-        }
+        const ours = asObject(response['content'])[mediaType]
+        const content = asObject(own['content'])
+        if (Object.hasOwn(content, mediaType)) continue
+        responses[status] = { ...own, content: { ...content, [mediaType]: ours } }
       }
     }
+  }
+
+  /** A status of its own hides the range that has stood for it, although both may come. */
+  #rangeOf(responses: Json, status: string): Json | undefined {
+    // `default` is for what goes wrong, wherever successes are listed.
+    const fallback = status.startsWith('2') ? undefined : responses['default']
+    const range = this.#resolve(responses[`${status[0]}XX`] ?? fallback)
+    return Object.keys(asObject(range?.['content'])).length === 0 ? undefined : range
   }
 
   /** Under another name where the document has something else by this one. */
@@ -209,7 +229,8 @@ class Description {
       if (isDeepStrictEqual(all[free], component)) break
       free = `${name}${count}`
     }
-    all[free] ??= component
+    // A copy: whoever changes the document must not change the next one.
+    all[free] ??= structuredClone(component)
     return { $ref: `#/components/${section}/${free}` }
   }
 
@@ -239,8 +260,26 @@ const REFERENCES_MAX = 20
 
 interface Found {
   readonly known: OpenApiOperation
-  readonly operation: Json
+  /** The one that has the operation. */
   readonly pathItem: Json
+  /** What holds for all operations of the path. */
+  readonly parameters: readonly unknown[]
+}
+
+/** Our response, and what the document says about all of its kind. */
+function withRange(response: Json, range: Json, mediaType: string): Json {
+  const ours = asObject(asObject(response['content'])[mediaType])
+  const content = asObject(range['content'])
+  const theirs = asObject(content[mediaType])
+  const schemas = [theirs['schema'], ours['schema']]
+  const either = Object.hasOwn(content, mediaType) ? { ...ours, schema: { anyOf: schemas } } : ours
+  const isAnything = Object.hasOwn(content, mediaType) && theirs['schema'] === undefined
+  const headers = { ...asObject(range['headers']), ...asObject(response['headers']) }
+  return {
+    ...response,
+    ...(Object.keys(headers).length === 0 ? {} : { headers }),
+    content: { ...content, [mediaType]: isAnything ? theirs : either },
+  }
 }
 
 function pick(
@@ -251,7 +290,15 @@ function pick(
 ): Found[] {
   if (filter === undefined) return fallback ? [...found] : []
   if (typeof filter === 'function') return found.filter(({ known }) => filter(known))
-  rejectUnknownOptions(`describeIdempotency.${option}`, filter, ['operationIds', 'tags', 'paths'])
+  const names = ['operationIds', 'tags', 'paths'] as const
+  rejectUnknownOptions(`describeIdempotency.${option}`, filter, names)
+  const lists = names.map((name) => filter[name]).filter((list) => list !== undefined)
+  if (!lists.every((list) => Array.isArray(list)) || lists.flat().length === 0) {
+    throw new InvalidOptionsError(
+      `describeIdempotency.${option} must be a function or have a list of operationIds, tags or ` +
+        `paths, got ${describe(filter)}`,
+    )
+  }
   const tests = [
     ...(filter.operationIds ?? []).map((id) => test(id, (one) => one.operationId === id)),
     ...(filter.tags ?? []).map((tag) => test(tag, (one) => one.tags.includes(tag))),
@@ -276,7 +323,7 @@ function test(name: string | RegExp, matches: (operation: OpenApiOperation) => b
 
 function resolveParts(options: OpenApiOptions): PartsOptions {
   const { keyHeader = 'Idempotency-Key', keyLengthMin, keyLengthMax, keyPattern } = options
-  if (keyHeader !== false && typeof keyHeader !== 'string') {
+  if (keyHeader !== false && (typeof keyHeader !== 'string' || !HEADER_NAME.test(keyHeader))) {
     throw new InvalidOptionsError(
       `keyHeader must be a header name or false, got ${describe(keyHeader)}`,
     )
@@ -284,9 +331,15 @@ function resolveParts(options: OpenApiOptions): PartsOptions {
   if (keyPattern !== undefined && !(keyPattern instanceof RegExp)) {
     throw new InvalidOptionsError(`keyPattern must be a RegExp, got ${describe(keyPattern)}`)
   }
+  if ((keyLengthMin ?? KEY_LENGTH_MIN) > (keyLengthMax ?? KEY_LENGTH_MAX)) {
+    throw new InvalidOptionsError(
+      `keyLengthMin (${keyLengthMin}) must not exceed keyLengthMax (${keyLengthMax})`,
+    )
+  }
   const limits = { min: 1, max: 1024 }
   const min = { fallback: KEY_LENGTH_MIN, ...limits }
   const max = { fallback: KEY_LENGTH_MAX, ...limits }
+  const syntax = { fallback: 'lenient', words: ['lenient', 'strict'] } as const
   const profile = { fallback: 'ietf', words: ['ietf', 'stripe'] } as const
   const expiry = { fallback: 'new', words: ['new', 'refuse'] } as const
   const progress = { fallback: 'conflict', words: ['conflict', 'accepted'] } as const
@@ -296,14 +349,23 @@ function resolveParts(options: OpenApiOptions): PartsOptions {
     keyLengthMin: wholeNumber('keyLengthMin', keyLengthMin, min),
     keyLengthMax: wholeNumber('keyLengthMax', keyLengthMax, max),
     keyPattern,
+    isQuoted: oneOf('keySyntax', options.keySyntax, syntax) === 'strict',
     refusesExpired: oneOf('afterExpiry', options.afterExpiry, expiry) === 'refuse',
     accepts: oneOf('whileInProgress', options.whileInProgress, progress) === 'accepted',
   }
 }
 
-/** JSON Pointer in a URI fragment. */
+const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
+
+/** JSON Pointer in a URI fragment, or written as if it were none. */
 function decodeName(name: string): string {
-  return decodeURIComponent(name).replaceAll('~1', '/').replaceAll('~0', '~')
+  let decoded = name
+  try {
+    decoded = decodeURIComponent(name)
+  } catch {
+    // A bare `%` means itself.
+  }
+  return decoded.replaceAll('~1', '/').replaceAll('~0', '~')
 }
 
 function isObject(value: unknown): value is Json {

@@ -5,6 +5,7 @@ import { connectionCases } from './adapter-cases/connection-cases.ts'
 import { contextCases } from './adapter-cases/context-cases.ts'
 import { failureCases } from './adapter-cases/failure-cases.ts'
 import { headerCases } from './adapter-cases/header-cases.ts'
+import { joinCases } from './adapter-cases/join-cases.ts'
 import { keyCases } from './adapter-cases/key-cases.ts'
 import { optionCases } from './adapter-cases/option-cases.ts'
 import { requestCases } from './adapter-cases/request-cases.ts'
@@ -41,5 +42,6 @@ export const adapterCases: readonly AdapterCase[] = [
   ...storeFailureCases,
   ...contextCases,
   ...transactionCases,
+  ...joinCases,
   ...optionCases,
 ]

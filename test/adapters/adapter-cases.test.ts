@@ -1,7 +1,11 @@
 /** The shared cases on the adapters that need no framework, and on both versions of Express. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { idempotency, idempotencyErrors } from '../../src/adapters/express.ts'
-import { withIdempotency as withFetch, idempotencyOf as ofFetch } from '../../src/adapters/fetch.ts'
+import {
+  withIdempotency as withFetch,
+  idempotencyOf as ofFetch,
+  routeOptions,
+} from '../../src/adapters/fetch.ts'
 import { idempotency as forNode, idempotencyOf } from '../../src/adapters/node.ts'
 import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
@@ -110,8 +114,9 @@ runAdapterCases('fetch', {
         return toResponse(reply)
       }
       if (own === false) return { method, path, handler }
-      const all = { ...adaptOptions(options, webHeadOf), ...adaptOptions(own ?? {}, webHeadOf) }
-      return { method, path, handler: withFetch(handler, all) }
+      const all = adaptOptions(options, webHeadOf)
+      const route = routeOptions(all, adaptOptions(own ?? {}, webHeadOf))
+      return { method, path, handler: withFetch(handler, route) }
     })
     return serveWeb((request) => {
       const { pathname } = new URL(request.url)

@@ -28,12 +28,19 @@ const subpaths = Object.entries(manifest.exports)
   .filter(([, target]) => typeof target !== 'string')
   .map(([subpath]) => subpath.replace('.', 'oncekey'))
 
+/** What every adapter gives to handlers; and what those with routes give to a start-up check. */
+const HANDLER_NAMES = ['idempotencyOf', 'currentIdempotency', 'singleTenant'] as const
+const AUDIT_NAMES = ['auditRoutes', 'requireProtected'] as const
+
 /** Names that users type. Removing one is a breaking change. */
 const NAMES: Readonly<Record<string, readonly string[]>> = {
   oncekey: [
     'createEngine',
+    'currentIdempotency',
+    'encodeHttpReply',
     'memoryStore',
     'singleTenant',
+    'EXPOSED_HEADERS',
     'OncekeyError',
     'InvalidOptionsError',
     'StoreFailedError',
@@ -43,19 +50,91 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   ],
   'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
   'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
-  'oncekey/express': ['idempotency', 'idempotencyErrors', 'auditRoutes', 'requireProtected'],
-  'oncekey/fastify': ['idempotency', 'auditRoutes', 'requireProtected'],
-  'oncekey/fetch': ['withIdempotency', 'idempotencyOf', 'currentIdempotency'],
-  'oncekey/hono': ['idempotency', 'auditRoutes', 'requireProtected'],
-  'oncekey/koa': ['idempotency', 'auditRoutes', 'requireProtected'],
+  'oncekey/express': [
+    'idempotency',
+    'idempotencyErrors',
+    'keepRawBody',
+    ...HANDLER_NAMES,
+    ...AUDIT_NAMES,
+  ],
+  'oncekey/fastify': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
+  'oncekey/fetch': ['withIdempotency', 'routeOptions', ...HANDLER_NAMES],
+  'oncekey/hono': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
+  'oncekey/koa': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
   'oncekey/mysql': ['mysqlStore', 'migrationSql'],
-  'oncekey/nest': ['IdempotencyModule', 'Idempotent', 'auditRoutes', 'requireProtected'],
-  'oncekey/node': ['withIdempotency', 'idempotencyOf'],
+  'oncekey/nest': [
+    'IDEMPOTENCY_ENGINE',
+    'IdempotencyContext',
+    'IdempotencyModule',
+    'Idempotent',
+    ...HANDLER_NAMES,
+    ...AUDIT_NAMES,
+  ],
+  'oncekey/node': ['idempotency', 'withIdempotency', ...HANDLER_NAMES],
   'oncekey/openapi': ['describeIdempotency'],
   'oncekey/postgres': ['postgresStore', 'migrationSql'],
   'oncekey/redis': ['redisStore'],
   'oncekey/sqlite': ['sqliteStore'],
   'oncekey/testing': ['FakeClock', 'storeCases', 'adapterCases'],
+}
+
+const HANDLER_TYPES = ['HandlerContext', 'GivenReply', 'RouteOptions<object>'] as const
+const AUDIT_TYPES = ['AuditedRoute', 'RouteAudit'] as const
+
+/** Types that users name, with what they take. */
+const TYPES: Readonly<Record<string, readonly string[]>> = {
+  oncekey: [
+    'Engine',
+    'EngineEvent',
+    'FingerprintSecret',
+    'GivenReply',
+    'GuardOptions<object>',
+    'HandlerContext',
+    'HttpReply',
+    'Profile',
+    'SealHook',
+    'Store',
+  ],
+  'oncekey/express': [
+    'ExpressOptions',
+    'ExpressAuditOptions',
+    'IdempotencyMiddleware',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/fastify': [
+    'FastifyOptions',
+    'AuditOptions',
+    'RouteIdempotency',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/fetch': ['FetchOptions', 'WebHandlerContext', ...HANDLER_TYPES],
+  'oncekey/hono': [
+    'HonoOptions',
+    'AuditOptions',
+    'IdempotencyMiddleware',
+    'WebHandlerContext',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/koa': [
+    'KoaOptions',
+    'KoaAuditOptions',
+    'IdempotencyMiddleware',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/nest': [
+    'IdempotencyModuleOptions',
+    'IdempotencyModuleAsyncOptions',
+    'AuditOptions',
+    'NestRequest',
+    ...HANDLER_TYPES,
+    ...AUDIT_TYPES,
+  ],
+  'oncekey/node': ['NodeOptions', 'NodeListener', ...HANDLER_TYPES],
+  'oncekey/openapi': ['OpenApiOptions', 'OperationFilter'],
 }
 
 /** Twice what it is today, source maps included: room to grow, too little for a bundled peer. */
@@ -69,6 +148,10 @@ const smoke = join(scratch, 'smoke')
 
 /** Peers without which a subpath cannot be loaded: their decorators and modules are values. */
 const NEEDED_PEERS = ['@nestjs', 'rxjs'] as const
+
+/** What the other programs are for, besides Express; and what they need of this repository. */
+const FRAMEWORKS = ['node', 'fetch', 'hono', 'koa', 'fastify', 'nest'] as const
+const FRAMEWORK_PACKAGES = ['@hono', '@nestjs', 'fastify', 'hono', 'koa', 'reflect-metadata']
 
 let brought: readonly string[] = []
 
@@ -143,6 +226,11 @@ describe(`the installed package${others}`, () => {
       const out = run(node, ['--no-warnings', 'main.mjs'], join(smoke, version))
       expect(out.trimEnd().split('\n')).toEqual(worked)
     })
+
+    it.each(FRAMEWORKS)('guards an API on %s', (name) => {
+      const out = run(node, ['--no-warnings', 'main.mjs', name], join(smoke, 'frameworks'))
+      expect(out).toBe(`${name}\n`)
+    })
   })
 
   it('opens a SQLite store', () => {
@@ -181,6 +269,8 @@ describe('a TypeScript program in strict mode', () => {
       strict: true,
       exactOptionalPropertyTypes: true,
       skipLibCheck: false,
+      // What those of Koa mean. Beside Express 5, they would find a newer one with its own types.
+      paths: { 'content-disposition': ['../node_modules/@types/content-disposition'] },
       noEmit: true,
     }
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions }))
@@ -204,36 +294,52 @@ function typedProgram(): string {
   const lines = subpaths.flatMap((subpath, index) => [
     `import * as module${index} from '${subpath}'`,
     ...NAMES[subpath]!.flatMap((name) => [
-      `module${index}.${name} satisfies object`,
+      `module${index}.${name} satisfies object | symbol`,
       '// @ts-expect-error',
       `module${index}.${name} satisfies number`,
+    ]),
+    ...(TYPES[subpath] ?? []).flatMap((type) => [
+      `void ({} as module${index}.${type})`,
+      '// @ts-expect-error',
+      `void (0 satisfies module${index}.${type})`,
     ]),
   ])
   return lines.join('\n')
 }
 
-/** Programs that use the installed package and the Express of this repository, one for each. */
+/** Programs that use the installed package and the frameworks of this repository. */
 function prepareSmoke(): void {
-  const source = readFileSync(join(import.meta.dirname, 'adapter-smoke.ts'), 'utf8')
   for (const version of ['express', 'express4']) {
-    const folder = join(smoke, version)
-    mkdirSync(join(folder, 'node_modules'), { recursive: true })
-    writeFileSync(join(folder, 'main.mjs'), stripTypeScriptTypes(source))
-    symlinkSync(installed, join(folder, 'node_modules', 'oncekey'), 'junction')
-    const express = join(root, 'node_modules', version)
-    symlinkSync(express, join(folder, 'node_modules', 'express'), 'junction')
+    const folder = program(version, 'adapter-smoke.ts')
+    linkInto(folder, 'express', join(root, 'node_modules', version))
   }
+  const folder = program('frameworks', 'framework-smoke.ts')
+  for (const name of FRAMEWORK_PACKAGES) linkInto(folder, name, join(root, 'node_modules', name))
 }
 
-/** The types of Node and of Express, which a TypeScript user of the adapter has. */
+/** A folder with a program in it, without its types, and the installed package beside it. */
+function program(name: string, source: string): string {
+  const folder = join(smoke, name)
+  mkdirSync(join(folder, 'node_modules'), { recursive: true })
+  const text = readFileSync(join(import.meta.dirname, source), 'utf8')
+  writeFileSync(join(folder, 'main.mjs'), stripTypeScriptTypes(text))
+  linkInto(folder, 'oncekey', installed)
+  return folder
+}
+
+function linkInto(folder: string, name: string, target: string): void {
+  const path = join(folder, 'node_modules', name)
+  if (!existsSync(path)) symlinkSync(target, path, 'junction')
+}
+
+/** The types of Node and of the frameworks, which TypeScript users of the adapters have. */
 function linkTypes(): void {
-  link('@types')
+  for (const name of ['@types', 'fastify', 'hono']) link(name)
 }
 
 /** Gives the user a package, or a scope of packages, of this repository. */
 function link(name: string): void {
-  const path = join(consumer, 'node_modules', name)
-  if (!existsSync(path)) symlinkSync(join(root, 'node_modules', name), path, 'junction')
+  linkInto(consumer, name, join(root, 'node_modules', name))
 }
 
 function evaluate(node: string, program: string): string {

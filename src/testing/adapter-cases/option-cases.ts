@@ -13,6 +13,7 @@ import {
   REPLAYED,
   stage,
 } from './case-stage.ts'
+import { overrideCases } from './override-cases.ts'
 
 const HOUR_MS = 3_600_000
 
@@ -180,6 +181,7 @@ export const optionCases: readonly AdapterCase[] = [
       assert.equal(headers['link'], '<https://example.com/keys>; rel="describedby"')
     },
   },
+  ...overrideCases,
   refusedAtStart('an option that does not exist', { tennant: () => 'ann' }),
   refusedAtStart('a value that an option does not know', { profile: 'paypal' }),
   refusedAtStart('no tenant', { tenant: undefined }),

@@ -1,0 +1,298 @@
+/** What all routes are told, and what one of them is told instead. */
+import assert from 'node:assert/strict'
+import type { AdapterCase, CaseHead, CaseOptions } from './adapter-case.ts'
+import type { Received, Send } from './case-client.ts'
+import {
+  assertInProgress,
+  assertMismatch,
+  assertProblem,
+  assertRan,
+  assertUnknown,
+  created,
+  gate,
+  REPLAYED,
+  stage,
+  watched,
+} from './case-stage.ts'
+
+const HOUR_MS = 3_600_000
+const LEASE_MS = 60_000
+
+const PATHS = ['/all', '/own'] as const
+
+/** What became of a request: it ran, it was a replay, or it was refused by this code. */
+type Outcome = 'ran' | 'replayed' | `idempotency_${string}`
+
+interface Override {
+  /** What is said for all routes. */
+  readonly all: Partial<CaseOptions>
+  /** What one route says instead. */
+  readonly own: Partial<CaseOptions>
+  /** Sent to both routes, one after the other, with what each makes of it. */
+  readonly steps: readonly (readonly [Omit<Send, 'port'>, all: Outcome, own: Outcome])[]
+  /** The handlers reply with it. @default 201 */
+  readonly status?: number
+  /** Passes between two steps. @default 0 */
+  readonly waitMs?: number
+}
+
+const missing = 'idempotency_key_missing'
+const malformed = 'idempotency_key_malformed'
+const mismatch = 'idempotency_key_reused_with_different_payload'
+
+const json = { id: 'in-body', amount: 1, currency: 'EUR' }
+const inHeader = { key: '"in-header"', json }
+const inBoth = { ...inHeader, headers: { 'x-all': 'k', 'x-own': 'k' } }
+const user = (name: string, role: string) => ({
+  key: 'key-1',
+  headers: { 'x-user': name, 'x-role': role },
+})
+const header = (name: string) => (head: CaseHead) => head.header(name)
+const plain = { key: 'key-1', json }
+
+/** Where all say one thing and a route another, each does as it was told. */
+export const overrideCases: readonly AdapterCase[] = [
+  override('tenant', {
+    all: {},
+    own: { tenant: (head) => head.header('x-own') ?? 'none' },
+    steps: [
+      [{ key: 'key-1', tenant: 'ann' }, 'ran', 'ran'],
+      [{ key: 'key-1', tenant: 'bob' }, 'ran', 'replayed'],
+    ],
+  }),
+  override('methods', {
+    all: { methods: ['PUT'] },
+    own: { methods: ['POST'] },
+    steps: [[{}, 'ran', missing]],
+  }),
+  override('keyRequired', {
+    all: { keyRequired: false },
+    own: { keyRequired: true },
+    steps: [[{}, 'ran', missing]],
+  }),
+  override('keyHeader', {
+    all: { keyHeader: 'X-All' },
+    own: { keyHeader: 'X-Own' },
+    steps: [
+      [{ headers: { 'x-all': 'k' } }, 'ran', missing],
+      [{ headers: { 'x-own': 'k' } }, missing, 'ran'],
+    ],
+  }),
+  override('keyField instead of a header', {
+    all: { keyHeader: 'X-All', keySyntax: 'strict' },
+    own: { keyField: 'id' },
+    steps: [[{ json }, missing, 'ran']],
+  }),
+  override('keyFrom instead of a field', {
+    all: { keyField: 'id' },
+    own: { keyFrom: header('x-own') },
+    steps: [
+      [{ json }, 'ran', missing],
+      [inBoth, 'replayed', 'ran'],
+    ],
+  }),
+  override('keyHeader instead of a function', {
+    all: { keyFrom: header('x-all') },
+    own: { keyHeader: 'idempotency-key' },
+    steps: [
+      [inHeader, missing, 'ran'],
+      [inBoth, 'ran', 'replayed'],
+    ],
+  }),
+  override('keySyntax', {
+    all: { keySyntax: 'strict' },
+    own: { keySyntax: 'lenient' },
+    steps: [[{ key: 'bare' }, malformed, 'ran']],
+  }),
+  override('keyLengthMin and keyLengthMax', {
+    all: { keyLengthMin: 4, keyLengthMax: 6 },
+    own: { keyLengthMin: 2, keyLengthMax: 3 },
+    steps: [
+      [{ key: 'abc' }, malformed, 'ran'],
+      [{ key: 'abcd' }, 'ran', malformed],
+    ],
+  }),
+  override('keyPattern', {
+    all: { keyPattern: /^a/ },
+    own: { keyPattern: /^b/ },
+    steps: [
+      [{ key: 'a1' }, 'ran', malformed],
+      [{ key: 'b1' }, malformed, 'ran'],
+    ],
+  }),
+  override('refusePersonalKeys', {
+    all: { refusePersonalKeys: true },
+    own: { refusePersonalKeys: false },
+    steps: [[{ key: 'ann@example.com' }, malformed, 'ran']],
+  }),
+  override('fingerprintFields', {
+    all: { fingerprintFields: ['amount'] },
+    own: { fingerprintFields: ['currency'] },
+    steps: [
+      [plain, 'ran', 'ran'],
+      [{ key: 'key-1', json: { ...json, amount: 2 } }, mismatch, 'replayed'],
+      [{ key: 'key-1', json: { ...json, currency: 'USD' } }, 'replayed', mismatch],
+    ],
+  }),
+  override('principal', {
+    all: { principal: header('x-user') },
+    own: { principal: header('x-role') },
+    steps: [
+      [user('ann', 'clerk'), 'ran', 'ran'],
+      [user('bob', 'clerk'), mismatch, 'replayed'],
+      [user('ann', 'owner'), 'replayed', mismatch],
+    ],
+  }),
+  override('onError', {
+    all: { onError: 'store' },
+    own: { onError: () => 'retry' },
+    status: 500,
+    steps: [
+      [plain, 'ran', 'ran'],
+      [plain, 'replayed', 'ran'],
+    ],
+  }),
+  override('afterExpiry', {
+    all: { afterExpiry: 'refuse', retentionMs: HOUR_MS },
+    own: { afterExpiry: 'new' },
+    waitMs: HOUR_MS,
+    steps: [
+      [plain, 'ran', 'ran'],
+      [plain, 'idempotency_key_expired', 'ran'],
+    ],
+  }),
+  override('profile, with all that it means', {
+    all: { profile: 'stripe' },
+    own: { profile: 'ietf' },
+    status: 500,
+    steps: [
+      [plain, 'ran', 'ran'],
+      [plain, 'replayed', 'ran'],
+    ],
+  }),
+  {
+    name: "does with a key in use what a route says, not what all say: 'whileInProgress'",
+    async run(fixture) {
+      const { handle, entered, letGo } = heldOnBoth()
+      const { send, runs } = await stage(fixture, {
+        options: { whileInProgress: 'accepted' },
+        routes: [
+          { path: '/all', handle },
+          { path: '/own', options: { whileInProgress: 'conflict' }, handle },
+        ],
+      })
+      const firsts = PATHS.map((path) => send({ path, key: 'key-1' }))
+      await entered
+      assert.equal((await send({ path: '/all', key: 'key-1' })).status, 202)
+      assertInProgress(await send({ path: '/own', key: 'key-1' }))
+      letGo()
+      for (const first of firsts) assertRan(await first, 201)
+      assert.equal(runs(), 2)
+    },
+  },
+  {
+    name: "does with a holder that fell silent what a route says, not what all say: 'onLapse'",
+    async run(fixture) {
+      const { handle, entered, letGo } = heldOnBoth()
+      const { send, runs } = await stage(fixture, {
+        options: { onLapse: 'rerun' },
+        routes: [
+          { path: '/all', handle },
+          { path: '/own', options: { onLapse: 'unknown' }, handle },
+        ],
+      })
+      const firsts = PATHS.map((path) => send({ path, key: 'key-1' }))
+      await entered
+      fixture.clock.advance(LEASE_MS)
+      assertUnknown(await send({ path: '/own', key: 'key-1' }))
+      assertRan(await send({ path: '/all', key: 'key-1' }), 201)
+      assert.equal(runs(), 3)
+      letGo()
+      await Promise.all(firsts)
+    },
+  },
+  {
+    name: 'makes a key one for those routes that say so, and for no others',
+    async run(fixture) {
+      const own = { options: { scopeBy: 'tenant' as const }, handle: () => created }
+      const { send, runs } = await stage(fixture, {
+        routes: [
+          { path: '/payments', ...own },
+          { path: '/refunds', ...own },
+          { path: '/transfers', handle: () => created },
+        ],
+      })
+      assertRan(await send({ path: '/payments', key: 'key-1' }), 201)
+      assertMismatch(await send({ path: '/refunds', key: 'key-1' }))
+      assertRan(await send({ path: '/transfers', key: 'key-1' }), 201)
+      assert.equal(runs(), 2)
+    },
+  },
+  {
+    name: "does without the store what a route says, not what all say: 'storeFailure'",
+    async run(fixture) {
+      const store = watched(fixture.store, () => {
+        throw new Error('connection refused')
+      })
+      const { send, runs } = await stage(
+        { ...fixture, store },
+        {
+          options: { storeFailure: 'open' },
+          routes: [
+            { path: '/all', handle: () => created },
+            { path: '/own', options: { storeFailure: 'closed' }, handle: () => created },
+          ],
+        },
+      )
+      assertRan(await send({ path: '/all', key: 'key-1' }), 201)
+      const closed = await send({ path: '/own', key: 'key-1' })
+      assertProblem(closed, 503, 'idempotency_store_unavailable')
+      assert.equal(runs(), 1)
+    },
+  },
+]
+
+function override(
+  what: string,
+  { all, own, steps, status = 201, waitMs = 0 }: Override,
+): AdapterCase {
+  return {
+    name: `goes by what a route says, not by what all say: ${what}`,
+    async run(fixture) {
+      const handle = () => ({ ...created, status })
+      const { send } = await stage(fixture, {
+        options: all,
+        routes: [
+          { path: '/all', handle },
+          { path: '/own', options: own, handle },
+        ],
+      })
+      for (const [index, [request, ...expected]] of steps.entries()) {
+        if (index > 0) fixture.clock.advance(waitMs)
+        const outcomes: string[] = []
+        for (const path of PATHS) outcomes.push(outcomeOf(await send({ ...request, path })))
+        assert.deepEqual(outcomes, expected, `step ${index + 1}`)
+      }
+    },
+  }
+}
+
+function outcomeOf({ headers, text }: Received): string {
+  if (headers[REPLAYED] === 'true') return 'replayed'
+  if (!headers['content-type']?.startsWith('application/problem+json')) return 'ran'
+  return (JSON.parse(text) as { code: string }).code
+}
+
+/** A handler that two routes share. Its first two calls run until they are let go. */
+function heldOnBoth() {
+  const entered = gate()
+  const go = gate()
+  let calls = 0
+  const handle = async () => {
+    if (++calls > 2) return created
+    if (calls === 2) entered.open()
+    await go.passed
+    return created
+  }
+  return { handle, entered: entered.passed, letGo: () => go.open() }
+}
