@@ -8,6 +8,7 @@ import { isEndless } from '../http/endless.ts'
 import type { HttpReply, Produced } from '../http/exchange.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import {
+  asNumber,
   callbackOf,
   checkHead,
   codedError,
@@ -109,8 +110,7 @@ export class HeldResponse {
   }
 
   produced(): Produced | undefined {
-    // Express takes a status as text too.
-    const status = Number((this.#written ?? this.#owner).statusCode)
+    const status = asNumber((this.#written ?? this.#owner).statusCode)
     const headers = (): HeaderPair[] => pairs(this.#owner)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
@@ -398,7 +398,7 @@ export class HeldResponse {
     const hasReason = typeof rest[0] === 'string'
     checkHead(status, hasReason ? rest[0] : res.statusMessage)
     const headers = hasReason ? rest[1] : (rest[1] ?? rest[0])
-    res.statusCode = Number(status)
+    res.statusCode = asNumber(status)
     if (hasReason) res.statusMessage = rest[0] as string
     this.#setHeaders(headersOf(headers), Array.isArray(headers))
     this.#written = statusOf(res)

@@ -21,6 +21,11 @@ export function statusOf({ statusCode, statusMessage }: Status): Status {
   return { statusCode, statusMessage }
 }
 
+/** Express takes a status as text too. */
+export function asNumber(status: unknown): number {
+  return Number(status)
+}
+
 /** The methods of a response that we put aside and call later. */
 export interface RealMethods {
   readonly write: ServerResponse['write']

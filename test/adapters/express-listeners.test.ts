@@ -220,7 +220,7 @@ describe.each(EXPRESSES)('%s: a handler that goes on after its reply', (_name, e
   })
 
   it('keeps it in the encoding it had begun with', async () => {
-    const compress = compression({ threshold: 0 }) as unknown as RequestHandler
+    const compress = compression({ threshold: 0 })
     const { goOn, send } = await overrun(express, {
       between: [compress],
       handler: async (_req, res, late) => {
