@@ -4,6 +4,9 @@ import { matchLayer, matchesAll, type Layer } from './express-stack.ts'
 /** No path has it by chance. */
 const PROBE = 'oncekey0probe'
 
+/** What stands for any rest of a path: one segment, an empty one, more than anybody writes down. */
+export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, Array(20).fill(PROBE).join('/')]
+
 /** More choices than this in one path, and nobody has looked at them all. */
 const SAMPLES_MAX = 32
 
@@ -81,12 +84,14 @@ function expandFive(template: string): string[] | undefined {
       template.slice(0, group.index),
       template.slice(group.index + group[0].length),
     ]
-    return both(before + group[1]! + after, before + after, expandFive)
+    return all([before + group[1]! + after, before + after], expandFive)
   }
   const wildcard = /\*(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/u.exec(template)
   if (wildcard !== null) {
-    const filled = (value: string) => template.replace(wildcard[0], value)
-    return both(filled(PROBE), filled(`${PROBE}/${PROBE}`), expandFive)
+    return all(
+      RESTS.map((rest) => template.replace(wildcard[0], rest)),
+      expandFive,
+    )
   }
   return [template.replaceAll(/:(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu, PROBE)]
 }
@@ -96,17 +101,16 @@ function expandFour(template: string): string[] | undefined {
   const optional = /\/:\w+\?/.exec(template)
   if (optional !== null) {
     const present = template.replace(optional[0], optional[0].slice(0, -1))
-    return both(present, template.replace(optional[0], '') || '/', expandFour)
+    return all([present, template.replace(optional[0], '') || '/'], expandFour)
   }
   if (/[\\()[\]+?*{}|^$]/.test(template)) return undefined
   return [template.replaceAll(/:\w+/g, PROBE)]
 }
 
-function both(
-  one: string,
-  other: string,
+function all(
+  templates: readonly string[],
   expand: (template: string) => string[] | undefined,
 ): string[] | undefined {
-  const [ones, others] = [expand(one), expand(other)]
-  return ones === undefined || others === undefined ? undefined : [...ones, ...others]
+  const expanded = templates.map((template) => expand(template))
+  return expanded.some((one) => one === undefined) ? undefined : expanded.flatMap((one) => one!)
 }
