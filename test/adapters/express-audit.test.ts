@@ -200,6 +200,21 @@ describe.each(EXPRESSES)('%s: an audit of what is mounted on paths', (name, expr
     })
   })
 
+  it('does not take a mount with a parameter for one without', async () => {
+    const { app, guard, names } = setup(express)
+    const router = express.Router()
+    router.post('/orders', handler)
+    app.use('/pay', guard)
+    app.use('/:tenant', router)
+    const { send } = await serve(app)
+    expect((await send({ path: '/acme/orders' })).status).toBe(201)
+    expect(names(told('/pay', '/:tenant'))).toEqual({
+      protected: [],
+      unprotected: ['POST /:tenant/orders'],
+    })
+    expect(names(told('/pay')).protected).toEqual([])
+  })
+
   it('shows a mounted app as one open place, which is audited by itself', () => {
     const { app, guard, names } = setup(express)
     const admin = express()
