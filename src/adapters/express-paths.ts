@@ -20,8 +20,8 @@ export function samplesOf(template: string, layer: Layer): readonly string[] | u
 }
 
 /**
- * The same paths as somebody might write them: with another case here and there, and with a slash
- * at the end.
+ * The same paths as somebody might write them: with another case here and there, with a slash at
+ * the end, and with two of them where one will do (mounts of Express 4 swallow the first).
  */
 export function spellingsOf(sample: string): string[] {
   const segments = sample.split('/')
@@ -30,7 +30,10 @@ export function spellingsOf(sample: string): string[] {
       segments.with(index, one).join('/'),
     ),
   )
-  return [sample, ...cased].flatMap((one) => (one.endsWith('/') ? [one] : [one, `${one}/`]))
+  const doubled = segments.slice(1).map((_, at) => segments.toSpliced(at + 1, 0, '').join('/'))
+  return [sample, ...cased, ...doubled].flatMap((one) =>
+    one.endsWith('/') ? [one] : [one, `${one}/`],
+  )
 }
 
 /**
