@@ -476,11 +476,12 @@ export class HeldResponse {
   }
 
   #drop(reason: unknown): void {
+    const isNew = !this.#dropped
     this.#dropped = true
+    if (isNew && this.#phase === 'orphaned') process.nextTick(() => this.#endOrphan())
     if (this.#crossed) return
     this.#told = true
     this.#whole.reject(reason)
-    if (this.#phase === 'orphaned') process.nextTick(() => this.#endOrphan())
   }
 
   #pass(name: 'write' | 'end' | 'writeHead' | 'destroy', args: readonly unknown[]): unknown {

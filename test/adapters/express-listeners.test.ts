@@ -268,6 +268,23 @@ describe.each(EXPRESSES)('%s: a handler that goes on after its reply', (_name, e
     expect(text(await send({ key: 'k' }))).toBe('one, two')
   })
 
+  it('hears that its reply was cut off above the cap, too', async () => {
+    const errors: unknown[] = []
+    const { goOn, send } = await overrun(express, {
+      handler: async (_req, res, late) => {
+        const pieces = async function* () {
+          await late
+          yield 'x'.repeat(1_100_000)
+          throw new Error('the source failed')
+        }
+        await pipeline(Readable.from(pieces()), res).catch((error: unknown) => errors.push(error))
+      },
+    })
+    await goOn()
+    expect(errors).toEqual([expect.objectContaining({ message: 'the source failed' })])
+    expect(header(await send({ key: 'k' }), 'idempotent-body-elided')).toBe('true')
+  })
+
   it('hears that its reply was cut off', async () => {
     const errors: unknown[] = []
     const { goOn, send } = await overrun(express, {
