@@ -7,7 +7,7 @@ import {
   type FoundRoute,
   type RouteAudit,
 } from '../http/route-audit.ts'
-import { isPlain, mountPathOf, samplesOf, spellingsOf } from './express-paths.ts'
+import { RESTS, isPlain, mountPathOf, samplesOf, spellingsOf } from './express-paths.ts'
 import {
   DEPTH_MAX,
   isMountedApp,
@@ -92,7 +92,7 @@ function targetsIn(layer: Layer, search: Search, depth: number): Target[] {
 const ANYTHING: Target = {
   path: '/*',
   guarded: false,
-  samples: ['/', '/oncekey0probe'],
+  samples: ['/', ...RESTS.map((rest) => `/${rest}`)],
   accepts: () => true,
 }
 

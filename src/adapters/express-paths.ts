@@ -4,6 +4,9 @@ import { matchLayer, matchesAll, type Layer } from './express-stack.ts'
 /** No path has it by chance. */
 const PROBE = 'oncekey0probe'
 
+/** What stands for any rest of a path: one segment, an empty one, more than anybody writes down. */
+export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, Array(20).fill(PROBE).join('/')]
+
 /** More choices than this in one path, and nobody has looked at them all. */
 const SAMPLES_MAX = 32
 
@@ -17,8 +20,8 @@ export function samplesOf(template: string, layer: Layer): readonly string[] | u
 }
 
 /**
- * The same paths as somebody might write them: with another case here and there, and with a slash
- * at the end.
+ * The same paths as somebody might write them: with another case here and there, with a slash at
+ * the end, and with two of them where one will do (mounts of Express 4 swallow the first).
  */
 export function spellingsOf(sample: string): string[] {
   const segments = sample.split('/')
@@ -27,7 +30,10 @@ export function spellingsOf(sample: string): string[] {
       segments.with(index, one).join('/'),
     ),
   )
-  return [sample, ...cased].flatMap((one) => (one.endsWith('/') ? [one] : [one, `${one}/`]))
+  const doubled = segments.slice(1).map((_, at) => segments.toSpliced(at + 1, 0, '').join('/'))
+  return [sample, ...cased, ...doubled].flatMap((one) =>
+    one.endsWith('/') ? [one] : [one, `${one}/`],
+  )
 }
 
 /**
@@ -36,12 +42,40 @@ export function spellingsOf(sample: string): string[] {
  */
 export function mountPathOf(layer: Layer, guesses: readonly string[]): string | undefined {
   if (matchesAll(layer)) return ''
-  const read = layer.regexp === undefined ? undefined : readPattern(layer)
-  const candidates = read !== undefined ? [read] : isPlain(layer) ? guesses : []
-  return candidates.find((candidate) => {
-    const samples = samplesOf(candidate, layer)
-    return samples?.every((sample) => matchLayer(layer, sample)?.path === sample) === true
-  })
+  if (layer.regexp === undefined) return isPlain(layer) ? guessed(layer, guesses) : undefined
+  const path = readPattern(layer)
+  const samples = path === undefined ? undefined : samplesOf(path, layer)
+  return samples?.every((sample) => matchLayer(layer, sample)?.path === sample) ? path : undefined
+}
+
+/** Of several guesses that fit, the one with the most choices: the others are some of them. */
+function guessed(layer: Layer, guesses: readonly string[]): string | undefined {
+  return guesses
+    .map((guess) => ({ guess, choices: choicesOf(guess) ?? [] }))
+    .filter(({ choices }) => choices.length > 0 && choices.every((one) => isMadeOf(layer, one)))
+    .reduce<{ guess?: string; choices: readonly string[] }>(
+      (best, one) => (one.choices.length > best.choices.length ? one : best),
+      { choices: [] },
+    ).guess
+}
+
+/**
+ * Whether a layer takes just these parameters for parameters: one on `/:tenant` matches `/pay`
+ * too, but was not mounted on it.
+ */
+function isMadeOf(layer: Layer, template: string): boolean {
+  if (WILDCARD.test(template)) return false
+  const sample = filled(template)
+  const match = matchLayer(layer, sample)
+  if (match?.path !== sample) return false
+  const names = new Set(
+    Array.from(template.matchAll(PARAMETER), ([, plain, quoted]) => plain ?? quoted),
+  )
+  const values = Object.entries(match.params).filter(([, value]) => value !== undefined)
+  return (
+    values.length === names.size &&
+    values.every(([name, value]) => names.has(name) && value === PROBE)
+  )
 }
 
 /** Whether it was made from text with parameters alone: those match whatever value. */
@@ -72,23 +106,37 @@ function readPattern({ regexp, keys = [] }: Layer): string | undefined {
     : undefined
 }
 
+/** Parameters of Express 5: `:name` and `:"a name"`. */
+const PARAMETER = /:(?:([\p{ID_Start}$_][\p{ID_Continue}$]*)|"([^"]*)")/gu
+
+const WILDCARD = /\*(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/u
+
+function filled(template: string): string {
+  return template.replaceAll(PARAMETER, PROBE)
+}
+
 /** Text, `:name`, `*name` and `{groups}`. */
 function expandFive(template: string): string[] | undefined {
+  const choices = choicesOf(template)
+  return choices === undefined ? undefined : choices.flatMap((one) => restsOf(one)).map(filled)
+}
+
+/** A template with each of its `{groups}`, and without it. */
+function choicesOf(template: string): string[] | undefined {
   if (/[\\()[\]+?!]/.test(template)) return undefined
   const group = /\{([^{}]*)\}/.exec(template)
-  if (group !== null) {
-    const [before, after] = [
-      template.slice(0, group.index),
-      template.slice(group.index + group[0].length),
-    ]
-    return both(before + group[1]! + after, before + after, expandFive)
-  }
-  const wildcard = /\*(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/u.exec(template)
-  if (wildcard !== null) {
-    const filled = (value: string) => template.replace(wildcard[0], value)
-    return both(filled(PROBE), filled(`${PROBE}/${PROBE}`), expandFive)
-  }
-  return [template.replaceAll(/:(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu, PROBE)]
+  if (group === null) return [template]
+  const [before, after] = [
+    template.slice(0, group.index),
+    template.slice(group.index + group[0].length),
+  ]
+  return all([before + group[1]! + after, before + after], choicesOf)
+}
+
+function restsOf(template: string): string[] {
+  const wildcard = WILDCARD.exec(template)
+  if (wildcard === null) return [template]
+  return RESTS.flatMap((rest) => restsOf(template.replace(wildcard[0], rest)))
 }
 
 /** Text, `:name` and `/:name?`. */
@@ -96,17 +144,16 @@ function expandFour(template: string): string[] | undefined {
   const optional = /\/:\w+\?/.exec(template)
   if (optional !== null) {
     const present = template.replace(optional[0], optional[0].slice(0, -1))
-    return both(present, template.replace(optional[0], '') || '/', expandFour)
+    return all([present, template.replace(optional[0], '') || '/'], expandFour)
   }
   if (/[\\()[\]+?*{}|^$]/.test(template)) return undefined
   return [template.replaceAll(/:\w+/g, PROBE)]
 }
 
-function both(
-  one: string,
-  other: string,
+function all(
+  templates: readonly string[],
   expand: (template: string) => string[] | undefined,
 ): string[] | undefined {
-  const [ones, others] = [expand(one), expand(other)]
-  return ones === undefined || others === undefined ? undefined : [...ones, ...others]
+  const expanded = templates.map((template) => expand(template))
+  return expanded.some((one) => one === undefined) ? undefined : expanded.flatMap((one) => one!)
 }

@@ -109,5 +109,5 @@ function matchPattern({ regexp, keys }: Layer, path: string): LayerMatch | undef
 /** What is left of a path for the router that a layer is, and what that router was mounted on. */
 export function splitPath(path: string, match: LayerMatch): [base: string, rest: string] {
   const base = match.path.endsWith('/') ? match.path.slice(0, -1) : match.path
-  return [base, path.slice(base.length)]
+  return [base, path.slice(match.path.length)]
 }

@@ -8,6 +8,8 @@ import { isEndless } from '../http/endless.ts'
 import type { HttpReply, Produced } from '../http/exchange.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import {
+  asNumber,
+  callbackOf,
   checkHead,
   codedError,
   endWith,
@@ -17,14 +19,20 @@ import {
   pairs,
   readHeaders,
   realMethods,
+  runAll,
   sendReply,
+  statusOf,
   toBytes,
+  type Callback,
+  type Head,
   type HeldHeader,
   type RealMethods,
+  type Status,
 } from './outgoing.ts'
 import { holdSocket, type HeldSocket } from './held-socket.ts'
+import { deferred } from './deferred.ts'
+import { Shadows } from './shadows.ts'
 
-type Callback = (error?: Error | null) => void
 type TrailersInput = Parameters<ServerResponse['addTrailers']>[0]
 
 /**
@@ -52,15 +60,19 @@ export class HeldResponse {
   /** Those who listened before the handler came: what they hear is about the client. */
   readonly #outside: ReadonlySet<unknown>
   readonly #real: RealMethods
-  /** What we have put on the response, and what was there before. */
-  readonly #shadows = new Map<string, Shadow>()
+  readonly #shadows: Shadows
+  readonly #socket: HeldSocket
   #phase: Phase = 'held'
-  /** Holds the headers of an orphan: those of the response itself have left. */
+  /** Holds the head of an orphan: that of the response itself has left. */
   #scratch: ServerResponse | undefined
-  #socket: HeldSocket | undefined
+  /** The status with which the head was written: whatever is set after it changes nothing. */
+  #written: Status | undefined
+  /** Of an orphan, the response shows what has left: to those outside, and once all is over. */
+  #showsSent = false
+  /** What `on-finished` keeps on a response. Those outside have a list of their own. */
+  #onFinished: unknown
   #chunks: Uint8Array[] = []
   #bytes = 0
-  #headWritten = false
   #ended = false
   #crossed = false
   #closed = false
@@ -76,11 +88,21 @@ export class HeldResponse {
   constructor(res: ServerResponse, bytesMax: number) {
     this.#res = res
     this.#bytesMax = bytesMax
-    const { statusCode, statusMessage } = res
-    this.#before = { headers: readHeaders(res), statusCode, statusMessage }
+    this.#before = { headers: readHeaders(res), ...statusOf(res) }
     this.#outside = new Set(LAST_EVENTS.flatMap((event) => res.rawListeners(event)))
     this.#real = realMethods(res)
+    this.#shadows = new Shadows(res)
+    this.#socket = holdSocket(res)
     this.#shadow()
+  }
+
+  get #headWritten(): boolean {
+    return this.#written !== undefined
+  }
+
+  /** Whose head the handler sees and changes. */
+  get #owner(): ServerResponse {
+    return this.#scratch ?? this.#res
   }
 
   whole(): Promise<Produced> {
@@ -88,8 +110,8 @@ export class HeldResponse {
   }
 
   produced(): Produced | undefined {
-    const status = asNumber(this.#res.statusCode)
-    const headers = (): HeaderPair[] => pairs(this.#scratch ?? this.#res)
+    const status = asNumber((this.#written ?? this.#owner).statusCode)
+    const headers = (): HeaderPair[] => pairs(this.#owner)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
     return { kind: 'reply', reply: { status, headers: headers(), body: joined(this.#chunks) } }
@@ -99,7 +121,8 @@ export class HeldResponse {
   reset(): void {
     if (this.#phase === 'flowing') return
     this.#clear()
-    this.#headWritten = false
+    this.#written = undefined
+    this.#showsSent = false
     this.#ended = false
     this.#crossed = false
     if (this.#hasTrailers) this.#real.addTrailers.call(this.#res, {})
@@ -121,7 +144,10 @@ export class HeldResponse {
     const chunks = this.#chunks
     const callbacks = this.#callbacks
     this.#release()
+    this.#socket.letGo()
+    this.#clear()
     const res = this.#res
+    Object.assign(res, this.#written)
     const { setHeader, write, end, destroy, flushHeaders } = this.#real
     for (const [name, value] of headers) setHeader.call(res, name, value)
     // In one piece its length is stated, and then there is no room for trailers.
@@ -157,13 +183,13 @@ export class HeldResponse {
 
   /** Sends another reply in place of the held one. What the handler brings stays here. */
   replace(reply: HttpReply): void {
-    const headers = readHeaders(this.#res)
-    const { statusCode, statusMessage } = this.#res
+    const head = { headers: readHeaders(this.#res), ...statusOf(this.#res) }
     this.#release()
     this.#restoreHead()
     sendReply(this.#res, reply, this.#real)
-    this.#orphan({ headers, statusCode, statusMessage })
-    if (this.#ended) process.nextTick(() => this.#endOrphan())
+    this.#orphan(head)
+    if (this.#crossed) this.#clear()
+    if (this.#ended || this.#dropped) process.nextTick(() => this.#endOrphan())
     else if (this.#crossed) process.nextTick(() => this.#resume(this.#callbacks.splice(0)))
     this.#emitHeldClose()
   }
@@ -175,6 +201,8 @@ export class HeldResponse {
   letGo(): boolean {
     const callbacks = this.#callbacks
     this.#release()
+    this.#socket.letGo()
+    this.#clear()
     if (this.#dropped) this.#real.destroy.call(this.#res)
     else this.#restoreHead()
     runAll(callbacks)
@@ -189,11 +217,10 @@ export class HeldResponse {
 
   #restoreHead(): void {
     const { setHeader, removeHeader } = this.#real
-    const owner = this.#scratch ?? this.#res
+    const owner = this.#owner
     for (const name of owner.getHeaderNames()) removeHeader.call(owner, name)
     for (const [name, value] of this.#before.headers) setHeader.call(owner, name, value)
-    const { statusCode, statusMessage } = this.#before
-    Object.assign(this.#res, { statusCode, statusMessage })
+    Object.assign(owner, statusOf(this.#before))
   }
 
   /**
@@ -202,15 +229,8 @@ export class HeldResponse {
    */
   #release(): void {
     this.#phase = 'flowing'
-    this.#clear()
-    for (const [name, { own, before }] of this.#shadows) {
-      const now = Object.getOwnPropertyDescriptor(this.#res, name)
-      if (name !== 'writeHead' && (now?.value !== own.value || now?.get !== own.get)) continue
-      if (before !== undefined) Object.defineProperty(this.#res, name, before)
-      else Reflect.deleteProperty(this.#res, name)
-    }
-    this.#socket?.letGo()
-    if (this.#closed) Object.assign(this.#res, { destroyed: true, _closed: true })
+    this.#shadows.takeAway(NEVER_COVERED)
+    this.#socket.uncover()
   }
 
   #emitHeldClose(): void {
@@ -223,20 +243,27 @@ export class HeldResponse {
   }
 
   /** The handler goes on with a response of its own, of which only the record will know. */
-  #orphan({ headers, statusCode, statusMessage }: Head): void {
+  #orphan({ headers, ...status }: Head): void {
     const scratch = new ServerResponse(this.#res.req)
     for (const [name, value] of headers) scratch.setHeader(name, value)
+    Object.assign(scratch, status)
     this.#scratch = scratch
     this.#phase = 'orphaned'
-    Object.assign(this.#res, { statusCode, statusMessage })
     this.#shadow()
+    for (const name of ['statusCode', 'statusMessage'] as const) {
+      const set = (value: unknown) => void Reflect.set(scratch, name, value)
+      this.#show(name, () => scratch[name], set)
+    }
     for (const name of HEADER_METHODS) {
-      const method = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
-      this.#put(name, { value: method.bind(scratch), writable: true })
+      const own = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
+      const real = Reflect.get(this.#res, name) as typeof own
+      const value = (...args: unknown[]) =>
+        this.#showsSent ? real.apply(this.#res, args) : own.apply(scratch, args)
+      this.#shadows.put(name, { value, writable: true })
     }
     // The client has its reply: a word before it would fall into the next one.
-    const unsaid = (...args: unknown[]) => callbackOf(args[0], args[1])?.()
-    for (const name of INFORMATION_METHODS) this.#put(name, { value: unsaid, writable: true })
+    const value = (...args: unknown[]) => callbackOf(args[0], args[1])?.()
+    for (const name of INFORMATION_METHODS) this.#shadows.put(name, { value, writable: true })
   }
 
   #shadow(): void {
@@ -254,24 +281,30 @@ export class HeldResponse {
       destroy: (error?: Error) => this.#destroy(error),
       addTrailers: (trailers: TrailersInput) => this.#addTrailers(trailers),
     }
-    for (const [name, value] of Object.entries(methods)) this.#put(name, { value, writable: true })
-    const ignore = () => undefined
-    this.#put('headersSent', { get: () => this.#headWritten })
-    this.#put('_header', { get: () => (this.#headWritten ? 'held' : null), set: ignore })
-    this.#put('writableEnded', { get: () => this.#ended })
+    for (const [name, value] of Object.entries(methods)) {
+      this.#shadows.put(name, { value, writable: true })
+    }
+    this.#show('headersSent', () => this.#headWritten)
+    this.#show('_header', () => (this.#headWritten ? 'held' : null))
+    this.#show('writableEnded', () => this.#ended)
     // By this the server tells connections that it may close, and ours still has a reply to send.
-    const isFinished = () => this.#phase === 'orphaned' && this.#ended
-    this.#put('finished', { get: isFinished, set: ignore })
+    this.#show('finished', () => this.#phase === 'orphaned' && this.#ended)
     // The client may be gone; the handler is to finish as if it were not.
-    this.#put('destroyed', { get: () => false, set: ignore })
-    this.#put('_closed', { get: () => false, set: ignore })
-    this.#socket = holdSocket(this.#res)
+    for (const name of ['destroyed', '_closed']) {
+      const set = (value: unknown) => this.#shadows.setBeneath(name, value)
+      this.#show(name, () => false, set)
+    }
+    const set = (value: unknown) => {
+      this.#onFinished = value
+    }
+    this.#shadows.put('__onFinished', { get: () => this.#onFinished, set })
+    this.#socket.cover()
   }
 
-  #put(name: string, own: PropertyDescriptor): void {
-    const before = Object.getOwnPropertyDescriptor(this.#res, name)
-    this.#shadows.set(name, { own, before })
-    Object.defineProperty(this.#res, name, { configurable: true, enumerable: true, ...own })
+  /** A property as the handler is to see it. */
+  #show(name: string, own: () => unknown, set: (value: unknown) => void = () => undefined): void {
+    const get = () => (this.#showsSent ? this.#shadows.beneath(name) : own())
+    this.#shadows.put(name, { get, set })
   }
 
   #unlessSent(name: 'setHeader' | 'appendHeader' | 'removeHeader'): (...args: never[]) => unknown {
@@ -279,7 +312,7 @@ export class HeldResponse {
     return (...args) => {
       if (this.#phase === 'flowing') return real.apply(this.#res, args)
       if (this.#headWritten) throw headersSentError(name)
-      return real.apply(this.#scratch ?? this.#res, args)
+      return real.apply(this.#owner, args)
     }
   }
 
@@ -320,16 +353,20 @@ export class HeldResponse {
     return this.#res
   }
 
+  /** Tells the handler's side that all is over, also where it has cut its reply off. */
   #endOrphan(): void {
-    runAll(this.#callbacks)
-    for (const event of LAST_EVENTS) this.#emitTo(event, [], (one) => !this.#outside.has(one))
+    runAll(this.#callbacks.splice(0))
+    const events = this.#ended ? LAST_EVENTS : (['close'] as const)
+    for (const event of events) this.#emitTo(event, [], (one) => !this.#outside.has(one))
+    this.#showsSent = true
+    this.#socket.letGo()
   }
 
   /** Writes the head the way Node does: through the response, where others may be listening. */
   #begin(): void {
     if (!this.#headWritten) {
       this.#res.writeHead(this.#res.statusCode)
-      this.#headWritten = true
+      this.#written ??= statusOf(this.#res)
     }
     if (!this.#crossed && isEndless(String(this.#res.getHeader('content-type') ?? ''))) {
       this.#crossed = true
@@ -364,14 +401,14 @@ export class HeldResponse {
     res.statusCode = asNumber(status)
     if (hasReason) res.statusMessage = rest[0] as string
     this.#setHeaders(headersOf(headers), Array.isArray(headers))
-    this.#headWritten = true
+    this.#written = statusOf(res)
     return res
   }
 
   /** They replace what was set before; but in a list, a name may come twice. */
   #setHeaders(headers: readonly HeldHeader[], isList: boolean): void {
     const { setHeader, appendHeader, removeHeader } = this.#real
-    const owner = this.#scratch ?? this.#res
+    const owner = this.#owner
     if (isList) for (const [name] of headers) removeHeader.call(owner, name)
     for (const [name, value] of headers) {
       if (!isList) setHeader.call(owner, name, value)
@@ -398,9 +435,20 @@ export class HeldResponse {
       return false
     }
     if (this.#phase === 'orphaned' && LAST_EVENTS.some((last) => last === event)) {
-      return this.#emitTo(event, args, (listener) => this.#outside.has(listener))
+      return this.#emitOutside(event, args)
     }
     return this.#real.emit.call(this.#res, event, ...args)
+  }
+
+  /** They are to see what the client has got, whatever the handler does. */
+  #emitOutside(event: string | symbol, args: unknown[]): boolean {
+    const before = this.#showsSent
+    this.#showsSent = true
+    try {
+      return this.#emitTo(event, args, (listener) => this.#outside.has(listener))
+    } finally {
+      this.#showsSent = before
+    }
   }
 
   #emitTo(event: string | symbol, args: unknown[], isMeant: (one: unknown) => boolean): boolean {
@@ -428,7 +476,9 @@ export class HeldResponse {
   }
 
   #drop(reason: unknown): void {
+    const isNew = !this.#dropped
     this.#dropped = true
+    if (isNew && this.#phase === 'orphaned') process.nextTick(() => this.#endOrphan())
     if (this.#crossed) return
     this.#told = true
     this.#whole.reject(reason)
@@ -440,50 +490,10 @@ export class HeldResponse {
   }
 }
 
-/** Express takes a status as text too. */
-function asNumber(status: unknown): number {
-  return Number(status)
-}
-
-interface Head {
-  readonly headers: readonly HeldHeader[]
-  readonly statusCode: number
-  readonly statusMessage: string
-}
-
-interface Shadow {
-  readonly own: PropertyDescriptor
-  readonly before: PropertyDescriptor | undefined
-}
+/** The head was written before the eyes of whoever is over us: it is not written by them again. */
+const NEVER_COVERED: ReadonlySet<string> = new Set(['writeHead'])
 
 /** By these a response says that it is over. */
 const LAST_EVENTS = ['prefinish', 'finish', 'close'] as const
 
 const NO_BYTES = new Uint8Array(0)
-
-interface Deferred<Value> {
-  readonly promise: Promise<Value>
-  readonly resolve: (value: Value) => void
-  readonly reject: (error: unknown) => void
-}
-
-function deferred<Value>(): Deferred<Value> {
-  let resolve!: (value: Value) => void
-  let reject!: (error: unknown) => void
-  const promise = new Promise<Value>((yes, no) => {
-    resolve = yes
-    reject = no
-  })
-  // Whoever waits for it hears of a rejection; nobody has to.
-  promise.catch(() => undefined)
-  return { promise, resolve, reject }
-}
-
-function callbackOf(encoding: unknown, callback: unknown): Callback | undefined {
-  if (typeof encoding === 'function') return encoding as Callback
-  return typeof callback === 'function' ? (callback as Callback) : undefined
-}
-
-function runAll(callbacks: readonly Callback[]): void {
-  for (const callback of callbacks) callback()
-}

@@ -8,14 +8,17 @@ type Listen = (event: string, listener: Listener) => unknown
 const LAST_EVENTS: ReadonlySet<string> = new Set(['close', 'end', 'error'])
 
 export interface HeldSocket {
-  /** Gives the message its socket back. */
+  /** Lets the message show the quiet socket, and its own again. */
+  cover(): void
+  uncover(): void
+  /** Gives the message its socket back, and all who have listened to the quiet one. */
   letGo(): void
 }
 
 /** Lets a request or response show a quiet socket in place of its own. */
 export function holdSocket(message: IncomingMessage | ServerResponse): HeldSocket {
-  // Requests own theirs; responses do up to Node 22, and share an accessor after that.
-  const own = Object.getOwnPropertyDescriptor(message, 'socket')
+  let own: PropertyDescriptor | undefined
+  let isCovered = false
   const prototype = Object.getPrototypeOf(message) as object
   let quiet: QuietSocket | undefined
   const get = () => {
@@ -30,14 +33,25 @@ export function holdSocket(message: IncomingMessage | ServerResponse): HeldSocke
     if (own === undefined) Reflect.set(prototype, 'socket', real, message)
     else own.value = real
   }
-  for (const name of NAMES) Object.defineProperty(message, name, { configurable: true, get, set })
-  return {
-    letGo: () => {
-      for (const name of NAMES) Reflect.deleteProperty(message, name)
-      if (own !== undefined) Object.defineProperty(message, 'socket', own)
-      quiet?.letGo()
-    },
+  const cover = () => {
+    if (isCovered) return
+    isCovered = true
+    // Requests own theirs; responses do up to Node 22, and share an accessor after that.
+    own = Object.getOwnPropertyDescriptor(message, 'socket')
+    for (const name of NAMES) Object.defineProperty(message, name, { configurable: true, get, set })
   }
+  const uncover = () => {
+    if (!isCovered) return
+    isCovered = false
+    for (const name of NAMES) Reflect.deleteProperty(message, name)
+    if (own !== undefined) Object.defineProperty(message, 'socket', own)
+  }
+  const letGo = () => {
+    uncover()
+    quiet?.letGo()
+  }
+  cover()
+  return { cover, uncover, letGo }
 }
 
 const NAMES = ['socket', 'connection'] as const

@@ -6,6 +6,26 @@ import type { HeaderPair } from '../http/stored-headers.ts'
 export type HeaderValue = string | number | readonly string[]
 export type HeldHeader = readonly [name: string, value: HeaderValue]
 
+export type Callback = (error?: Error | null) => void
+
+export interface Status {
+  readonly statusCode: number
+  readonly statusMessage: string
+}
+
+export interface Head extends Status {
+  readonly headers: readonly HeldHeader[]
+}
+
+export function statusOf({ statusCode, statusMessage }: Status): Status {
+  return { statusCode, statusMessage }
+}
+
+/** Express takes a status as text too. */
+export function asNumber(status: unknown): number {
+  return Number(status)
+}
+
 /** The methods of a response that we put aside and call later. */
 export interface RealMethods {
   readonly write: ServerResponse['write']
@@ -143,4 +163,13 @@ export function codedError(
   code: string,
 ): Error {
   return Object.assign(new type(message), { code })
+}
+
+export function callbackOf(encoding: unknown, callback: unknown): Callback | undefined {
+  if (typeof encoding === 'function') return encoding as Callback
+  return typeof callback === 'function' ? (callback as Callback) : undefined
+}
+
+export function runAll(callbacks: readonly Callback[]): void {
+  for (const callback of callbacks) callback()
 }

@@ -5,7 +5,7 @@ import { holdSocket, type HeldSocket } from './held-socket.ts'
 
 /**
  * The whole body, put back so that a parser behind us finds it untouched. `undefined` where
- * somebody has read it already.
+ * somebody has read it already, or has made text of it.
  */
 export function peekBody(
   req: IncomingMessage,
@@ -17,6 +17,8 @@ export function peekBody(
   }
   if (Number(length) > bytesMax) return { kind: 'too_large' }
   if (req.readableDidRead || req.readableEnded) return undefined
+  // Decoded to text on its way (`setEncoding`), it cannot be put back as it was.
+  if (req.readableEncoding !== null) return undefined
   if (req.destroyed) return { kind: 'aborted' }
   return readAndPutBack(req, bytesMax)
 }

@@ -1,4 +1,4 @@
-import { hasCode, InvalidRequestError } from '../core/errors.ts'
+import { hasCode, InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler, HttpReply } from './exchange.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
@@ -70,7 +70,7 @@ export class GuardedContext implements HandlerContext {
   isNotExecuted = false
   /** The reply that stands has rolled its transaction back. */
   rolledBackReply: RolledBackReply | undefined
-  /** Resolves when the last transaction has ended, well or badly: its caller has the error. */
+  /** Resolves when every transaction has ended, well or badly: its caller has the error. */
   transactionEnded: Promise<void> | undefined
   /** With this reply a transaction of the handler's own may have completed the key. */
   joined: { readonly status: number; readonly result: Uint8Array } | undefined
@@ -148,15 +148,18 @@ export class GuardedContext implements HandlerContext {
 
   transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     const ended = this.#transaction(work)
+    const before = this.transactionEnded
+    // One that was refused because another is open ends before it.
     this.transactionEnded = ended.then(
-      () => undefined,
-      () => undefined,
+      () => before,
+      () => before,
     )
     // Not `ended` itself: a handler that forgets to wait should hear of a failure from Node.
     return ended.then(() => undefined)
   }
 
   async completeIn(tx: unknown, reply: GivenReply): Promise<void> {
+    this.#checkUnanswered()
     const result = await this.#encode.given(reply)
     const before = this.joined
     const own = { status: reply.status, result }
@@ -173,10 +176,11 @@ export class GuardedContext implements HandlerContext {
   async #transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     let isEntered = false
     let returned: HttpReply | undefined
-    this.rolledBackReply = undefined
+    this.#checkUnanswered()
     try {
       await this.#run.transaction<Tx>((tx) => {
         isEntered = true
+        this.rolledBackReply = undefined
         const take = (sent: Sent) => {
           returned = this.#returnedBy(sent)
           return returned === undefined ? this.#encode.produced() : this.#encode.returned(returned)
@@ -196,6 +200,14 @@ export class GuardedContext implements HandlerContext {
     if (returned === undefined) return
     this.returned = returned
     this.#tellReturned()
+  }
+
+  /** What came after it would be recorded, and the client has been told something else. */
+  #checkUnanswered(): void {
+    if (this.returned === undefined) return
+    throw new InvalidOptionsError(
+      'the work of this attempt has ended already: an earlier transaction has returned its reply',
+    )
   }
 
   /** The reply in what the callback returned; nothing where it was sent the framework's way. */

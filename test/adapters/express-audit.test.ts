@@ -200,6 +200,21 @@ describe.each(EXPRESSES)('%s: an audit of what is mounted on paths', (name, expr
     })
   })
 
+  it('does not take a mount with a parameter for one without', async () => {
+    const { app, guard, names } = setup(express)
+    const router = express.Router()
+    router.post('/orders', handler)
+    app.use('/pay', guard)
+    app.use('/:tenant', router)
+    const { send } = await serve(app)
+    expect((await send({ path: '/acme/orders' })).status).toBe(201)
+    expect(names(told('/pay', '/:tenant'))).toEqual({
+      protected: [],
+      unprotected: ['POST /:tenant/orders'],
+    })
+    expect(names(told('/pay')).protected).toEqual([])
+  })
+
   it('shows a mounted app as one open place, which is audited by itself', () => {
     const { app, guard, names } = setup(express)
     const admin = express()
@@ -214,6 +229,20 @@ describe.each(EXPRESSES)('%s: an audit of what is mounted on paths', (name, expr
       protected: [{ method: 'POST', path: '/admin/users' }],
       unprotected: [{ method: 'POST', path: '/admin/roles' }],
     })
+  })
+
+  it('trusts no guard before a mounted app that deep or odd paths get past', async () => {
+    const { app, guard, names } = setup(express)
+    const admin = express()
+    admin.use(handler)
+    const optional = name === 'express 5' ? '/a{/:x}{/:y}' : '/a/:x?/:y?'
+    app.post(optional, guard)
+    app.use('/a', admin)
+    const { send } = await serve(app)
+    expect((await send({ path: '/a/x/y/z' })).status).toBe(201)
+    expect((await send({ path: '/a//x' })).status).toBe(201)
+    expect((await send({ path: '/a/x/y' })).status).toBe(400)
+    expect(names(told('/a')).unprotected).toContain('POST /a/*')
   })
 
   it('counts a mounted app behind a guard', () => {
@@ -256,6 +285,24 @@ describe('an audit of Express 5 that is told of no mounts', () => {
     expect(names()).toEqual({
       protected: ['POST /a/:x{/more}', 'POST /files/*rest'],
       unprotected: ['POST /a{/:x}', 'POST /*rest'],
+    })
+  })
+})
+
+describe('an audit of wildcards of Express 5', () => {
+  it('trusts no guard that deep or odd paths get past', async () => {
+    const [, express] = EXPRESSES[0]!
+    const { app, guard, names } = setup(express)
+    app.use('/files/:id', guard)
+    app.post('/files/*rest', handler)
+    app.post('/deep{/:x}{/:y}', guard)
+    app.post('/deep/*rest', handler)
+    const { send } = await serve(app)
+    expect((await send({ path: '/files//x' })).status).toBe(201)
+    expect((await send({ path: '/deep/x/y/z' })).status).toBe(201)
+    expect(names()).toEqual({
+      protected: [],
+      unprotected: ['POST /files/*rest', 'POST /deep/*rest'],
     })
   })
 })

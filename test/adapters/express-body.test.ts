@@ -348,3 +348,22 @@ describe.each(EXPRESSES)('%s: what makes two requests different', (_name, expres
     expect((await send(on('/lost'))).status).toBe(422)
   })
 })
+
+describe.each(EXPRESSES)('%s: a body that comes as text already', (_name, express) => {
+  it.each([{ body: 'grüße' }, { chunks: ['grü', 'ße'] }])(
+    'is refused as one that was read, and breaks nothing: %j',
+    async (body) => {
+      const { send, errors, runs } = await setup(express, {
+        before: () => [
+          (req, _res, next) => {
+            req.setEncoding('utf8')
+            next()
+          },
+        ],
+      })
+      expect((await send({ key: 'k', ...body })).status).toBe(500)
+      expect(errors).toEqual([expect.objectContaining({ code: 'INVALID_REQUEST' })])
+      expect(runs()).toBe(0)
+    },
+  )
+})

@@ -295,6 +295,52 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
     ])
   })
 
+  it('is followed by no second one either where it has rolled back', async () => {
+    const refused = gate<unknown[]>()
+    const { send, amounts, record } = await setup(express, async ({ res, run, pay, context }) => {
+      await pay<SqliteTransaction>((tx) => {
+        insert(tx, run)
+        return run === 1 ? { status: 503, body: { run } } : PAID
+      })
+      if (run > 1) return
+      const second = pay<SqliteTransaction>((tx) => {
+        insert(tx, 10)
+        res.json({ second: true })
+      })
+      const tries = [second, context.completeIn({}, PAID)]
+      refused.open(await Promise.all(tries.map((one) => one.catch(String))))
+    })
+    const first = await send({ key: 'k' })
+    expect([first.status, json(first)]).toEqual([503, { run: 1 }])
+    const error = expect.stringContaining('an earlier transaction has returned its reply')
+    expect(await refused.passed).toEqual([error, error])
+    expect(amounts()).toEqual([])
+    expect((await record())?.state).toBe('failed_retryable')
+    expect((await send({ key: 'k' })).status).toBe(201)
+    expect(amounts()).toEqual([2])
+  })
+
+  it('or sends is not acknowledged before its end, although a second one was refused', async () => {
+    const { send, amounts, record } = await setup(express, async ({ res, run, pay }) => {
+      const goOn = gate()
+      const first = pay<SqliteTransaction>(async (tx) => {
+        insert(tx, run)
+        res.status(201).json({ run })
+        await goOn.passed
+        if (run === 1) throw new Error('constraint failed')
+      })
+      await expect(pay(() => PAID)).rejects.toThrow('still open')
+      await turns()
+      goOn.open()
+      await first
+    })
+    expect((await send({ key: 'k' })).status).toBe(500)
+    expect((await record())?.state).toBe('failed_retryable')
+    expect(amounts()).toEqual([])
+    expect(json(await send({ key: 'k' }))).toEqual({ run: 2 })
+    expect(amounts()).toEqual([2])
+  })
+
   it('is acknowledged where its commit was not answered but took hold', async () => {
     const { send, amounts, runs } = await setup(
       express,

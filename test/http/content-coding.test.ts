@@ -91,6 +91,8 @@ describe('a recorded reply', () => {
     headers: [
       ['content-type', 'text/plain'],
       ['content-encoding', 'gzip'],
+      ['content-digest', 'sha-256=:AAAA:'],
+      ['repr-digest', 'sha-256=:AAAA:'],
       ['etag', '"strong"'],
       ['etag', 'W/"weak"'],
     ],
@@ -117,6 +119,7 @@ describe('a recorded reply', () => {
       { ...reply, headers: [] },
       { ...reply, body: new Uint8Array(0) },
       { ...reply, body: TEXT },
+      { ...reply, status: 206 },
     ]) {
       expect(await readableBy(undefined, odd)).toBe(odd)
     }
