@@ -1,11 +1,7 @@
 /** The shared cases on the adapters that need no framework, and on both versions of Express. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { idempotency, idempotencyErrors } from '../../src/adapters/express.ts'
-import {
-  withIdempotency as withFetch,
-  idempotencyOf as ofFetch,
-  routeOptions,
-} from '../../src/adapters/fetch.ts'
+import { idempotency as forFetch, idempotencyOf as ofFetch } from '../../src/adapters/fetch.ts'
 import { idempotency as forNode, idempotencyOf } from '../../src/adapters/node.ts'
 import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
@@ -103,6 +99,7 @@ const webHeadOf = (request: Request) => ({
 runAdapterCases('fetch', {
   without: { templates: 'a handler by itself knows no routes' },
   async serve({ options, routes }) {
+    const protect = forFetch(adaptOptions(options, webHeadOf))
     const handlers = routes.map(({ method = 'POST', path, options: own, handle }) => {
       const handler = async (request: Request) => {
         const reply = await handle({
@@ -114,9 +111,8 @@ runAdapterCases('fetch', {
         return toResponse(reply)
       }
       if (own === false) return { method, path, handler }
-      const all = adaptOptions(options, webHeadOf)
-      const route = routeOptions(all, adaptOptions(own ?? {}, webHeadOf))
-      return { method, path, handler: withFetch(handler, route) }
+      const protectRoute = protect.with(adaptOptions(own ?? {}, webHeadOf))
+      return { method, path, handler: protectRoute(handler) }
     })
     return serveWeb((request) => {
       const { pathname } = new URL(request.url)

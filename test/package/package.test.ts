@@ -58,7 +58,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     ...AUDIT_NAMES,
   ],
   'oncekey/fastify': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
-  'oncekey/fetch': ['idempotency', 'withIdempotency', 'routeOptions', ...HANDLER_NAMES],
+  'oncekey/fetch': ['idempotency', 'withIdempotency', ...HANDLER_NAMES],
   'oncekey/hono': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
   'oncekey/koa': ['idempotency', ...HANDLER_NAMES, ...AUDIT_NAMES],
   'oncekey/mysql': ['mysqlStore', 'migrationSql'],
