@@ -1,12 +1,12 @@
 /** A promise and what settles it. */
 export interface Deferred<Value> {
   readonly promise: Promise<Value>
-  readonly resolve: (value: Value) => void
+  readonly resolve: (value: Value | PromiseLike<Value>) => void
   readonly reject: (error: unknown) => void
 }
 
 export function deferred<Value>(): Deferred<Value> {
-  let resolve!: (value: Value) => void
+  let resolve!: Deferred<Value>['resolve']
   let reject!: (error: unknown) => void
   const promise = new Promise<Value>((yes, no) => {
     resolve = yes

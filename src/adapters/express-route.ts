@@ -10,6 +10,7 @@ import {
   type Layer,
   type LayerMatch,
 } from './express-stack.ts'
+import { lowerCase, withoutNames } from './route-template.ts'
 
 /**
  * What the route is called: its template, with parameter names erased so that renaming one loses
@@ -27,30 +28,13 @@ export function routeOf(req: Request, path: string): string {
 function templateOf(req: Request, template: unknown): string {
   if (Array.isArray(template)) return template.map((one) => templateOf(req, one)).join('|')
   if (typeof template !== 'string') return String(template)
-  return normalise(
-    req,
-    template.replace(PARAMETER, (text, mark?: string) => mark ?? text),
-  )
+  return normalise(req, withoutNames(template))
 }
-
-/**
- * `:id`, `*rest` and Express 5's `:"a name"`: only the colon or star stays. What is escaped is no
- * parameter.
- */
-const PARAMETER = /\\.|([:*])(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu
-
-/** What is escaped, or a pattern of Express 4's: its case has a meaning. */
-const VERBATIM = /(\\.|\((?:[^()\\]|\\.)*\))/u
 
 function normalise(req: Request, path: string): string {
   const cased = req.app.enabled('case sensitive routing') ? path : lowerCase(path)
   if (req.app.enabled('strict routing') || cased.length < 2 || !cased.endsWith('/')) return cased
   return cased.slice(0, -1)
-}
-
-function lowerCase(path: string): string {
-  const parts = path.split(VERBATIM)
-  return parts.map((part, index) => (index % 2 === 0 ? part.toLowerCase() : part)).join('')
 }
 
 /**

@@ -6,7 +6,9 @@ import { isWithin } from '../http/current.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
 import { statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
+import { deferred, type Deferred } from './deferred.ts'
 import { NodeHandler } from './node-handler.ts'
+import { ABOUT_BODY } from './outgoing.ts'
 
 /**
  * Koa replies only when every middleware has ended, those before the guard too. So the response
@@ -15,12 +17,12 @@ import { NodeHandler } from './node-handler.ts'
 export class KoaHandler implements HeldHandler {
   /** What the middleware returns: resolves when those before the guard may go on. */
   readonly passed: Promise<void>
-  readonly #pass: Deferred
+  readonly #pass: Deferred<void>
   readonly #ctx: Context
   readonly #next: Next
   readonly #node: NodeHandler
   /** Resolves when the guard has answered. */
-  readonly #answered = deferred()
+  readonly #answered = deferred<void>()
   #context: HandlerContext | undefined
   #isRunning = false
   /** Whether those before the guard wait for its answer. */
@@ -36,7 +38,7 @@ export class KoaHandler implements HeldHandler {
   constructor(ctx: Context, next: Next) {
     this.#ctx = ctx
     this.#next = next
-    this.#pass = deferred()
+    this.#pass = deferred<void>()
     this.passed = this.#pass.promise
     this.#node = new NodeHandler(ctx.req, ctx.res, {
       enter: (context) => this.#enter(context),
@@ -107,9 +109,6 @@ export class KoaHandler implements HeldHandler {
     this.#context = context
     this.#isRunning = true
     Object.assign(ctx, { idempotency: context })
-    // Koa's own `on-finished` hears of the real socket. What is added from now on, as for a body
-    // that is a stream, must not be ended by a client that leaves.
-    Object.assign(ctx.res, { __onFinished: undefined })
     this.#watchErrors(context)
     this.#watchKoa(context)
     this.#pass.resolve(this.#run(context))
@@ -254,24 +253,9 @@ function withOthers(reply: HttpReply, produced: Produced | undefined): HttpReply
   if (produced === undefined) return reply
   const { headers } = produced.kind === 'reply' ? produced.reply : produced
   const own = new Set(reply.headers.map(([name]) => name.toLowerCase()))
-  const others = headers.filter(([name]: HeaderPair) => !own.has(name) && !OF_CONTENT.has(name))
+  const others = headers.filter(([name]: HeaderPair) => !own.has(name) && !ABOUT_BODY.has(name))
   return { ...reply, headers: [...others, ...reply.headers] }
 }
-
-/** Headers that belong to a body, which is not the one that is sent. */
-const OF_CONTENT: ReadonlySet<string> = new Set([
-  'content-disposition',
-  'content-encoding',
-  'content-language',
-  'content-length',
-  'content-location',
-  'content-range',
-  'content-type',
-  'etag',
-  'last-modified',
-  'location',
-  'transfer-encoding',
-])
 
 function hasReturned(context: HandlerContext): boolean {
   return context instanceof GuardedContext && context.returned !== undefined
@@ -311,22 +295,6 @@ function isEmitter(body: unknown): body is Emitter {
 
 function isWebBody(body: unknown): boolean {
   return body instanceof ReadableStream || body instanceof Response
-}
-
-interface Deferred {
-  readonly promise: Promise<void>
-  readonly resolve: (value?: void | Promise<void>) => void
-  readonly reject: (error: unknown) => void
-}
-
-function deferred(): Deferred {
-  let resolve!: Deferred['resolve']
-  let reject!: Deferred['reject']
-  const promise = new Promise<void>((yes, no) => {
-    resolve = yes
-    reject = no
-  })
-  return { promise, resolve, reject }
 }
 
 /** Lets every promise that is ready be heard. */

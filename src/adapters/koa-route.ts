@@ -1,4 +1,5 @@
 import type { Context } from 'koa'
+import { lowerCase, withoutNames } from './route-template.ts'
 
 /** What `@koa/router` keeps of a route, or of a middleware of its own. */
 export interface RouterLayer {
@@ -57,23 +58,10 @@ function isTemplate(template: unknown): template is string | RegExp {
 
 function named(mount: string, template: string | RegExp, options: RouterLayerOptions = {}): string {
   if (typeof template !== 'string') return mount + String(template)
-  const erased = template.replace(PARAMETER, (text, mark?: string) => mark ?? text)
+  const erased = withoutNames(template)
   const name = mount + (options.sensitive === true ? erased : lowerCase(erased))
   if (options.strict === true || name.length < 2 || !name.endsWith('/')) return name
   return name.slice(0, -1)
-}
-
-/**
- * `:id`, `*rest` and `:"a name"`: only the colon or star stays. What is escaped is no parameter.
- */
-const PARAMETER = /\\.|([:*])(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu
-
-/** What is escaped, or a pattern of an older router's: its case has a meaning. */
-const VERBATIM = /(\\.|\((?:[^()\\]|\\.)*\))/u
-
-function lowerCase(path: string): string {
-  const parts = path.split(VERBATIM)
-  return parts.map((part, index) => (index % 2 === 0 ? part.toLowerCase() : part)).join('')
 }
 
 /** What was taken off the path before the router saw it, as `koa-mount` does. */

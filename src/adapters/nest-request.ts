@@ -7,6 +7,8 @@ import type { HandlerContext } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { isTimedOut, watchTimeLimit, type LimitedRequest } from './fastify-time-limit.ts'
 import { takesResponse } from './nest-paths.ts'
+import { ABOUT_BODY } from './outgoing.ts'
+import { withoutNames } from './route-template.ts'
 
 /** What a request of Express and one of Fastify have in common. Options may name their own type. */
 export interface NestRequest {
@@ -79,7 +81,7 @@ export class NestCall {
   /** The route's template as the platform matched it; parameter names are of no account. */
   get template(): string {
     const path = this.isFastify ? this.#request.routeOptions?.url : this.#request.route?.path
-    return (path ?? this.#request.originalUrl.split('?')[0]!).replace(PARAMETER, '$1')
+    return withoutNames(path ?? this.#request.originalUrl.split('?')[0]!)
   }
 
   /** What the platform's parser has made of the body. */
@@ -131,31 +133,14 @@ function isNothing(value: unknown): boolean {
   return Object.keys(value).length === 0
 }
 
-/** `:id`, `*rest` and Express 5's `:"a name"`: only the colon or star stays. */
-const PARAMETER = /([:*])(?:[\p{ID_Start}$_][\p{ID_Continue}$]*|"[^"]*")/gu
-
-/** These are about the body of the reply that a route was going to send (`@Header()`). */
-const OF_THE_BODY: ReadonlySet<string> = new Set([
-  'content-disposition',
-  'content-encoding',
-  'content-language',
-  'content-length',
-  'content-location',
-  'content-range',
-  'content-type',
-  'etag',
-  'last-modified',
-  'location',
-])
-
 /** A reply that no handler has produced, with what was set for the client before (CORS). */
 export function withHeaders(reply: HttpReply, before: readonly HeaderPair[]): HttpReply {
   const own = new Set(reply.headers.map(([name]) => name.toLowerCase()))
-  const kept = before.filter(([name]) => !own.has(name) && !OF_THE_BODY.has(name))
+  const kept = before.filter(([name]) => !own.has(name) && !ABOUT_BODY.has(name))
   return { ...reply, headers: [...kept, ...reply.headers] }
 }
 
 /** Nest sets `@Header()` before interceptors run, also for a reply that is not the handler's. */
 export function dropBodyHeaders(res: ServerResponse): void {
-  for (const name of OF_THE_BODY) res.removeHeader(name)
+  for (const name of ABOUT_BODY) res.removeHeader(name)
 }

@@ -173,3 +173,18 @@ export function callbackOf(encoding: unknown, callback: unknown): Callback | und
 export function runAll(callbacks: readonly Callback[]): void {
   for (const callback of callbacks) callback()
 }
+
+/** Headers about one body: a reply with another one must not have them. */
+export const ABOUT_BODY: ReadonlySet<string> = new Set([
+  'content-disposition',
+  'content-encoding',
+  'content-language',
+  'content-length',
+  'content-location',
+  'content-range',
+  'content-type',
+  'etag',
+  'last-modified',
+  'location',
+  'transfer-encoding',
+])

@@ -4,6 +4,7 @@ import type { Answer, HeldHandler, HttpReply, Produced } from '../http/exchange.
 import type { HandlerContext, Sent } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { isEndless } from '../http/endless.ts'
+import { deferred } from './deferred.ts'
 import { joined, readUpTo, resumed, type Begun } from './web-body.ts'
 
 /** What a web handler can know and do about its key. */
@@ -242,22 +243,4 @@ function whyNoReply(response: unknown, status: number): string {
   }
   const got = status === 0 ? 'Response.error()' : response === undefined ? 'nothing' : 'no Response'
   return `a protected handler must return a Response with a status of 200 to 599, got ${got}`
-}
-
-interface Deferred<Value> {
-  readonly promise: Promise<Value>
-  readonly resolve: (value: Value) => void
-  readonly reject: (error: unknown) => void
-}
-
-function deferred<Value>(): Deferred<Value> {
-  let resolve!: (value: Value) => void
-  let reject!: (error: unknown) => void
-  const promise = new Promise<Value>((yes, no) => {
-    resolve = yes
-    reject = no
-  })
-  // The guard asks for it; should that have answered by then, nobody has to hear of a failure.
-  promise.catch(() => undefined)
-  return { promise, resolve, reject }
 }
