@@ -1,89 +1,13 @@
-import { DatabaseSync } from 'node:sqlite'
-import type { ErrorRequestHandler, Request, Response } from 'express'
-import { describe, expect, it, onTestFinished } from 'vitest'
-import { idempotencyErrors, type ExpressOptions } from '../../src/adapters/express.ts'
-import type { Store } from '../../src/core/store.ts'
-import type { HandlerContext } from '../../src/http/handler-context.ts'
-import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
-import { scratchFolder } from '../stores/scratch-folder.ts'
-import {
-  EXPRESSES,
-  caught,
-  gate,
-  guardOf,
-  header,
-  json,
-  problemOf,
-  serve,
-  text,
-  turns,
-  wrapStore,
-  type ExpressModule,
-} from './run-express.ts'
-
-interface Run {
-  readonly req: Request
-  readonly res: Response
-  readonly run: number
-  readonly pay: HandlerContext['transaction']
-  readonly context: HandlerContext
-}
-
-interface Options extends Partial<ExpressOptions> {
-  readonly wrap?: (store: Store) => Store
-}
-
-const insert = (tx: SqliteTransaction, amount: number) =>
-  tx.prepare('INSERT INTO payment VALUES (?)').run(amount)
+import { describe, expect, it } from 'vitest'
+import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { insert, payingApp } from './paying-app.ts'
+import { EXPRESSES, gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
 
 const PAID = { status: 201, headers: { 'X-Paid': 'yes' }, body: { paid: true } }
 
-async function setup(
-  express: ExpressModule,
-  handler: (run: Run) => unknown,
-  { wrap = (store) => store, ...options }: Options = {},
-) {
-  const folder = scratchFolder()
-  onTestFinished(folder.remove)
-  const path = folder.file('app.db')
-  const store = sqliteStore({ path, synchronous: 'normal' })
-  onTestFinished(() => store.close())
-  const db = new DatabaseSync(path)
-  onTestFinished(() => db.close())
-  db.exec('CREATE TABLE payment (amount INTEGER)')
-
-  const guard = guardOf({ store: wrap(store), replyBytesMax: 1000, ...options })
-  const app = express()
-  const errors: unknown[] = []
-  let runs = 0
-  app.post(
-    '/',
-    guard,
-    caught((req, res) => {
-      const context = req.idempotency!
-      const pay: HandlerContext['transaction'] = (work) => context.transaction(work)
-      return handler({ req, res, run: ++runs, pay, context })
-    }),
-  )
-  const report: ErrorRequestHandler = (error, _req, _res, next) => {
-    errors.push(error)
-    next(error)
-  }
-  app.use(idempotencyErrors(), report)
-  const { send, connect } = await serve(app)
-  const record = () =>
-    guard.engine.read({ scope: { tenant: 'single', operation: 'POST /' }, key: 'k' })
-  const amounts = () =>
-    db
-      .prepare('SELECT amount FROM payment')
-      .all()
-      .map((row) => row['amount'])
-  return { send, connect, record, amounts, errors, runs: () => runs }
-}
-
 describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, express) => {
   it.each(['synchronously', 'later'])('%s leaves once committed, and is replayed', async (when) => {
-    const { send, amounts, record, runs } = await setup(express, async ({ pay }) => {
+    const { send, amounts, record, runs } = await payingApp(express, async ({ pay }) => {
       await pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return when === 'later' ? Promise.resolve(PAID) : PAID
@@ -106,7 +30,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('is the one that counts, whatever the handler sends before, within or after', async () => {
-    const { send, amounts } = await setup(express, async ({ res, pay }) => {
+    const { send, amounts } = await payingApp(express, async ({ res, pay }) => {
       res.set('X-Early', '1').status(202)
       await pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
@@ -124,7 +48,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('leaves although the handler does not wait, or fails after it', async () => {
-    const { send, amounts, errors, record } = await setup(express, async ({ pay }) => {
+    const { send, amounts, errors, record } = await payingApp(express, async ({ pay }) => {
       const paid = pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return PAID
@@ -139,7 +63,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('leaves although nobody waits for it', async () => {
-    const { send, amounts } = await setup(express, ({ pay }) => {
+    const { send, amounts } = await payingApp(express, ({ pay }) => {
       pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return PAID
@@ -152,7 +76,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   it('waits for its commit, also where the handler has sent another one before', async () => {
     const inside = gate()
     const goOn = gate()
-    const { connect, amounts } = await setup(express, ({ res, pay }) => {
+    const { connect, amounts } = await payingApp(express, ({ res, pay }) => {
       pay<SqliteTransaction>(async (tx) => {
         insert(tx, 5)
         inside.open()
@@ -173,7 +97,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   it.each([500, 503, 401, 429])(
     'as a %i rolls back, leaves, and lets a retry run',
     async (status) => {
-      const { send, record, amounts } = await setup(express, async ({ pay, run }) => {
+      const { send, record, amounts } = await payingApp(express, async ({ pay, run }) => {
         await pay<SqliteTransaction>((tx) => {
           insert(tx, run)
           return { status: run === 1 ? status : 201, body: { run } }
@@ -189,7 +113,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   )
 
   it('as a 5xx is kept where the route stores failures, and its rows are not', async () => {
-    const { send, amounts, runs } = await setup(
+    const { send, amounts, runs } = await payingApp(
       express,
       async ({ pay }) => {
         await pay<SqliteTransaction>((tx) => {
@@ -207,7 +131,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('as a success of unknown outcome is rolled back, and not acknowledged', async () => {
-    const { send, record, amounts } = await setup(express, async ({ pay, context }) => {
+    const { send, record, amounts } = await payingApp(express, async ({ pay, context }) => {
       const { OutcomeUnknownError } = await import('../../src/core/errors.ts')
       context.failed(new OutcomeUnknownError('the provider was silent'))
       await pay<SqliteTransaction>((tx) => {
@@ -221,7 +145,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('above the cap leaves whole, and is replayed without its body', async () => {
-    const { send, amounts, runs } = await setup(express, async ({ pay }) => {
+    const { send, amounts, runs } = await payingApp(express, async ({ pay }) => {
       await pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return { status: 201, headers: { 'X-Id': '7' }, body: 'x'.repeat(2000) }
@@ -237,7 +161,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
 
   it('is sealed by a hook that takes its time', async () => {
     const xor = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
-    const { send, record } = await setup(
+    const { send, record } = await payingApp(
       express,
       async ({ pay }) => {
         await pay<SqliteTransaction>((tx) => {
@@ -258,7 +182,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('may come from a second try, after a first that failed', async () => {
-    const { send, amounts, runs } = await setup(express, async ({ res, pay }) => {
+    const { send, amounts, runs } = await payingApp(express, async ({ res, pay }) => {
       const attempt = (amount: number) =>
         pay<SqliteTransaction>((tx) => {
           insert(tx, amount)
@@ -277,7 +201,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('is followed by no second one', async () => {
-    const { send, amounts, errors } = await setup(express, async ({ pay }) => {
+    const { send, amounts, errors } = await payingApp(express, async ({ pay }) => {
       for (const amount of [1, 2]) {
         await pay<SqliteTransaction>((tx) => {
           insert(tx, amount)
@@ -297,19 +221,22 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
 
   it('is followed by no second one either where it has rolled back', async () => {
     const refused = gate<unknown[]>()
-    const { send, amounts, record } = await setup(express, async ({ res, run, pay, context }) => {
-      await pay<SqliteTransaction>((tx) => {
-        insert(tx, run)
-        return run === 1 ? { status: 503, body: { run } } : PAID
-      })
-      if (run > 1) return
-      const second = pay<SqliteTransaction>((tx) => {
-        insert(tx, 10)
-        res.json({ second: true })
-      })
-      const tries = [second, context.completeIn({}, PAID)]
-      refused.open(await Promise.all(tries.map((one) => one.catch(String))))
-    })
+    const { send, amounts, record } = await payingApp(
+      express,
+      async ({ res, run, pay, context }) => {
+        await pay<SqliteTransaction>((tx) => {
+          insert(tx, run)
+          return run === 1 ? { status: 503, body: { run } } : PAID
+        })
+        if (run > 1) return
+        const second = pay<SqliteTransaction>((tx) => {
+          insert(tx, 10)
+          res.json({ second: true })
+        })
+        const tries = [second, context.completeIn({}, PAID)]
+        refused.open(await Promise.all(tries.map((one) => one.catch(String))))
+      },
+    )
     const first = await send({ key: 'k' })
     expect([first.status, json(first)]).toEqual([503, { run: 1 }])
     const error = expect.stringContaining('an earlier transaction has returned its reply')
@@ -321,7 +248,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('or sends is not acknowledged before its end, although a second one was refused', async () => {
-    const { send, amounts, record } = await setup(express, async ({ res, run, pay }) => {
+    const { send, amounts, record } = await payingApp(express, async ({ res, run, pay }) => {
       const goOn = gate()
       const first = pay<SqliteTransaction>(async (tx) => {
         insert(tx, run)
@@ -342,7 +269,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('is acknowledged where its commit was not answered but took hold', async () => {
-    const { send, amounts, runs } = await setup(
+    const { send, amounts, runs } = await payingApp(
       express,
       async ({ pay }) => {
         await pay<SqliteTransaction>((tx) => {
@@ -375,7 +302,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   }
 
   it.each(Object.entries(wrong))('%s is refused, and nothing is kept', async (_what, reply) => {
-    const { send, amounts, errors } = await setup(express, async ({ pay }) => {
+    const { send, amounts, errors } = await payingApp(express, async ({ pay }) => {
       await pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return reply as typeof PAID
@@ -387,7 +314,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
   })
 
   it('is not what `return res.json()` gives: that one was sent', async () => {
-    const { send, amounts } = await setup(express, async ({ res, pay }) => {
+    const { send, amounts } = await payingApp(express, async ({ res, pay }) => {
       await pay<SqliteTransaction>((tx) => {
         insert(tx, 5)
         return res.status(201).json({ sent: true }) as unknown as typeof PAID

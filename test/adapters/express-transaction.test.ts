@@ -1,13 +1,11 @@
 import { once } from 'node:events'
-import { DatabaseSync } from 'node:sqlite'
 import type { ErrorRequestHandler, Request, Response } from 'express'
-import { describe, expect, it, onTestFinished } from 'vitest'
-import { idempotencyErrors } from '../../src/adapters/express.ts'
+import { describe, expect, it } from 'vitest'
 import { StoreFailedError } from '../../src/core/errors.ts'
 import type { Store } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
-import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
-import { scratchFolder } from '../stores/scratch-folder.ts'
+import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { insert, payingApp } from './paying-app.ts'
 import {
   EXPRESSES,
   caught,
@@ -24,46 +22,9 @@ import {
 
 type Handler = (req: Request, res: Response, run: number) => unknown
 
-const insert = (tx: SqliteTransaction, amount: number) =>
-  tx.prepare('INSERT INTO payment VALUES (?)').run(amount)
-
-async function setup(
-  express: ExpressModule,
-  handler: Handler,
-  wrap: (store: Store) => Store = (store) => store,
-) {
-  const folder = scratchFolder()
-  onTestFinished(folder.remove)
-  const path = folder.file('app.db')
-  const store = sqliteStore({ path, synchronous: 'normal' })
-  onTestFinished(() => store.close())
-  const db = new DatabaseSync(path)
-  onTestFinished(() => db.close())
-  db.exec('CREATE TABLE payment (amount INTEGER)')
-
-  const guard = guardOf({ store: wrap(store), replyBytesMax: 1000 })
-  const app = express()
-  const errors: unknown[] = []
-  let runs = 0
-  app.post(
-    '/',
-    guard,
-    caught((req, res) => handler(req, res, ++runs)),
-  )
-  const report: ErrorRequestHandler = (error, _req, _res, next) => {
-    errors.push(error)
-    next(error)
-  }
-  app.use(idempotencyErrors(), report)
-  const { send } = await serve(app)
-  const record = () =>
-    guard.engine.read({ scope: { tenant: 'single', operation: 'POST /' }, key: 'k' })
-  const amounts = () =>
-    db
-      .prepare('SELECT amount FROM payment')
-      .all()
-      .map((row) => row['amount'])
-  return { send, record, amounts, errors, db, runs: () => runs }
+function setup(express: ExpressModule, handler: Handler, wrap?: (store: Store) => Store) {
+  const options = wrap === undefined ? {} : { wrap }
+  return payingApp(express, ({ req, res, run }) => handler(req, res, run), options)
 }
 
 describe.each(EXPRESSES)('%s: a second transaction', (_name, express) => {
