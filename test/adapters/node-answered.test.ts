@@ -1,7 +1,7 @@
 /** Requests that a middleware answers while their key is claimed. */
-import type { Response } from 'express'
+import type { ErrorRequestHandler, Response } from 'express'
 import { expect, it } from 'vitest'
-import { idempotency, singleTenant } from '../../src/adapters/express.ts'
+import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { EXPRESSES, gate, serve, text, turns, wrapStore } from './run-express.ts'
 
@@ -34,3 +34,38 @@ it.each(EXPRESSES)('run nothing on %s, and use up no key', async (_name, express
   expect(text(await send({ key: 'k' }))).toBe('paid')
   expect(runs).toBe(1)
 })
+
+it.each(EXPRESSES)(
+  'stay unknown on %s where a time limit hands its error on while the handler runs',
+  async (_name, express) => {
+    const [running, isDone] = [gate(), gate()]
+    const app = express()
+    let [isFirst, runs] = [true, 0]
+    app.use((_req, _res, next) => {
+      const error = Object.assign(new Error('too slow'), { code: 'ETIMEDOUT' })
+      if (isFirst) void running.passed.then(() => next(error))
+      isFirst = false
+      next()
+    })
+    app.post(
+      '/',
+      idempotency({ store: memoryStore(), tenant: singleTenant }),
+      async (_req, res) => {
+        runs++
+        running.open()
+        await isDone.passed
+        res.send('paid')
+      },
+    )
+    const busy: ErrorRequestHandler = (_error, _req, res, _next) => {
+      res.status(503).send('busy')
+    }
+    app.use(idempotencyErrors(), busy)
+    const { send } = await serve(app)
+    expect(text(await send({ key: 'k' }))).toBe('busy')
+    expect((await send({ key: 'k' })).status).toBe(409)
+    isDone.open()
+    await turns()
+    expect(runs).toBe(1)
+  },
+)
