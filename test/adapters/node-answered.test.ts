@@ -54,7 +54,7 @@ it.each(EXPRESSES)(
         runs++
         running.open()
         await isDone.passed
-        res.send('paid')
+        if (!res.headersSent) res.send('paid')
       },
     )
     const busy: ErrorRequestHandler = (_error, _req, res, _next) => {
