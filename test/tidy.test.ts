@@ -22,6 +22,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   http: ['core', 'protocol'],
   adapters: ['core', 'protocol', 'http'],
   stores: ['core'],
+  durable: ['core', 'protocol', 'http'],
   testing: ['core', 'http'],
 }
 

@@ -183,7 +183,7 @@ function applySettlement(
         state: 'failed_retryable',
         proof: settlement.proof,
         errorCode: settlement.errorCode,
-        reconcileAtMs: undefined,
+        reconcileAtMs: resumeAt(record, nowMs + (settlement.resumeAfterMs ?? 0)),
         expiresAtMs: Math.max(record.expiresAtMs, nowMs + settlement.retentionMs),
       }
     case 'doubt':
@@ -192,6 +192,7 @@ function applySettlement(
         state: 'unknown',
         errorCode: settlement.errorCode,
         reconcileAtMs: nowMs + settlement.reconcileAfterMs,
+        tries: 0,
       }
   }
 }
@@ -229,7 +230,7 @@ export function decideResolve(
           ...record,
           state: 'failed_retryable',
           proof: 'proven',
-          reconcileAtMs: undefined,
+          reconcileAtMs: resumeAt(record, nowMs),
           expiresAtMs: Math.max(record.expiresAtMs, nowMs + retentionMs),
         }
   return { outcome: { kind: 'resolved', record: toView(write) }, write }
@@ -291,15 +292,22 @@ export function toView(record: StoredRecord): RecordView {
 const NO_BYTES = new Uint8Array(0)
 
 /** Matches no claim: every real token has 32 characters. */
-const NO_TOKEN = ''
+export const NO_TOKEN = ''
 
 function isExpired(record: StoredRecord, nowMs: number): boolean {
   if (record.state === 'expired') return true
+  // An operation that was begun is brought to its end: what it has done must not be forgotten.
+  if (record.state === 'failed_retryable' && record.recoveryPoint !== undefined) return false
   const mayExpire = nextState(record.state, 'expire') !== undefined
   return mayExpire && record.expiresAtMs <= nowMs
 }
 
-function holds(record: StoredRecord, lease: Lease): boolean {
+/** When a worker may go on with a released record; only what has an operation is gone on with. */
+export function resumeAt({ recoveryPoint }: StoredRecord, atMs: number): number | undefined {
+  return recoveryPoint === undefined ? undefined : atMs
+}
+
+export function holds(record: StoredRecord, lease: Lease): boolean {
   return record.token === lease.token && record.attempt === lease.attempt
 }
 
@@ -368,6 +376,7 @@ function fresh(request: ClaimRequest, nowMs: number): StoredRecord {
     result: undefined,
     errorCode: undefined,
     reconcileAtMs: undefined,
+    tries: 0,
     createdAtMs: nowMs,
     lastRunAtMs: nowMs,
     completedAtMs: undefined,
@@ -427,7 +436,7 @@ function lapsePolicy(request: ClaimRequest, lapses: number): StoredRecord['onLap
 
 function lapse(record: StoredRecord, nowMs: number): StoredRecord {
   if (record.onLapse === 'unknown') {
-    return { ...record, state: 'unknown', errorCode: LAPSED, reconcileAtMs: nowMs }
+    return { ...record, state: 'unknown', errorCode: LAPSED, reconcileAtMs: nowMs, tries: 0 }
   }
   // Kept as long again as it was promised when the attempt began: a holder that fell silent late
   // must not leave a record that is already past its expiry.
@@ -438,11 +447,12 @@ function lapse(record: StoredRecord, nowMs: number): StoredRecord {
     lapses: record.lapses + 1,
     proof: 'proven',
     errorCode: LAPSED,
+    reconcileAtMs: resumeAt(record, nowMs),
     expiresAtMs: Math.max(record.expiresAtMs, nowMs + promisedMs),
   }
 }
 
-function completedWith(
+export function completedWith(
   record: StoredRecord,
   result: Uint8Array,
   { nowMs, retentionMs }: { nowMs: number; retentionMs: number },

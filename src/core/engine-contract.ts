@@ -89,6 +89,9 @@ export interface CloseReport {
 export interface Engine {
   readonly store: Store
 
+  /** The time it goes by, for whatever works beside it. */
+  readonly clock: Clock
+
   /** `close()` was called: it takes no more work. */
   readonly isClosed: boolean
 

@@ -75,7 +75,7 @@ const LIST_LIMIT_MAX = 10_000
 
 class OnceEngine implements Engine {
   readonly store: Store
-  readonly #clock: Clock
+  readonly clock: Clock
   readonly #policy: Policy
   readonly #onEvent: EventListener | undefined
   readonly #port: StorePort
@@ -93,7 +93,7 @@ class OnceEngine implements Engine {
     const { store, onEvent, clock, storeTimeoutMs, sweepEveryMs, reapEveryMs, ...policy } =
       checkEngineOptions(options)
     this.store = store
-    this.#clock = clock ?? systemClock
+    this.clock = clock ?? systemClock
     this.#policy = resolvePolicy(policy, undefined, 'createEngine')
     this.#onEvent = onEvent
     const emit: EventListener = (event) => this.emit(event)
@@ -106,13 +106,13 @@ class OnceEngine implements Engine {
       waitingMax: WAITING_MAX,
       timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
     }
-    this.#port = new StorePort(store, { clock: this.#clock, limits, emit })
-    this.#settler = new Settler(this.#clock, this.#port)
-    this.#lost = new LostClaims(this.#clock, this.#port)
-    this.#room = new WaitingRoom(this.#clock, store)
+    this.#port = new StorePort(store, { clock: this.clock, limits, emit })
+    this.#settler = new Settler(this.clock, this.#port)
+    this.#lost = new LostClaims(this.clock, this.#port)
+    this.#room = new WaitingRoom(this.clock, store)
     this.#upkeep = new Upkeep({
       store,
-      clock: this.#clock,
+      clock: this.clock,
       emit,
       sweepEveryMs: number('sweepEveryMs', sweepEveryMs, 60_000, 0),
       reapEveryMs: number('reapEveryMs', reapEveryMs, HOUR_MS, 0),
@@ -258,7 +258,7 @@ class OnceEngine implements Engine {
 
   #execute(request: ExecutionRequest, work: Work): Promise<RunOutcome> {
     const parts: ExecutionParts = {
-      clock: this.#clock,
+      clock: this.clock,
       store: this.store,
       port: this.#port,
       settler: this.#settler,
@@ -294,7 +294,7 @@ class OnceEngine implements Engine {
       operation: scope.operation,
       key,
       fingerprint,
-      recordId: newRecordId(this.#clock.nowMs()),
+      recordId: newRecordId(this.clock.nowMs()),
       token: newToken(),
       leaseMs: policy.leaseMs,
       retentionMs: policy.retentionMs,
@@ -302,7 +302,7 @@ class OnceEngine implements Engine {
       maxAttempts: policy.maxAttempts,
       afterExpiry: policy.afterExpiry,
     }
-    const sentMs = this.#clock.monotonicMs()
+    const sentMs = this.clock.monotonicMs()
     try {
       const outcome = await this.#port.claim(request)
       if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
@@ -315,7 +315,7 @@ class OnceEngine implements Engine {
 
   /** An answer that took longer than the lease lasts is no lease: another may hold the key now. */
   #checkInTime(sentMs: number, { leaseMs }: Policy): void {
-    if (this.#clock.monotonicMs() - sentMs < leaseMs) return
+    if (this.clock.monotonicMs() - sentMs < leaseMs) return
     const cause = new Error(`the answer came after the lease of ${leaseMs} ms was over`)
     const error = new StoreFailedError({ store: this.store.name, operation: 'claim', cause })
     this.emit({ kind: 'store_error', store: this.store.name, call: 'claim', error })
@@ -326,14 +326,14 @@ class OnceEngine implements Engine {
   async #wait(request: RunRequest, policy: Policy, first: Claim): Promise<Claim> {
     const { tenant } = request.scope
     const waitMs = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
-    const deadlineMs = this.#clock.monotonicMs() + waitMs
+    const deadlineMs = this.clock.monotonicMs() + waitMs
     if (!this.#room.enter(tenant)) return first
     try {
       let claim = first
       let pauseMs = LOOK_AGAIN_MS_FIRST
       let isTold = false
       while (isBusy(claim.outcome) && !this.#closing) {
-        const leftMs = deadlineMs - this.#clock.monotonicMs()
+        const leftMs = deadlineMs - this.clock.monotonicMs()
         if (leftMs <= 0) break
         // Told, and still busy: a pause comes before the next watch, or a store that is wrong
         // about a record would have everybody claim it without end.
@@ -362,15 +362,15 @@ class OnceEngine implements Engine {
   /** Resolves when nothing runs and nothing waits to be recorded, or after `graceMs`. */
   #drained(graceMs: number): Promise<void> {
     return new Promise((resolve) => {
-      const deadlineMs = this.#clock.monotonicMs() + graceMs
+      const deadlineMs = this.clock.monotonicMs() + graceMs
       let cancel: () => void = () => undefined
       const look = () => {
         cancel()
-        const leftMs = deadlineMs - this.#clock.monotonicMs()
+        const leftMs = deadlineMs - this.clock.monotonicMs()
         const working = this.#running + this.#outliving
         const open = working + this.#settler.pending + this.#lost.pending
         if (leftMs <= 0 || open === 0) return resolve()
-        cancel = this.#clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
+        cancel = this.clock.after(Math.min(leftMs, LOOK_AGAIN_MS_FIRST), look)
       }
       this.#onDrained = look
       look()

@@ -8,8 +8,11 @@ export interface EventSubject {
   readonly recordId: string
 }
 
-/** Everything the engine reports. A closed union: the compiler checks a `switch` over `kind`. */
-export type EngineEvent =
+/** Everything that is reported. A closed union: the compiler checks a `switch` over `kind`. */
+export type EngineEvent = RecordEvent | DurableEvent
+
+/** What the engine reports of records. */
+export type RecordEvent =
   /** A key was taken for the first time (or again after its record had expired). */
   | (EventSubject & { readonly kind: 'reserve_created'; readonly attempt: number })
   /** A stored result was given to a retry. */
@@ -66,6 +69,67 @@ export type EngineEvent =
   /** Work ran without protection, because the store failed and the route said `open`. */
   | { readonly kind: 'unprotected_run'; readonly tenant: string; readonly operation: string }
 
+/** What operations, relays, the reconciler and operators report. */
+export type DurableEvent =
+  /** A client's request was accepted for a worker. */
+  | (EventSubject & { readonly kind: 'operation_accepted'; readonly name: string })
+  /** A worker goes on with an operation that was accepted, or that its client left behind. */
+  | (EventSubject & {
+      readonly kind: 'operation_resumed'
+      readonly name: string
+      readonly attempt: number
+    })
+  /** An operation is due, and no worker here has its name and version. */
+  | {
+      readonly kind: 'operation_orphaned'
+      readonly name: string
+      readonly version: number
+      readonly recordId: string
+    }
+  /** An outside effect was found to have happened, or not, by asking its provider. */
+  | (EventSubject & {
+      readonly kind: 'effect_found'
+      readonly phase: string
+      readonly finding: 'done' | 'not_executed'
+    })
+  /** An `unknown` record was looked into as often as it may be: it is for an operator now. */
+  | (EventSubject & { readonly kind: 'reconcile_given_up'; readonly tries: number })
+  /** A message was handed to its target, and that is on record. */
+  | { readonly kind: 'message_relayed'; readonly topic: string; readonly messageId: string }
+  /** A message could not be handed over, and will be tried again. */
+  | {
+      readonly kind: 'message_retried'
+      readonly topic: string
+      readonly messageId: string
+      readonly attempt: number
+      readonly error: unknown
+    }
+  /** A message could not be handed over as often as it was tried: it is for an operator now. */
+  | {
+      readonly kind: 'message_dead'
+      readonly topic: string
+      readonly messageId: string
+      readonly error: unknown
+    }
+  /** A relay was too slow: somebody else may have the message by now. */
+  | { readonly kind: 'message_lost'; readonly topic: string; readonly messageId: string }
+  /** Somebody has acted on a record or a message by hand. */
+  | {
+      readonly kind: 'operator_acted'
+      readonly act: string
+      readonly subject: string
+      readonly who: string
+    }
+  /** Two ledgers were compared. */
+  | {
+      readonly kind: 'ledger_compared'
+      readonly ledger: string
+      readonly matched: number
+      readonly different: number
+    }
+  /** A part of maintenance failed, and will be tried again. */
+  | { readonly kind: 'maintenance_failed'; readonly task: string; readonly error: unknown }
+
 export type EventListener = (event: EngineEvent) => void
 
 /** The counter each event adds to, one to one. */
@@ -87,5 +151,17 @@ export const EVENT_COUNTERS = {
   settle_fenced: 'api.idempotency.settle.fenced.count',
   settle_late: 'api.idempotency.settle.late.count',
   settle_abandoned: 'api.idempotency.settle.abandoned.count',
+  operation_accepted: 'api.idempotency.operation.accepted.count',
+  operation_resumed: 'api.idempotency.operation.resumed.count',
+  operation_orphaned: 'api.idempotency.operation.orphaned.count',
+  effect_found: 'api.idempotency.effect.found.count',
+  reconcile_given_up: 'api.idempotency.reconcile.given_up.count',
+  message_relayed: 'api.idempotency.outbox.relayed.count',
+  message_retried: 'api.idempotency.outbox.retried.count',
+  message_dead: 'api.idempotency.outbox.dead.count',
+  message_lost: 'api.idempotency.outbox.lost.count',
+  operator_acted: 'api.idempotency.operator.acted.count',
+  ledger_compared: 'api.idempotency.ledger.compared.count',
+  maintenance_failed: 'api.idempotency.maintenance.failed.count',
   unprotected_run: 'api.idempotency.unprotected_run.count',
 } as const satisfies Record<EngineEvent['kind'], string>

@@ -28,6 +28,8 @@ export const MOVES = {
     lapse_to_retryable: 'failed_retryable',
     take_over: 'in_progress',
     accept_lapsed: 'pending',
+    hand_over: 'pending',
+    operator_release: 'failed_retryable',
   },
   completed: {
     expire: 'expired',
@@ -49,6 +51,7 @@ export const MOVES = {
     release: 'failed_retryable',
     resolve_completed: 'completed',
     resolve_retryable: 'failed_retryable',
+    operator_release: 'failed_retryable',
   },
   expired: { claim_expired: 'in_progress', accept_expired: 'pending', remove: 'absent' },
 } as const satisfies Record<RecordState | 'absent', Partial<Record<string, RecordState | 'absent'>>>
@@ -98,10 +101,17 @@ export interface StoredRecord {
   readonly onLapse: OnLapse
   readonly afterExpiry: AfterExpiry
   readonly proof: Proof | undefined
+  /** The last finished phase of its operation; set exactly where it has an operation. */
   readonly recoveryPoint: string | undefined
   readonly result: Uint8Array | undefined
   readonly errorCode: string | undefined
+  /**
+   * When somebody should look at it: to reconcile it, where it is `unknown`; to run its operation,
+   * where it is `pending`, or released with a recovery point.
+   */
   readonly reconcileAtMs: number | undefined
+  /** How often it was looked into since it became `unknown`. */
+  readonly tries: number
   readonly createdAtMs: number
   readonly lastRunAtMs: number
   readonly completedAtMs: number | undefined

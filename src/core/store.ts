@@ -1,3 +1,4 @@
+import type { DurableStore } from './durable-store.ts'
 import type { AfterExpiry, OnLapse, Proof, RecordState } from './record.ts'
 
 /**
@@ -91,6 +92,9 @@ export interface Store {
 
   /** The clock that the store goes by, where that is not this process's own. */
   now?(): Promise<Date>
+
+  /** Present where the store keeps operations, an outbox and an audit beside its records. */
+  readonly durable?: DurableStore
 
   /** Frees what the store opened itself. Calls after it fail. */
   close?(): Promise<void>
@@ -195,6 +199,8 @@ export type Settlement =
       readonly proof: Proof
       readonly errorCode: string | undefined
       readonly retentionMs: number
+      /** When a worker may go on with it, where it has an operation. @default at once */
+      readonly resumeAfterMs?: number | undefined
     }
   | {
       readonly kind: 'doubt'
@@ -294,6 +300,7 @@ export interface RecordView {
   readonly errorCode: string | undefined
   readonly leaseUntil: Date
   readonly reconcileAt: Date | undefined
+  readonly tries: number
   readonly createdAt: Date
   readonly lastRunAt: Date
   readonly completedAt: Date | undefined

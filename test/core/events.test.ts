@@ -1,10 +1,10 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { EVENT_COUNTERS, type EngineEvent } from '../../src/core/events.ts'
+import { EVENT_COUNTERS, type EngineEvent, type RecordEvent } from '../../src/core/events.ts'
 import { KEY, bytes, engineFixture, gate, heldWork, type EngineFixture } from './engine-fixture.ts'
 
-type Kind = EngineEvent['kind']
+type Kind = RecordEvent['kind']
 
 /** How each kind of event comes about. The compiler holds this list against the union. */
 const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> = {
@@ -102,26 +102,29 @@ async function doubt({ run }: Pick<EngineFixture, 'run'>): Promise<void> {
 }
 
 describe('every event', () => {
-  const kinds = Object.keys(EVENT_COUNTERS) as Kind[]
+  const kinds = Object.keys(EVENT_COUNTERS)
 
-  it.each(kinds)('%s comes about, and does not contain the raw key', async (kind) => {
-    const fixture = engineFixture()
-    await CAUSES[kind](fixture)
-    expect(fixture.kinds()).toContain(kind)
-    for (const event of fixture.events) {
-      expect(textOf(event)).not.toContain(KEY)
-      if ('identity' in event) {
-        expect(event.identity).toMatch(/^[0-9a-f]{32}$/)
-        expect(event).toMatchObject({ tenant: 'acme', operation: 'pay' })
-        expect(event.recordId).toMatch(/^[0-9a-f-]{36}$/)
+  it.each(Object.keys(CAUSES) as Kind[])(
+    '%s comes about, and does not contain the raw key',
+    async (kind) => {
+      const fixture = engineFixture()
+      await CAUSES[kind](fixture)
+      expect(fixture.kinds()).toContain(kind)
+      for (const event of fixture.events) {
+        expect(textOf(event)).not.toContain(KEY)
+        if ('identity' in event) {
+          expect(event.identity).toMatch(/^[0-9a-f]{32}$/)
+          expect(event).toMatchObject({ tenant: 'acme', operation: 'pay' })
+          expect(event.recordId).toMatch(/^[0-9a-f-]{36}$/)
+        }
       }
-    }
-  })
+    },
+  )
 
   it('has a counter of its own', () => {
     const counters = Object.values(EVENT_COUNTERS)
     expect(new Set(counters).size).toBe(counters.length)
-    expect(Object.keys(CAUSES).toSorted()).toEqual(kinds.toSorted())
+    expect(kinds).toEqual(expect.arrayContaining(Object.keys(CAUSES)))
     for (const counter of counters) expect(counter).toMatch(/^api\.idempotency\.[a-z_.]+\.count$/)
   })
 

@@ -8,6 +8,8 @@ import {
   decideSettle,
   decideSweep,
 } from '../../src/core/decide.ts'
+import { decideAct, decideStep, type RecordAct } from '../../src/core/decide-durable.ts'
+import type { Step as PhaseStep } from '../../src/core/durable-store.ts'
 import {
   MOVES,
   RECORD_STATES,
@@ -64,6 +66,8 @@ const TRIGGERS: Readonly<Record<MoveName, Trigger>> = {
   accept: (record) => (record?.state === 'expired' ? undefined : acceptFrom(record, NOW_MS)),
   accept_lapsed: (record) =>
     record?.state === 'in_progress' ? acceptFrom(lapsed(record, 'rerun'), NOW_MS) : undefined,
+  hand_over: (record) => advance(record, { end: { kind: 'hand_over' } }),
+  operator_release: (record) => operate(record, { kind: 'release', ref: { identity: 'i' } }),
   accept_expired: (record) => (record ? acceptFrom(record, PAST_EXPIRY_MS) : undefined),
 }
 
@@ -102,6 +106,16 @@ function reap(record: StoredRecord | undefined): RecordState | 'absent' | undefi
 
 function reapFinal(record: StoredRecord | undefined): RecordState | 'absent' | undefined {
   return record?.state === 'pending' ? undefined : reap(record)
+}
+
+function advance(record: StoredRecord | undefined, asked: PhaseStep): RecordState | undefined {
+  const lease = { identity: 'i', token: 'own', attempt: 1 }
+  return decideStep(record, undefined, { lease, step: asked }, NOW_MS).write?.state
+}
+
+function operate(record: StoredRecord | undefined, act: RecordAct): RecordState | undefined {
+  const { record: write } = decideAct(record, undefined, act, NOW_MS)
+  return write === 'remove' ? undefined : write?.state
 }
 
 type VerdictKind = Parameters<typeof decideResolve>[1]['verdict']

@@ -153,6 +153,7 @@ export function toKept(item: FoundItem): Kept {
       result: item['result']?.B,
       errorCode: text('errorCode'),
       reconcileAtMs: number('reconcileAtMs'),
+      tries: 0,
       createdAtMs: has('createdAtMs', number('createdAtMs')),
       lastRunAtMs: has('lastRunAtMs', number('lastRunAtMs')),
       completedAtMs: number('completedAtMs'),

@@ -20,6 +20,7 @@ const COLUMNS = `
   completed_at_ms BIGINT,
   expires_at_ms BIGINT NOT NULL,
   reconcile_at_ms BIGINT,
+  tries INT NOT NULL DEFAULT 0,
   on_lapse VARCHAR(16) ${WORD} NOT NULL,
   after_expiry VARCHAR(16) ${WORD} NOT NULL,
   proof VARCHAR(16) ${WORD},

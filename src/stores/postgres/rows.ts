@@ -207,6 +207,7 @@ export function toRecord(columns: Row): StoredRecord {
     errorCode: row[14] ?? undefined,
     leaseUntilMs: row[15],
     reconcileAtMs: row[16] ?? undefined,
+    tries: 0,
     createdAtMs: row[17],
     lastRunAtMs: row[18],
     completedAtMs: row[19] ?? undefined,

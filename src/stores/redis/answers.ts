@@ -113,6 +113,7 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
     result: hasResult ? from.rest() : undefined,
     errorCode,
     reconcileAtMs,
+    tries: 0,
     createdAtMs,
     lastRunAtMs,
     completedAtMs,

@@ -234,6 +234,7 @@ function rowToRecord(row: RecordRow): StoredRecord {
     result: row.result ?? undefined,
     errorCode: row.error_code ?? undefined,
     reconcileAtMs: row.reconcile_at_ms ?? undefined,
+    tries: 0,
     createdAtMs: row.created_at_ms,
     lastRunAtMs: row.last_run_at_ms,
     completedAtMs: row.completed_at_ms ?? undefined,

@@ -48,6 +48,7 @@ export const readingCases: readonly StoreCase[] = [
         lastRunAt: new Date(clock.nowMs()),
         completedAt: undefined,
         expiresAt: new Date(clock.nowMs() + RETENTION_MS),
+        tries: 0,
       }
       assert.deepEqual(await store.read({ identity }), view)
       assert.deepEqual(await store.read({ recordId }), view)

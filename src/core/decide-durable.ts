@@ -1,0 +1,243 @@
+/**
+ * What a record and a phase become by a step of an operation, and by an act of the reconciler, a
+ * webhook or an operator. Pure, like `decide.ts`, and used the same way: stores that decide in the
+ * process run this code under their lock; for the steps, others may restate it in SQL. Acts are
+ * rare: every store reads the rows under a lock, asks here, and writes.
+ */
+import { completedWith, decideResolve, holds, NO_TOKEN, resumeAt, toView } from './decide.ts'
+import type { Act, ActOutcome, PhaseStep, Step, StepOutcome, StoredPhase } from './durable-store.ts'
+import { nextState, type StoredRecord } from './record.ts'
+import type { Lease } from './store.ts'
+
+/** The recovery point of an operation that has finished no phase yet. */
+export const STARTED = 'started'
+
+export interface StepDecision {
+  readonly outcome: StepOutcome
+  /** Absent where nothing is written, of the phase either. */
+  readonly write?: StoredRecord
+  readonly phase?: PhaseChange | undefined
+}
+
+/** `put`: as the row of its name, new or in place of the one that is there. */
+export type PhaseChange =
+  | { readonly kind: 'put'; readonly phase: StoredPhase }
+  | { readonly kind: 'remove'; readonly name: string }
+
+/** `phase`: the row on record under the name that the step is about. */
+export function decideStep(
+  record: StoredRecord | undefined,
+  phase: StoredPhase | undefined,
+  { lease, step }: { readonly lease: Lease; readonly step: Step },
+  nowMs: number,
+): StepDecision {
+  if (record === undefined) return { outcome: { kind: 'fenced', own: false, state: 'absent' } }
+  const own = holds(record, lease)
+  // The answer to this very step was lost on its way.
+  if (own && record.state === 'pending' && step.end?.kind === 'hand_over') return advanced(record)
+  if (!own || record.state !== 'in_progress') {
+    return { outcome: { kind: 'fenced', own, state: record.state } }
+  }
+  const taken = step.phase && takePhase(phase, step.phase, { attempt: record.attempt, nowMs })
+  if (taken?.kind === 'concluded') return { outcome: taken }
+  if (taken?.kind === 'repeated') return { outcome: { kind: 'fenced', own, state: record.state } }
+  const done = taken?.kind === 'put' && taken.phase.state === 'done' ? taken.phase.name : undefined
+  const recoveryPoint = done ?? record.recoveryPoint ?? STARTED
+  const write = endWith({ ...record, recoveryPoint }, step, nowMs)
+  return { ...advanced(write), write, phase: taken }
+}
+
+function advanced(record: StoredRecord): StepDecision {
+  return { outcome: { kind: 'advanced', expiresAt: new Date(record.expiresAtMs) } }
+}
+
+function endWith(record: StoredRecord, { end }: Step, nowMs: number): StoredRecord {
+  switch (end?.kind) {
+    case undefined:
+      return record
+    case 'complete':
+      return completedWith(record, end.result, { nowMs, retentionMs: end.retentionMs })
+    case 'hand_over':
+      return { ...record, state: 'pending', leaseUntilMs: nowMs, reconcileAtMs: nowMs }
+  }
+}
+
+type Taken =
+  | PhaseChange
+  | { readonly kind: 'concluded'; readonly result: Uint8Array }
+  /** A transaction that is on record already: what its repetition wrote must go. */
+  | { readonly kind: 'repeated' }
+
+function takePhase(
+  phase: StoredPhase | undefined,
+  step: PhaseStep,
+  { attempt, nowMs }: { readonly attempt: number; readonly nowMs: number },
+): Taken | undefined {
+  if (phase?.state === 'done') {
+    if (step.kind === 'transaction') return { kind: 'repeated' }
+    return { kind: 'concluded', result: phase.result ?? NO_BYTES }
+  }
+  const { name, number } = step
+  const now = new Date(nowMs)
+  const fresh: StoredPhase = {
+    name,
+    number,
+    kind: step.kind === 'transaction' ? 'transaction' : 'external',
+    state: 'intended',
+    request: undefined,
+    result: undefined,
+    downstreamKey: undefined,
+    providerId: undefined,
+    attempt,
+    firstSentAt: now,
+    sentAt: now,
+    doneAt: undefined,
+  }
+  switch (step.kind) {
+    case 'transaction':
+      return put({ ...fresh, state: 'done', result: step.result, doneAt: now })
+    case 'intent': {
+      const { request, downstreamKey } = step
+      if (phase !== undefined) return put({ ...phase, attempt, sentAt: now })
+      return put({ ...fresh, request, downstreamKey })
+    }
+    case 'result': {
+      const { result, downstreamKey, providerId } = step
+      const base = phase ?? fresh
+      return put({ ...base, state: 'done', result, downstreamKey, providerId, doneAt: now })
+    }
+    case 'clear':
+      return phase === undefined ? undefined : { kind: 'remove', name }
+  }
+}
+
+function put(phase: StoredPhase): PhaseChange {
+  return { kind: 'put', phase }
+}
+
+const NO_BYTES = new Uint8Array(0)
+
+/** Acts on records; those on messages are statements of their own. */
+export type RecordAct = Exclude<Act, { kind: 'retry_message' | 'drop_message' }>
+
+export interface ActDecision {
+  readonly outcome: ActOutcome
+  /** `remove`: the record goes, into the history where there is one. Absent: nothing is written. */
+  readonly record?: StoredRecord | 'remove' | undefined
+  readonly phase?: PhaseChange | undefined
+  /** What the audit keeps of it, in JSON. */
+  readonly detail?: string
+}
+
+/**
+ * `phase`: for `conclude`, the phase that was meant: of a record id, the one that is intended, or
+ * else the last that is done.
+ */
+export function decideAct(
+  record: StoredRecord | undefined,
+  phase: StoredPhase | undefined,
+  act: RecordAct,
+  nowMs: number,
+): ActDecision {
+  if (record === undefined) return { outcome: { kind: 'not_found' } }
+  switch (act.kind) {
+    case 'conclude':
+      return conclude(record, phase, act, nowMs)
+    case 'resolve':
+      return resolve(record, act, nowMs)
+    case 'release':
+      return release(record, nowMs)
+    case 'bust':
+      if (record.state !== 'completed') return refused(record)
+      return acted(record, 'remove', { from: record.state })
+    case 'requeue':
+      return requeue(record, nowMs)
+  }
+}
+
+function conclude(
+  record: StoredRecord,
+  phase: StoredPhase | undefined,
+  { finding, attempt }: Extract<RecordAct, { kind: 'conclude' }>,
+  nowMs: number,
+): ActDecision {
+  const { recordId: subject } = record
+  if (phase === undefined) return { outcome: { kind: 'refused', subject, reason: 'no_phase' } }
+  if (phase.state === 'done') return { outcome: { kind: 'already', subject } }
+  if (record.state === 'completed' || record.state === 'expired') return refused(record)
+  if (attempt !== undefined && attempt !== phase.attempt) {
+    return { outcome: { kind: 'refused', subject, reason: 'other_attempt' } }
+  }
+  const detail = { phase: phase.name, finding: finding.kind, from: record.state }
+  const write: StoredRecord =
+    record.state !== 'unknown'
+      ? record
+      : {
+          ...record,
+          state: 'failed_retryable',
+          proof: 'proven',
+          reconcileAtMs: resumeAt(record, nowMs),
+        }
+  if (finding.kind === 'not_executed') {
+    if (record.state === 'in_progress') return refused(record)
+    return { ...acted(record, write, detail), phase: { kind: 'remove', name: phase.name } }
+  }
+  const { result, providerId = phase.providerId } = finding
+  const doneAt = new Date(nowMs)
+  const done: StoredPhase = { ...phase, state: 'done', result, providerId, doneAt }
+  const reached = { ...write, recoveryPoint: phase.name }
+  return { ...acted(record, reached, detail), phase: put(done) }
+}
+
+function resolve(
+  record: StoredRecord,
+  { verdict, attempt, retentionMs, ref }: Extract<RecordAct, { kind: 'resolve' }>,
+  nowMs: number,
+): ActDecision {
+  const { outcome, write } = decideResolve(record, { ref, verdict, attempt, retentionMs }, nowMs)
+  if (write !== undefined) {
+    return acted(record, write, { verdict: verdict.kind, from: record.state })
+  }
+  if (outcome.kind !== 'other_attempt') return refused(record)
+  return { outcome: { kind: 'refused', subject: record.recordId, reason: 'other_attempt' } }
+}
+
+/** Without its token: whoever held it can settle nothing any more. */
+function release(record: StoredRecord, nowMs: number): ActDecision {
+  if (nextState(record.state, 'operator_release') === undefined) return refused(record)
+  const write: StoredRecord = {
+    ...record,
+    state: 'failed_retryable',
+    proof: 'declared',
+    token: NO_TOKEN,
+    reconcileAtMs: resumeAt(record, nowMs),
+    leaseUntilMs: Math.min(record.leaseUntilMs, nowMs),
+  }
+  return acted(record, write, { from: record.state })
+}
+
+function requeue(record: StoredRecord, nowMs: number): ActDecision {
+  const isWaiting =
+    record.state === 'unknown' ||
+    record.state === 'pending' ||
+    (record.state === 'failed_retryable' && record.recoveryPoint !== undefined)
+  if (!isWaiting) return refused(record)
+  return acted(record, { ...record, reconcileAtMs: nowMs, tries: 0 }, { from: record.state })
+}
+
+function refused({ recordId: subject, state: reason }: StoredRecord): ActDecision {
+  return { outcome: { kind: 'refused', subject, reason } }
+}
+
+function acted(
+  { recordId: subject }: StoredRecord,
+  write: StoredRecord | 'remove',
+  detail: Readonly<Record<string, string>>,
+): ActDecision {
+  const record = write === 'remove' ? undefined : toView(write)
+  return {
+    outcome: { kind: 'done', subject, record },
+    record: write,
+    detail: JSON.stringify(detail),
+  }
+}

@@ -1,0 +1,73 @@
+import type { Schema } from './schema.ts'
+
+/**
+ * One outside effect: how it is sent, and how it is found out afterwards whether it happened. It
+ * is declared with its operation, so that a reconciler in another process can ask for it.
+ */
+export interface Effect<Request = unknown, Result = unknown> {
+  /**
+   * Has the effect, once, under `downstreamKey`. What it returns is recorded and is what the
+   * operation gets, now and on every later attempt. Where it throws, the effect may have happened,
+   * unless the error is a `NotExecutedError`.
+   */
+  send(call: EffectCall<Request>): Result | Promise<Result>
+
+  /** Asks the provider what became of it. Must change nothing there. */
+  reconcile?(asked: EffectAsked<Request>): Finding<Result> | Promise<Finding<Result>>
+
+  /**
+   * How long after it was sent last the provider may still begin to work on it. "Not found" proves
+   * nothing before that. Give it with room: a request can wait in queues for minutes.
+   *
+   * @default never: `not_found` alone proves nothing
+   */
+  provenAfterMs?: number
+
+  /**
+   * The provider recognises the downstream key for this long after it was sent first, so that to
+   * send it again is safe. Later it counts as any other: it is found out, never repeated.
+   *
+   * @default never repeated
+   */
+  repeatable?: { withinMs: number }
+
+  /** The provider's own name for what it did, for webhooks and people. */
+  providerId?(result: Result): string | undefined
+
+  /** What a request must be like; checked before it is sent. */
+  request?: Schema<Request>
+  /** What a result must be like. One that is not counts as unreadable, not as undone. */
+  result?: Schema<Result>
+}
+
+export interface EffectCall<Request> {
+  readonly request: Request
+  /** The same on every attempt, at most 64 characters. Send it along. */
+  readonly downstreamKey: string
+  readonly recordId: string
+  readonly attempt: number
+  /** Aborts when the lease is lost or the operation has run too long. */
+  readonly signal: AbortSignal
+}
+
+export interface EffectAsked<Request> {
+  readonly request: Request
+  readonly downstreamKey: string
+  readonly recordId: string
+  readonly firstSentAt: Date
+  readonly sentAt: Date
+  readonly signal: AbortSignal
+}
+
+export type Finding<Result = unknown> =
+  /** It happened, well or badly: a declined payment has happened too. */
+  | { readonly kind: 'done'; readonly result: Result; readonly providerId?: string | undefined }
+  /** The provider has nothing under this key. No proof before `provenAfterMs`. */
+  | { readonly kind: 'not_found' }
+  /** The provider says that it did not happen and will not. */
+  | { readonly kind: 'not_executed' }
+  /** Still under way, or no answer. */
+  | { readonly kind: 'pending' }
+
+/** By the name of their phase. */
+export type Effects = Readonly<Record<string, Effect>>
