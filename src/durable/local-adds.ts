@@ -1,19 +1,20 @@
+import type { Store } from '../core/store.ts'
+
 /**
- * How a relay learns that a message was added through the same engine, where its store has no way
- * to tell: the message is there once the caller commits, so it is worth looking soon.
+ * Within one process, whoever adds a message tells the relays of its store. It is there once the
+ * caller commits, and only some stores can tell of that: so it is worth looking soon.
  */
-import type { Engine } from '../core/engine-contract.ts'
+const listeners = new WeakMap<Store, Set<() => void>>()
 
-const listeners = new WeakMap<Engine, Set<() => void>>()
-
-/** Calls `listener` for every message that is added. Returns what ends that. */
-export function onLocalAdd(engine: Engine, listener: () => void): () => void {
-  const those = listeners.get(engine) ?? new Set()
-  listeners.set(engine, those)
-  those.add(listener)
-  return () => void those.delete(listener)
+/** Returns what ends the listening. */
+export function onLocalAdd(store: Store, added: () => void): () => void {
+  const set = listeners.get(store) ?? new Set()
+  listeners.set(store, set.add(added))
+  return () => {
+    set.delete(added)
+  }
 }
 
-export function announceAdd(engine: Engine): void {
-  for (const listener of listeners.get(engine) ?? []) listener()
+export function announceAdd(store: Store): void {
+  for (const added of listeners.get(store) ?? []) added()
 }

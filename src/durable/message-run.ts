@@ -112,11 +112,13 @@ export class MessageRun {
 
   /** Without its handler: this attempt counts as failed. */
   fail(error: Error, delayMsMin = 0): void {
+    if (this.isOver) return
     void this.#settle({ kind: 'failed', error, delayMsMin })
   }
 
   /** Not begun, and not to be begun: somebody else may have it at once. */
   giveBack(): void {
+    if (this.isOver) return
     void this.#record({ ...this.#lease(), kind: 'return' }, undefined)
   }
 

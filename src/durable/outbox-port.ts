@@ -5,6 +5,7 @@ import type {
   MessageClaim,
   MessageLease,
   MessageSettlement,
+  MessageView,
   OutboxStore,
 } from '../core/durable-store.ts'
 import type { Engine } from '../core/engine-contract.ts'
@@ -59,6 +60,10 @@ export class OutboxPort {
 
   renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]> {
     return this.#ask('renew messages', () => this.#outbox.renew(leases, leaseMs))
+  }
+
+  read(id: string): Promise<MessageView | undefined> {
+    return this.#ask('read a message', () => this.#outbox.read(id))
   }
 
   async #ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {

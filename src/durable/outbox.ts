@@ -83,7 +83,7 @@ export function createOutbox(options: OutboxOptions): Outbox {
       // A synchronous store throws right here, so that a synchronous transaction rolls back.
       const written = store.add(tx, message)
       const announce = () => {
-        if (message.delayMs === 0) announceAdd(engine)
+        if (message.delayMs === 0) announceAdd(engine.store)
         return message.id
       }
       const promise =

@@ -95,14 +95,12 @@ class OutboxRelay implements Relay {
   }
 
   async runOnce(): Promise<RelayReport> {
-    if (!this.#isClosed) {
-      this.#begin('once')
-      try {
-        if (this.#room() > 0) await this.#take()
-        await this.#until(() => this.#open.size === 0)
-      } finally {
-        this.#use = 'none'
-      }
+    this.#begin('once')
+    try {
+      if (!this.#isClosed && this.#room() > 0) await this.#take()
+      await this.#until(() => this.#open.size === 0)
+    } finally {
+      this.#use = 'none'
     }
     const { relayed, retried, dead, lost } = this.#tally
     return { relayed, retried, dead, lost }
@@ -144,12 +142,18 @@ class OutboxRelay implements Relay {
 
   /** Whatever can tell that messages were committed, or soon will be. */
   #listen(): () => void {
-    const { engine, outbox } = this.#options
+    const { engine, outbox, pollMs } = this.#options
     const unwatch = outbox.watch?.(() => {
       this.#isDue = true
+      // What was added here has been told of: no need to look for it.
+      this.#lookMs = pollMs
       this.#wake()
     })
-    return unwatch ?? onLocalAdd(engine, () => this.#lookSoon())
+    const unlisten = onLocalAdd(engine.store, () => this.#lookSoon())
+    return () => {
+      unwatch?.()
+      unlisten()
+    }
   }
 
   async #relayUntilStopped(): Promise<void> {
@@ -173,7 +177,7 @@ class OutboxRelay implements Relay {
   }
 
   #mustStop(): boolean {
-    return this.#stopping.signal.aborted || this.#options.engine.isClosed
+    return this.#stopping.signal.aborted || this.#isClosed || this.#options.engine.isClosed
   }
 
   /** While there is more than fits, the next claim waits until it is worth a call. */
@@ -246,54 +250,63 @@ class OutboxRelay implements Relay {
   }
 
   #accept(messages: readonly HeldMessage[], sentMs: number): void {
-    const nowMs = this.#options.engine.clock.monotonicMs()
+    const { engine, attemptsMax } = this.#options
+    const nowMs = engine.clock.monotonicMs()
     for (const message of messages) {
       const run = new MessageRun(this.#parts, message, sentMs)
       this.#open.add(run)
       this.#leases.add(run)
       if (nowMs >= run.heldUntilMs) run.lose()
-      else if (this.#mustStop()) run.giveBack()
-      else if (this.#mayRun(run)) this.#waiting.push(run)
+      else if (message.attempt > attemptsMax) void this.#lookInto(run)
+      else this.#queue(run)
     }
     this.#startNext()
   }
 
-  /** Some must not be handed to their handler, and are put off or given up here. */
-  #mayRun(run: MessageRun): boolean {
-    const { attemptsMax, leaseMs } = this.#options
+  #queue(run: MessageRun): void {
+    if (this.#mustStop()) run.giveBack()
+    else this.#waiting.push(run)
+  }
+
+  /**
+   * It has been taken as often as it may be. Either an operator wants it tried once more, or
+   * whoever had it never came back: perhaps because of this very message.
+   */
+  async #lookInto(run: MessageRun): Promise<void> {
     const { id, attempt } = run.message
-    if (attempt > attemptsMax) {
-      // Whoever had it never came back: perhaps because of this very message.
-      run.fail(new Error(`it was taken ${attempt - 1} times, and the last time nobody came back`))
-      return false
+    try {
+      const view = await this.#port.read(id)
+      if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run)
+      else run.fail(new Error(`of ${attempt - 1} attempts, the last never came back`))
+    } catch {
+      // Reported by the port.
+      run.giveBack()
     }
-    if (this.#handling.has(id)) {
-      // Not at once, or it would be taken and put off without end.
-      run.fail(new Error('the handler of an earlier attempt still runs'), leaseMs)
-      return false
-    }
-    return true
+    this.#startNext()
   }
 
   #startNext(): void {
-    const nowMs = this.#options.engine.clock.monotonicMs()
-    while (this.#waiting.length > 0 && this.#places() > 0) {
-      const run = this.#waiting.shift()!
-      if (run.isOver) continue
-      if (nowMs >= run.heldUntilMs) {
-        run.lose()
-      } else if (this.#mayRun(run)) {
-        this.#handling.set(run.message.id, run)
-        run.start()
-        this.#leases.watch(run)
-      }
+    while (this.#waiting.length > 0 && this.#places() > 0) this.#start(this.#waiting.shift()!)
+  }
+
+  #start(run: MessageRun): void {
+    const { engine, leaseMs } = this.#options
+    const { id } = run.message
+    if (run.isOver) return
+    if (engine.clock.monotonicMs() >= run.heldUntilMs) return run.lose()
+    if (this.#handling.has(id)) {
+      // Not at once, or it would be taken and put off without end.
+      return run.fail(new Error('the handler of an earlier attempt still runs'), leaseMs)
     }
+    this.#handling.set(id, run)
+    run.start()
+    this.#leases.watch(run)
   }
 
   #giveBackWaiting(): void {
     const waiting = this.#waiting
     this.#waiting = []
-    for (const run of waiting) if (!run.isOver) run.giveBack()
+    for (const run of waiting) run.giveBack()
   }
 
   #onHandled(run: MessageRun): void {
@@ -306,6 +319,8 @@ class OutboxRelay implements Relay {
   #onLate(): void {
     this.#late++
     this.#startNext()
+    // Whoever else there is may have better luck with the rest.
+    if (this.#capacity() === 0) this.#giveBackWaiting()
     this.#changed()
   }
 
@@ -356,7 +371,7 @@ class OutboxRelay implements Relay {
   #until(test: () => boolean, limitMs?: number): Promise<void> {
     const { clock } = this.#options.engine
     return new Promise((resolve) => {
-      if (test()) return resolve()
+      if (test() || limitMs === 0) return resolve()
       let cancel = () => {}
       const end = () => {
         cancel()
