@@ -1,6 +1,5 @@
 import { expect, it } from 'vitest'
 import { createRelay } from '../../src/durable/relay.ts'
-import type { RelayOptions } from '../../src/durable/relay-contract.ts'
 import { backoffMs } from '../../src/durable/backoff.ts'
 import { held, setup, settled, TOPIC } from './relay-fixture.ts'
 
@@ -130,7 +129,7 @@ it('rejects a single pass where the store cannot be asked', async () => {
 it('refuses options that it does not know or that make no sense', () => {
   const { engine } = setup()
   const make = (options: object) => () =>
-    createRelay({ engine, topics: { [TOPIC]: () => undefined }, ...options } as RelayOptions)
+    createRelay({ engine, topics: { [TOPIC]: () => undefined }, ...options })
   expect(make({ topics: {} })).toThrow('must name from 1 to 1000 topics, got 0')
   expect(make({ topics: undefined })).toThrow('must be an object of handlers, got undefined')
   expect(make({ topics: { '': () => undefined } })).toThrow('must not be empty')

@@ -145,7 +145,7 @@ it('relays a partition in its order, one after the other, and others beside it',
     await settled()
     expect(calls.length).toBe(2 * n + 2)
     const pair = calls.slice(-2)
-    order.push(pair.map(({ message }) => message.payload).toSorted())
+    order.push(pair.map(({ message }) => String(message.payload)).toSorted())
     for (const { finish } of pair) finish()
   }
   expect(order).toEqual([
