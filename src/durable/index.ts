@@ -34,6 +34,7 @@ export type {
   RabbitmqProperties,
   RabbitmqTargetOptions,
 } from './rabbitmq-target.ts'
-export type { Schema } from './schema.ts'
+export { ajvSchema } from './schema.ts'
+export type { AjvValidate, Schema } from './schema.ts'
 export { createWorker, operationPolicy } from './worker.ts'
 export type { Worker, WorkerOptions, WorkerPass } from './worker.ts'

@@ -78,7 +78,11 @@ export type Finding<Result = unknown> =
   | { readonly kind: 'pending' }
 
 /** By the name of their phase. */
-export type Effects = Readonly<Record<string, Effect>>
+export type Effects = Readonly<Record<string, AnyEffect>>
+
+/** Each has its own request and result, in both directions: only `any` fits them all. */
+// oxlint-disable-next-line typescript/no-explicit-any -- It is the only type of its kind.
+type AnyEffect = Effect<any, any>
 
 /** What an operation can do while it runs. Phases come one after the other, never side by side. */
 export interface OperationContext<Declared extends Effects = Effects> {
@@ -119,8 +123,13 @@ export interface OperationContext<Declared extends Effects = Effects> {
   finish<Tx>(name: string, work: (tx: Tx) => GivenReply | Promise<GivenReply>): Promise<GivenReply>
 }
 
-export type RequestOf<Declared> =
-  Declared extends Effect<infer Request, infer _Result> ? Request : never
+/** What `send` is about is what the effect is about. */
+export type RequestOf<Declared> = Declared extends { send(call: infer Call): unknown }
+  ? Call extends { readonly request: infer Request }
+    ? Request
+    : undefined
+  : never
 
-export type ResultOf<Declared> =
-  Declared extends Effect<infer _Request, infer Result> ? Result : never
+export type ResultOf<Declared> = Declared extends { send(call: never): infer Result }
+  ? Awaited<Result>
+  : never
