@@ -35,7 +35,6 @@ export type Relayed =
   | { readonly kind: 'dead_letter'; readonly error: unknown }
 
 interface Handles<Payload> {
-  // oxlint-disable-next-line typescript/no-invalid-void-type
   handle(message: RelayMessage<Payload>): Relayed | void | Promise<Relayed | void>
 }
 
