@@ -107,6 +107,7 @@ export function settleValues(nowMs: number | null, settlements: readonly Settlem
     textArray(settlements.map((one) => (one.kind === 'complete' ? null : one.errorCode))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
+    numberArray(settlements.map((one) => (one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0))),
   ]
 }
 

@@ -72,6 +72,7 @@ function settleLiterals(nowMs: number | null, lease: Lease, completion: Completi
     none('text'),
     `ARRAY[CAST(${number(completion.retentionMs)} AS float8)]`,
     none('float8'),
+    none('float8'),
   ].join(', ')
 }
 

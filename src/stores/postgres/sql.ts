@@ -79,6 +79,7 @@ export const SETTLE = call(
     'text[]',
     'float8[]',
     'float8[]',
+    'float8[]',
   ],
   ['identity', 'done', 'own', 'state', 'expires_at_ms'],
 )
@@ -108,6 +109,7 @@ const VIEW = [
   'error_code',
   'lease_until_ms',
   'reconcile_at_ms',
+  'tries',
   'created_at_ms',
   'last_run_at_ms',
   'completed_at_ms',
