@@ -27,6 +27,12 @@ export const CHECK_ISOLATION = checkIsolation(IS_READ_COMMITTED)
 export const JOINED = 'oncekey.joined'
 
 /**
+ * The setting of a transaction that the store has begun itself. It is gone with the transaction,
+ * also where another has begun since.
+ */
+export const SEALED = 'oncekey.sealed'
+
+/**
  * What joins a transaction of the caller's takes its level. With a snapshot, a record that has
  * moved on since makes PostgreSQL raise 40001: nothing is decided from what is no longer true, and
  * whoever chose that level repeats transactions for it anyway.
@@ -42,6 +48,19 @@ export const NOW = `coalesce(to_timestamp(p_now_ms / 1000),
 export const RECORD = '"{schema}"."{table}"'
 
 export const HISTORY = '"{schema}"."{table}_history"'
+
+export const OPERATION = '"{schema}"."{table}_operation"'
+
+export const PHASE = '"{schema}"."{table}_phase"'
+
+export const MESSAGE = '"{schema}"."{table}_message"'
+
+export const PARTITION = '"{schema}"."{table}_partition"'
+
+/** One row: until when somebody waits to hear of new messages. */
+export const WAITING = '"{schema}"."{table}_waiting"'
+
+export const AUDIT = '"{schema}"."{table}_audit"'
 
 export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
 

@@ -1,6 +1,10 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import type { Driver, Session } from './client.ts'
+import { DESK_FUNCTIONS } from './desk-functions.ts'
+import { DURABLE_TABLES } from './durable-tables.ts'
 import { FUNCTIONS } from './functions.ts'
+import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
+import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
 import { forTable, type TableName } from './sql.ts'
 
@@ -82,7 +86,8 @@ CREATE TABLE "{schema}"."{table}_history" (
   CONSTRAINT "{table}_history_pkey" PRIMARY KEY (record_id)
 );
 CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, created_at);
-${FUNCTIONS.join('\n')}
+${FUNCTIONS.join('\n')}${DURABLE_TABLES}
+${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
 `,
 ]
 
