@@ -127,7 +127,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         after_expiry = CASE WHEN l.doubt THEN r.after_expiry ELSE l.after_expiry END,
         proof = NULL,
         error_code = CASE WHEN l.doubt THEN 'lease_lapsed' END,
-        reconcile_at = CASE WHEN l.doubt THEN v_now END,
+        reconcile_at = CASE WHEN l.doubt THEN v_now WHEN l.later THEN ${resumeAt('v_now')} END,
         tries = CASE WHEN l.doubt THEN 0 ELSE r.tries END,
         last_run_at = CASE WHEN l.doubt THEN r.last_run_at ELSE v_now END,
         expires_at = CASE WHEN l.doubt THEN r.expires_at
