@@ -33,10 +33,7 @@ export function idempotencyStatus(options: FastifyStatusOptions): StatusHandler 
 }
 
 function send(reply: FastifyReply, { status, headers, body }: HttpReply): FastifyReply {
-  void reply.code(status)
-  for (const [name, values] of linesOf(headers)) {
-    void reply.header(name, values.length === 1 ? values[0] : values)
-  }
+  void reply.code(status).headers(linesOf(headers))
   if (body.byteLength === 0) return reply.send()
   const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength)
   if (reply.hasHeader('content-type')) return reply.send(bytes)

@@ -32,9 +32,8 @@ export function idempotencyStatus<E extends Env = any>(
     const accepted = c.req.header('accept-encoding')
     const reply = forMethod(method, await status.reply(c, { method, accepted }))
     const body = reply.body.byteLength === 0 ? null : Uint8Array.from(reply.body)
-    const headers = Object.fromEntries(linesOf(reply.headers))
     // Of the context, so that headers which others have set there are on it too.
-    return c.newResponse(body, reply.status as 200, headers)
+    return c.newResponse(body, reply.status as 200, linesOf(reply.headers))
   }
 }
 

@@ -42,7 +42,7 @@ function show(ctx: Context, { status, headers, body }: HttpReply): void {
   ctx.body = Buffer.from(body)
   // Koa makes one up for bytes.
   ctx.remove('Content-Type')
-  for (const [name, values] of linesOf(headers)) ctx.set(name, values)
+  ctx.set(linesOf(headers))
 }
 
 function recordIdOf(ctx: Context & { readonly params?: { readonly id?: unknown } }): unknown {

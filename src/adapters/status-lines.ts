@@ -1,11 +1,15 @@
 import type { HeaderPair } from '../http/stored-headers.ts'
 
-/** The values of each header, for frameworks that set a header once with all of them. */
-export function linesOf(headers: readonly HeaderPair[]): Map<string, string[]> {
-  const lines = new Map<string, string[]>()
+/**
+ * Each header once, for frameworks that set it with all its lines: one line as text, which is what
+ * whoever reads it back expects.
+ */
+export function linesOf(headers: readonly HeaderPair[]): Record<string, string | string[]> {
+  const lines: Record<string, string | string[]> = {}
   for (const [name, value] of headers) {
     const lower = name.toLowerCase()
-    lines.set(lower, [...(lines.get(lower) ?? []), value])
+    const known = lines[lower]
+    lines[lower] = known === undefined ? value : [known, value].flat()
   }
   return lines
 }
