@@ -28,7 +28,7 @@ export interface StatusOptions<Request> {
    */
   tenant: (request: Request) => string | Promise<string>
 
-  /** Which record is asked for. @default the route's parameter `id`, or else the path's last part */
+  /** Which record is asked for. @default the parameter `id`, or else the last part of the path */
   recordId?: (request: Request) => string | undefined
 
   /** Whose status codes and error bodies are spoken. @default 'ietf' */

@@ -51,8 +51,8 @@ const STORE_TIMEOUT_MS = 5_000
 const RETRY_SOON_MS = 1_000
 
 const GONE =
-  'The request was finished, and its reply is no longer kept. Look up its result another way; use ' +
-  'a new key only for a request that is really new.'
+  'The request is over, and what became of it is no longer kept. Look up its result another way; ' +
+  'use a new key only for a request that is really new.'
 
 class RecordStatus<Request> implements Status<Request> {
   readonly #options: ResolvedStatusOptions<Request>

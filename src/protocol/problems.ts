@@ -179,8 +179,8 @@ export const PROBLEMS = {
     stripeType: 'api_error',
     title: 'What became of the request cannot be told at the moment',
     detail:
-      'This says nothing about the request itself, which may be done or under way. Ask here again ' +
-      'after the time given in Retry-After.',
+      'This says nothing about the request itself, which may be done or under way. Ask here ' +
+      'again after the time given in Retry-After.',
   },
 } as const satisfies Record<string, Problem>
 

@@ -337,10 +337,10 @@ function withCall<Name extends 'claim' | 'read'>(
   call: Store[Name],
 ): Store {
   return new Proxy(store, {
-    get(target, property) {
+    get(target, property): unknown {
       if (property === name) return call
       const value: unknown = Reflect.get(target, property)
-      return typeof value === 'function' ? value.bind(target) : value
+      return typeof value === 'function' ? (value.bind(target) as unknown) : value
     },
   })
 }
