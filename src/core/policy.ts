@@ -42,7 +42,7 @@ export interface PolicyOptions {
   /**
    * What becomes of a key whose holder fell silent. `unknown`: nobody runs it again until a
    * verdict. `rerun`: the next caller runs it; right only where an attempt without a commit had
-   * no effect, or where a second effect does no harm. (`resume` is for phases, which are planned.)
+   * no effect, or where a second effect does no harm. (Operations are resumed by themselves.)
    *
    * @default 'unknown'
    */
@@ -151,6 +151,11 @@ export function resolvePolicy(
   })
   checkTogether(policy)
   return policy
+}
+
+/** The policy under which an operation runs: a silent holder's work is gone on with. */
+export function resumable(policy: Policy): Policy {
+  return Object.freeze({ ...policy, onLapse: 'resume' as const })
 }
 
 function checkTogether({ leaseMs, retentionMs }: Policy): void {
