@@ -1,4 +1,4 @@
-export { adaptOptions, adapterCases } from './adapter-cases.ts'
+export { adaptOptions, adaptStatusOptions, adapterCases } from './adapter-cases.ts'
 export { FakeClock } from './fake-clock.ts'
 export { claimRequest, claimRequests, storeCases } from './store-cases.ts'
 export type {
@@ -13,6 +13,7 @@ export type {
   CaseReply,
   CaseRequest,
   CaseRoute,
+  CaseStatus,
   ServedApp,
 } from './adapter-cases.ts'
 export type { StoreCase, StoreFixture } from './store-cases.ts'
