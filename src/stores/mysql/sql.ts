@@ -16,6 +16,7 @@ import {
   literalOf,
   nameOf,
   readSql,
+  TO_RUN,
   VIEW,
   type Field,
 } from './columns.ts'
@@ -25,6 +26,11 @@ export interface Tables {
   readonly record: string
   readonly history: string
   readonly migration: string
+  readonly operation: string
+  readonly phase: string
+  readonly message: string
+  readonly partition: string
+  readonly audit: string
   readonly database: string | undefined
 }
 
@@ -34,10 +40,16 @@ export function tablesOf(names: {
 }): Tables {
   const { database, table } = names
   const prefix = database === undefined ? '' : `\`${database}\`.`
+  const named = (suffix: string) => `${prefix}\`${table}${suffix}\``
   return Object.freeze({
-    record: `${prefix}\`${table}\``,
-    history: `${prefix}\`${table}_history\``,
-    migration: `${prefix}\`${table}_migration\``,
+    record: named(''),
+    history: named('_history'),
+    migration: named('_migration'),
+    operation: named('_operation'),
+    phase: named('_phase'),
+    message: named('_message'),
+    partition: named('_partition'),
+    audit: named('_audit'),
     database,
   })
 }
@@ -46,12 +58,12 @@ export function tablesOf(names: {
 export const SERVER_NOW = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000`
 
 /** What makes a statement fail that would cut a value, whatever the session's own mode. */
-const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
+export const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
 
 /** Also bounds the wait for a lock. MySQL knows no such bound for one statement. */
-const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
+export const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
 
-const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
+export const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
 
 /**
  * Whether the session would show more, or less, than what is committed by now: 1 where it would,
@@ -59,7 +71,7 @@ const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
  * MySQL does not say whether a transaction is open, so that there the answer is 1 or NULL. MariaDB
  * skips comments that are for MySQL 8.
  */
-const IS_OPEN = `CASE WHEN @@autocommit = 0
+export const IS_OPEN = `CASE WHEN @@autocommit = 0
     /*M! OR @@in_transaction OR @@tx_isolation = 'READ-UNCOMMITTED' */
     /*!80000 OR @@transaction_isolation = 'READ-UNCOMMITTED' */
     THEN 1 /*M! ELSE 0 */ END`
@@ -70,7 +82,7 @@ export const ASK_OPEN = `SELECT ${IS_OPEN}`
 /** Does nothing. Its answer has the flags of the session. */
 export const DO_NOTHING = 'DO 0'
 
-const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
+export const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
 
 const identities = (of: readonly { readonly identity: string }[]) =>
   of.map(({ identity }) => literalOf('identity', identity)).join(', ')
@@ -252,14 +264,31 @@ export function keepSql({ record, history }: Tables, records: readonly StoredRec
     WHERE r.identity IN (${identities(records)}) ORDER BY r.identity`
 }
 
-/** Which records of a state are due, the longest due first. Locks nothing. */
+/** Records that wait for the same. `toRun`: for a worker, see `isToRun`. */
+export interface Queue {
+  readonly state: RecordState
+  readonly toRun?: boolean
+}
+
+export const inQueue = ({ state, toRun = false }: Queue, now: string) =>
+  `r.state = ${literalOf('state', state)} AND r.${TO_RUN} = ${toRun ? 1 : 0} AND r.${DUE} <= ${now}`
+
+/** Which records of a queue are due, the longest due first. Locks nothing. */
 export function dueSql(
   { record }: Tables,
   now: string,
-  { state, limit }: { readonly state: RecordState; readonly limit: number },
+  { limit, ...queue }: Queue & { readonly limit: number },
 ): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
-    WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now}
+    WHERE ${inQueue(queue, now)}
+    ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
+}
+
+/** Accepted operations that nobody has taken in time: due to be run, but also past their expiry. */
+export function abandonedSql({ record }: Tables, now: string, limit: number): string {
+  return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
+    WHERE ${inQueue({ state: 'pending', toRun: true }, now)}
+    AND r.${nameOf('expiresAtMs')} <= ${now}
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
@@ -288,9 +317,11 @@ export function listSql(
   { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
   const order = state === 'completed' ? DUE : nameOf('lastRunAtMs')
+  // None of these is ever to be run, which the index must be told to be in the order of expiry.
+  const queue = state === 'completed' ? `AND x.${TO_RUN} = 0` : ''
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${list(VIEW)}
     FROM (SELECT x.identity FROM ${record} AS x FORCE INDEX (due)
-      WHERE x.state = ${literalOf('state', state)}
+      WHERE x.state = ${literalOf('state', state)} ${queue}
       ORDER BY x.${order} LIMIT ${literalOf('attempt', limit)}) AS found
     JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
     ORDER BY r.${order}`
