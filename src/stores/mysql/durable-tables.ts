@@ -15,6 +15,10 @@
  * of one that is held, that number is negative, so that nobody takes another one beside it. The
  * first in the lane is its head.
  *
+ * Neither database can be made to leap from lane to lane in that index, whatever the statistics. So
+ * the counters of the partitions say which lanes have something in them: who adds a message has
+ * that row anyway, and who closes a lane needs it.
+ *
  * Nothing here can be partial, and a trigger that refuses to change the audit could not be made: on
  * a server with a binary log that takes rights which nobody gives to an application. Grant no more
  * than SELECT and INSERT on that table.
@@ -80,9 +84,11 @@ CREATE TABLE IF NOT EXISTS {message} (
   `
 CREATE TABLE IF NOT EXISTS {partition} (
   topic VARBINARY(765) NOT NULL,
-  \`partition\` VARBINARY(765) NOT NULL,
+  lane VARBINARY(766) NOT NULL,
   sequence BIGINT NOT NULL,
-  PRIMARY KEY (topic, \`partition\`)
+  is_open TINYINT NOT NULL,
+  PRIMARY KEY (topic, lane),
+  KEY open (topic, is_open, lane)
 ) ${ENGINE}`,
   `
 CREATE TABLE IF NOT EXISTS {audit} (

@@ -30,7 +30,7 @@ export type MessageField = keyof MessageRow
 
 /** In characters, as an index has a length. */
 const NAME_LENGTH_MAX = 255
-const TOKEN_LENGTH_MAX = 64
+export const TOKEN_LENGTH_MAX = 64
 
 const MESSAGE: Readonly<Record<MessageField, Column>> = {
   id: { name: 'id', kind: 'word' },

@@ -8,6 +8,7 @@ import {
   toView,
 } from '../../core/decide.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import type { DurableStore } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import { inRounds } from '../../core/rounds.ts'
 import type {
@@ -32,6 +33,7 @@ import type {
 import { Calls, checkClaims, checkSettlements, inPieces, ROWS_MAX } from './calls.ts'
 import { claimOnce, type ClaimPass } from './claiming.ts'
 import { KEPT, toRecord, VIEW } from './columns.ts'
+import { deskStore } from './desk.ts'
 import { Driver, readCommitted, transact, type Session } from './driver.ts'
 import { storeFailed } from './failures.ts'
 import { migrate } from './migrations.ts'
@@ -41,6 +43,8 @@ import {
   type MysqlStoreOptions,
   type ResolvedMysqlStoreOptions,
 } from './options.ts'
+import { outboxStore } from './outbox.ts'
+import { phaseStore } from './phases.ts'
 import { settleIn } from './settle-in.ts'
 import { settleBatch } from './settlement.ts'
 import {
@@ -81,6 +85,9 @@ export interface MysqlStore extends Store {
    * `fenced`: roll back.
    */
   settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
+
+  /** Its outbox takes transactions of the same tools as `settleIn`, and the store's own. */
+  readonly durable: DurableStore
 }
 
 /**
@@ -95,6 +102,7 @@ export function mysqlStore(options: MysqlStoreOptions): MysqlStore {
 class TableStore implements MysqlStore {
   readonly name = 'mysql'
   readonly batching = { rowsMax: 64, flushesMax: 2 } as const
+  readonly durable: DurableStore
   readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
   readonly #driver: Driver
   readonly #tables: Tables
@@ -114,6 +122,17 @@ class TableStore implements MysqlStore {
       clock: options.clock ?? systemClock,
       transactionMs: options.transactionMs,
     })
+    const context = {
+      tables: options.tables,
+      calls: this.#calls,
+      transactions: this.#transactions,
+      place: () => this.#place,
+    }
+    this.durable = {
+      phases: phaseStore(context),
+      outbox: outboxStore(context),
+      desk: deskStore(context),
+    }
     if (options.history) this.history = (query) => this.#history(query)
   }
 

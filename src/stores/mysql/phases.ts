@@ -47,9 +47,7 @@ export function phaseStore(context: DurableContext): PhaseStore {
     advance: (lease, work) => transactions.run(stepping(lease, work)),
     async record(lease, step) {
       checkStep(step)
-      return calls.make('record a step', (session) =>
-        takeAlone(session, place(), { lease, step }),
-      )
+      return calls.make('record a step', (session) => takeAlone(session, place(), { lease, step }))
     },
     async load(recordId) {
       if (!isUuid(recordId)) return undefined
@@ -121,9 +119,7 @@ function stepping(
  */
 async function takeAlone(session: Session, place: Place, asked: Asked): Promise<StepOutcome> {
   if (asked.step.operation === undefined) {
-    const seen = toSeen(
-      await readCommitted(session, stepRowSql(place, asked, { lock: false })),
-    )
+    const seen = toSeen(await readCommitted(session, stepRowSql(place, asked, { lock: false })))
     const decision = decideStep(seen.record, seen.phase, asked, seen.nowMs)
     if (decision.write === undefined) return decision.outcome
     if (await writeOnce(session, place, { asked, seen, decision })) return decision.outcome
@@ -164,7 +160,9 @@ async function writeOnce(
   }
   if (columns.size > 0) return false
   try {
-    return hasWritten(await writeAlone(session, sendPhaseSql(place.tables, lease, { recordId, phase })))
+    return hasWritten(
+      await writeAlone(session, sendPhaseSql(place.tables, lease, { recordId, phase })),
+    )
   } catch (error) {
     // Another call of the same lease was faster with the same phase.
     if (isDuplicate(error)) return false

@@ -132,6 +132,11 @@ export const NONE = '-'
  */
 const OPENNESS = `COALESCE(/*M! IF(@@in_transaction, 'open', 'none'), */ 'unknown')`
 
+/** Whether a transaction is open, and on which connection, for somebody's tool: see below. */
+export function openSql(): string {
+  return `SELECT CONVERT(CONCAT_WS(' ', ${OPENNESS}, CONNECTION_ID()) USING utf8mb4) AS answer`
+}
+
 /**
  * One record for a settlement in a transaction of somebody's tool. One row, one column and one
  * text, record or not, so that every tool passes it on as it is, however it names columns and
@@ -214,8 +219,10 @@ export interface Change {
  * no column but their own, because MySQL works through them one after the other.
  */
 export function updateSql({ record }: Tables, changes: readonly Change[]): string {
-  const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
-  const assignments = [...names].map((name) => `${name} = ${valueSql(name, changes)}`)
+  const keyed = changes.map(({ from, columns }) => ({
+    key: literalOf('identity', from.identity),
+    columns,
+  }))
   const fences = changes.map(({ from }) => {
     const [identity, token, attempt, state] = [
       literalOf('identity', from.identity),
@@ -226,7 +233,7 @@ export function updateSql({ record }: Tables, changes: readonly Change[]): strin
     return `WHEN ${identity} THEN token = ${token} AND attempt = ${attempt} AND state = ${state}`
   })
   return `${STRICT} UPDATE ${STRICT_HINT} ${record} FORCE INDEX (PRIMARY)
-    SET ${assignments.join(', ')}
+    SET ${assignments('identity', keyed)}
     WHERE identity IN (${identities(changes.map(({ from }) => from))})
     AND CASE identity ${fences.join(' ')} END`
 }
@@ -237,16 +244,28 @@ export function joinedUpdateSql(tables: Tables, change: Change, connection: stri
     AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
 }
 
-function valueSql(name: string, changes: readonly Change[]): string {
+/** What becomes of some columns of one row, which its key tells from the others. */
+export interface KeyedChange {
+  readonly key: string
+  readonly columns: ReadonlyMap<string, string>
+}
+
+/** For an update of several rows, each of which changes in its own way. */
+export function assignments(keyColumn: string, changes: readonly KeyedChange[]): string {
+  const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
+  return [...names].map((name) => `${name} = ${valueSql(keyColumn, name, changes)}`).join(', ')
+}
+
+function valueSql(keyColumn: string, name: string, changes: readonly KeyedChange[]): string {
   const [first] = changes
   const value = first!.columns.get(name)
   const isSame = changes.every(({ columns }) => columns.get(name) === value)
   if (isSame && value !== undefined) return value
-  const cases = changes.flatMap(({ from, columns }) => {
+  const cases = changes.flatMap(({ key, columns }) => {
     const own = columns.get(name)
-    return own === undefined ? [] : [`WHEN ${literalOf('identity', from.identity)} THEN ${own}`]
+    return own === undefined ? [] : [`WHEN ${key} THEN ${own}`]
   })
-  return `CASE identity ${cases.join(' ')} ELSE ${name} END`
+  return `CASE ${keyColumn} ${cases.join(' ')} ELSE ${name} END`
 }
 
 /** In the form for several tables, because the other one takes no index. */
