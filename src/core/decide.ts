@@ -422,7 +422,8 @@ function claimAgain(
     afterExpiry: request.afterExpiry,
     proof: undefined,
     errorCode: undefined,
-    reconcileAtMs: undefined,
+    // Accepted again, a begun operation is due: nobody else will ask for it.
+    reconcileAtMs: isAccept ? resumeAt(record, nowMs) : undefined,
     lastRunAtMs: nowMs,
     expiresAtMs: Math.max(record.expiresAtMs, nowMs + request.retentionMs),
   }

@@ -1,4 +1,5 @@
 export { adaptOptions, adapterCases } from './adapter-cases.ts'
+export { durableCases } from './durable-cases.ts'
 export { FakeClock } from './fake-clock.ts'
 export { claimRequest, claimRequests, storeCases } from './store-cases.ts'
 export type {
@@ -15,4 +16,5 @@ export type {
   CaseRoute,
   ServedApp,
 } from './adapter-cases.ts'
+export type { DurableCase, DurableFixture } from './durable-cases.ts'
 export type { StoreCase, StoreFixture } from './store-cases.ts'
