@@ -50,15 +50,15 @@ export class MessageClaims {
     const tour = new Tour(topics, this.#cursors)
     // Where a look has found nothing in its lanes, it goes on with those after them.
     for (let looks = 1; looks <= LOOKS_MAX; looks++) {
-      const taken = await this.#calls.make('claim messages', (session) =>
+      const { taken, isLate } = await this.#calls.make('claim messages', (session) =>
         this.#lookAndTake(session, asked, tour),
       )
-      if (taken.length > 0 || tour.isOver) return taken
+      if (taken.length > 0 || (tour.isOver && !isLate)) return taken
     }
     return []
   }
 
-  async #lookAndTake(session: Session, request: MessageClaim, tour: Tour): Promise<HeldMessage[]> {
+  async #lookAndTake(session: Session, request: MessageClaim, tour: Tour): Promise<Taken> {
     const inside = this.#inside()
     const { token, limit } = request
     const topics = request.topics.map((topic) => {
@@ -68,19 +68,35 @@ export class MessageClaims {
     const sql = lookSql(inside.tables, inside.now, look)
     const seen = (await readCommitted(session, sql)).map(toSeen)
     const own = seen.filter(({ origin }) => origin === OWN)
-    if (own.length > 0) return readHeld(session, inside, { token, own })
+    if (own.length > 0) {
+      return { taken: await readHeld(session, inside, { token, own }), isLate: false }
+    }
     for (const [n, topic] of request.topics.entries()) {
-      const lanes = seen.filter((one) => one.origin === LANE && one.topic === n)
-      const last = lanes.length === LANES_MAX ? lanes.at(-1)!.lane : undefined
+      const lanes = seen.flatMap((one) =>
+        one.origin === LANE && one.topic === n ? [one.lane] : [],
+      )
+      const last = lanes.length === LANES_MAX ? lanes.toSorted(byBytes).at(-1) : undefined
       tour.note(topic, last)
       if (last === undefined) this.#cursors.delete(topic)
       else this.#cursors.set(topic, last)
     }
     await closeEmpty(session, inside, { topics: request.topics, seen })
     const chosen = choose(seen, limit)
-    if (chosen.length === 0) return []
-    return transact(session, () => take(session, inside, { request, chosen }))
+    if (chosen.length === 0) return { taken: [], isLate: false }
+    const taken = await transact(session, () => take(session, inside, { request, chosen }))
+    return { taken, isLate: taken.length === 0 }
   }
+}
+
+interface Taken {
+  readonly taken: HeldMessage[]
+  /** There were some, and others were faster with all of them: there may be more. */
+  readonly isLate: boolean
+}
+
+/** As the database sorts them. */
+function byBytes(one: string, other: string): number {
+  return Buffer.compare(Buffer.from(one), Buffer.from(other))
 }
 
 /** How far one claim has come in the lanes of its topics, which it may begin in the middle of. */
@@ -105,7 +121,8 @@ class Tour {
   note(topic: string, last: string | undefined): void {
     const tour = this.#left.get(topic)
     if (tour === undefined) return
-    const isPastStart = last === undefined || (tour.start !== NO_PARTITION && last >= tour.start)
+    const isPastStart =
+      last === undefined || (tour.start !== NO_PARTITION && byBytes(last, tour.start) >= 0)
     if (tour.isRound && isPastStart) this.#left.delete(topic)
     if (last === undefined) tour.isRound = true
   }
@@ -118,15 +135,17 @@ interface Seen {
   readonly topic: number
   readonly id: string | undefined
   readonly dueAtMs: number | undefined
+  readonly addedAtUs: number
   readonly lane: string
 }
 
-function toSeen([origin, topic, id, dueAt, lane]: Row): Seen {
+function toSeen([origin, topic, id, dueAt, addedAt, lane]: Row): Seen {
   return {
     origin: Number(origin),
     topic: Number(topic),
     id: typeof id === 'string' ? id : undefined,
     dueAtMs: dueAt === null ? undefined : Number(dueAt),
+    addedAtUs: Number(addedAt),
     lane: Buffer.from(String(lane ?? ''), 'hex').toString('utf8'),
   }
 }
@@ -150,8 +169,14 @@ async function readHeld(
 function choose(seen: readonly Seen[], limit: number): Seen[] {
   return seen
     .filter(({ id, dueAtMs }) => id !== undefined && dueAtMs !== undefined)
-    .toSorted((one, other) => one.dueAtMs! - other.dueAtMs! || (one.id! < other.id! ? -1 : 1))
+    .toSorted(byDueTime)
     .slice(0, limit)
+}
+
+type Due = Pick<MessageRow, 'dueAtMs' | 'addedAtUs'>
+
+function byDueTime(one: Due, other: Due): number {
+  return (one.dueAtMs ?? 0) - (other.dueAtMs ?? 0) || one.addedAtUs - other.addedAtUs
 }
 
 async function take(
@@ -177,9 +202,7 @@ async function take(
   const { token, leaseMs } = request
   const of = { ids: taken.map(({ id }) => id).toSorted(), token, leaseMs }
   await session.run(holdSql(tables, now, of))
-  return taken
-    .toSorted((one, other) => one.dueAtMs! - other.dueAtMs! || (one.id < other.id ? -1 : 1))
-    .map((row) => toHeld({ ...row, token, attempt: row.attempt + 1 }))
+  return taken.toSorted(byDueTime).map((row) => toHeld({ ...row, token, attempt: row.attempt + 1 }))
 }
 
 /** Looks again, under their locks, whether they are the heads of their partitions. */

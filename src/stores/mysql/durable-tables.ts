@@ -15,6 +15,10 @@
  * of one that is held, that number is negative, so that nobody takes another one beside it. The
  * first in the lane is its head.
  *
+ * Messages that are due at the same time go by the microsecond in which they were added. A number
+ * that the table counts would be as good, but LAST_INSERT_ID belongs to the caller, in whose
+ * transaction they are added.
+ *
  * Neither database can be made to leap from lane to lane in that index, whatever the statistics. So
  * the counters of the partitions say which lanes have something in them: who adds a message has
  * that row anyway, and who closes a lane needs it.
@@ -69,6 +73,7 @@ CREATE TABLE IF NOT EXISTS {message} (
   token VARBINARY(192) NOT NULL,
   attempt INT NOT NULL,
   created_at_ms BIGINT NOT NULL,
+  added_at_us BIGINT NOT NULL,
   due_at_ms BIGINT,
   ended_at_ms BIGINT,
   \`partition\` VARBINARY(765),
@@ -77,8 +82,8 @@ CREATE TABLE IF NOT EXISTS {message} (
   errors MEDIUMTEXT ${TEXT} NOT NULL,
   payload LONGBLOB NOT NULL,
   PRIMARY KEY (id),
-  KEY line (topic, lane, place),
-  KEY state (state, ended_at_ms, token, created_at_ms),
+  KEY line (topic, lane, place, added_at_us),
+  KEY state (state, ended_at_ms, token, added_at_us),
   CHECK (state IN ('ready', 'held', 'done', 'dead', 'dropped'))
 ) ${ENGINE}`,
   `

@@ -17,6 +17,8 @@ export interface MessageRow {
   readonly token: string
   readonly attempt: number
   readonly createdAtMs: number
+  /** By the clock of the server, whatever clock the store has: for the order alone. */
+  readonly addedAtUs: number
   readonly dueAtMs: number | undefined
   readonly endedAtMs: number | undefined
   readonly partition: string | undefined
@@ -42,6 +44,7 @@ const MESSAGE: Readonly<Record<MessageField, Column>> = {
   token: { name: 'token', kind: 'text', lengthMax: TOKEN_LENGTH_MAX },
   attempt: { name: 'attempt', kind: 'number' },
   createdAtMs: { name: 'created_at_ms', kind: 'number' },
+  addedAtUs: { name: 'added_at_us', kind: 'number' },
   dueAtMs: { name: 'due_at_ms', kind: 'number' },
   endedAtMs: { name: 'ended_at_ms', kind: 'number' },
   partition: { name: '`partition`', kind: 'text', lengthMax: NAME_LENGTH_MAX },

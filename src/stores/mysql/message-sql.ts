@@ -19,6 +19,7 @@ import {
   assignments,
   BOUNDED,
   IS_OPEN,
+  SERVER_NOW_US,
   STRICT,
   STRICT_HINT,
   type KeyedChange,
@@ -30,6 +31,7 @@ import { numberLiteral } from './values.ts'
 export const OWN = 0
 export const FREE = 1
 export const LANE = 2
+const NOTHING = 3
 
 const FREE_LANE = messageLiteral('lane', NO_PARTITION)
 
@@ -44,24 +46,27 @@ export interface LookAt {
 
 /**
  * What a claim may take, in rows of: where from, the number of the topic, the id, when it is due,
- * and the lane. First what it has taken already, if it is repeated. Of messages without a partition
+ * when it was added, and the lane. First what it has taken already, if it is repeated. Of messages without a partition
  * those that are due. Of partitions the head of each, in the order of the lanes and after the one
  * that was looked at last; without an id where the lane is empty. Locks nothing.
  */
 export function lookSql({ message, partition }: Tables, now: string, at: LookAt): string {
-  const own = `(SELECT ${IS_OPEN}, ${OWN} AS origin, 0 AS topic, m.id, m.due_at_ms, NULL AS lane
+  // So that there is always a row to say whether the session can be trusted.
+  const none = `(SELECT ${IS_OPEN}, ${NOTHING}, 0, NULL, NULL, NULL, NULL)`
+  const own = `(SELECT ${IS_OPEN}, ${OWN} AS origin, 0 AS topic, m.id, m.due_at_ms,
+      m.added_at_us, NULL AS lane
     FROM ${message} AS m FORCE INDEX (state)
     WHERE m.state = 'held' AND m.ended_at_ms IS NULL
     AND m.token = ${messageLiteral('token', at.token)} AND m.due_at_ms > ${now})`
   const parts = at.topics.flatMap(({ topic: name, after }, n) => {
     const topic = messageLiteral('topic', name)
     return [
-      `(SELECT ${IS_OPEN}, ${FREE}, ${n}, m.id, m.place, NULL
+      `(SELECT ${IS_OPEN}, ${FREE}, ${n}, m.id, m.place, m.added_at_us, NULL
         FROM ${message} AS m FORCE INDEX (line)
         WHERE m.topic = ${topic} AND m.lane = ${FREE_LANE} AND m.place <= ${now}
-        ORDER BY m.place LIMIT ${numberLiteral('limit', at.limit)})`,
+        ORDER BY m.place, m.added_at_us LIMIT ${numberLiteral('limit', at.limit)})`,
       `(SELECT STRAIGHT_JOIN ${IS_OPEN}, ${LANE}, ${n}, m.id,
-          CASE WHEN m.due_at_ms <= ${now} THEN m.due_at_ms END, HEX(lanes.lane)
+          CASE WHEN m.due_at_ms <= ${now} THEN m.due_at_ms END, m.added_at_us, HEX(lanes.lane)
         FROM (SELECT q.lane FROM ${partition} AS q FORCE INDEX (open)
           WHERE q.topic = ${topic} AND q.is_open = 1 AND q.lane > ${messageLiteral('lane', after)}
           ORDER BY q.lane LIMIT ${numberLiteral('lanes', at.lanesMax)}) AS lanes
@@ -70,7 +75,7 @@ export function lookSql({ message, partition }: Tables, now: string, at: LookAt)
           WHERE h.topic = ${topic} AND h.lane = lanes.lane ORDER BY h.place LIMIT 1))`,
     ]
   })
-  return [own, ...parts].join(' UNION ALL ')
+  return [own, none, ...parts].join(' UNION ALL ')
 }
 
 /** What a claim has taken, whole. */
@@ -90,7 +95,8 @@ export function lockFreeSql(
   return `${BOUNDED} SELECT ${messageList(MESSAGE_ALL)} FROM ${message} AS m FORCE INDEX (line)
     WHERE m.topic = ${messageLiteral('topic', topic)} AND m.lane = ${FREE_LANE}
     AND m.place <= ${now}
-    ORDER BY m.place LIMIT ${numberLiteral('limit', limit)} FOR UPDATE SKIP LOCKED`
+    ORDER BY m.place, m.added_at_us LIMIT ${numberLiteral('limit', limit)}
+    FOR UPDATE SKIP LOCKED`
 }
 
 /** The same for these, as long as they are due. */
@@ -191,11 +197,11 @@ export function listMessagesSql(
   { state, limit }: { readonly state: MessageState; readonly limit: number },
 ): string {
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${messageList(MESSAGE_HEAD)}
-    FROM (SELECT x.id, x.created_at_ms FROM ${message} AS x FORCE INDEX (state)
+    FROM (SELECT x.id FROM ${message} AS x FORCE INDEX (state)
       WHERE x.state = ${messageLiteral('state', state)}
-      ORDER BY x.created_at_ms, x.id LIMIT ${numberLiteral('limit', limit)}) AS found
+      ORDER BY x.added_at_us, x.id LIMIT ${numberLiteral('limit', limit)}) AS found
     JOIN ${message} AS m FORCE INDEX (PRIMARY) ON m.id = found.id
-    ORDER BY m.created_at_ms, m.id`
+    ORDER BY m.added_at_us, m.id`
 }
 
 /** Messages that were over long ago, under a lock. */
@@ -265,6 +271,7 @@ export function addSql(
     token: `x''`,
     attempt: '0',
     createdAtMs: now,
+    addedAtUs: SERVER_NOW_US,
     dueAtMs: dueAt,
     partition: messageLiteral('partition', name),
     key: messageLiteral('key', key),

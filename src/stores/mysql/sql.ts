@@ -57,6 +57,8 @@ export function tablesOf(names: {
 /** The server's clock in whole milliseconds. UTC, so that no session's time zone has a say. */
 export const SERVER_NOW = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000`
 
+export const SERVER_NOW_US = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
 /** What makes a statement fail that would cut a value, whatever the session's own mode. */
 export const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
 
