@@ -2,6 +2,7 @@ import mysql, { type Connection, type Pool, type RowDataPacket } from 'mysql2/pr
 import { afterAll, beforeAll } from 'vitest'
 import { mysqlStore, type MysqlStoreOptions } from '../../src/stores/mysql/index.ts'
 import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
+import { likeMysqlConnection, likeMysqlPool, transact } from './mysql-durable-setup.ts'
 import { runDurableCases, type DurableStoreUnderTest } from './run-durable-cases.ts'
 
 let server: MariadbServer | undefined
@@ -21,7 +22,10 @@ const TABLES = ['', '_history', '_operation', '_phase', '_message', '_partition'
 type Options = Omit<MysqlStoreOptions, 'pool' | 'clock'>
 
 /** The tables are made once, and emptied for each case. */
-function opener(options: () => Options): DurableStoreUnderTest['open'] {
+function opener(
+  options: () => Options,
+  { isLikeMysql = false }: { readonly isLikeMysql?: boolean } = {},
+): DurableStoreUnderTest['open'] {
   let pool: Pool | undefined
   afterAll(() => pool?.end())
 
@@ -29,7 +33,8 @@ function opener(options: () => Options): DurableStoreUnderTest['open'] {
     const isFirst = pool === undefined
     const app = (pool ??= mysql.createPool(url))
     const { database, table = 'oncekey_record' } = options()
-    const store = mysqlStore({ pool: app, clock, ...options() })
+    const lent = isLikeMysql ? likeMysqlPool(app) : app
+    const store = mysqlStore({ pool: lent, clock, ...options() })
     if (isFirst) {
       await store.migrate()
       await app.query('CREATE TABLE IF NOT EXISTS note (text VARCHAR(255)) ENGINE = InnoDB')
@@ -38,13 +43,13 @@ function opener(options: () => Options): DurableStoreUnderTest['open'] {
     await transact(app, async (tx) => {
       const emptied = TABLES.map((suffix) => `${prefix}\`${table}${suffix}\``)
       for (const name of [...emptied, 'note']) {
-        await (tx as Connection).query(`DELETE FROM ${name}`)
+        await tx.query(`DELETE FROM ${name}`)
       }
     })
     return {
       store,
       cleanUp: () => undefined,
-      transact: (work) => transact(app, work),
+      transact: (work) => transact(app, (tx) => work(isLikeMysql ? likeMysqlConnection(tx) : tx)),
       note: async (tx, text) => {
         await (tx as Connection).query('INSERT INTO note (text) VALUES (?)', [text])
       },
@@ -59,20 +64,6 @@ function opener(options: () => Options): DurableStoreUnderTest['open'] {
   }
 }
 
-async function transact(pool: Pool, work: (tx: unknown) => void | Promise<void>): Promise<void> {
-  const connection = await pool.getConnection()
-  try {
-    await connection.beginTransaction()
-    await work(connection)
-    await connection.commit()
-  } catch (error) {
-    await connection.rollback()
-    throw error
-  } finally {
-    connection.release()
-  }
-}
-
 runDurableCases({
   name: 'mysql',
   open: opener(() => ({})),
@@ -82,4 +73,10 @@ runDurableCases({
 runDurableCases({
   name: 'mysql with a history, in another database and table',
   open: opener(() => ({ database: otherDatabase, table: 'Kept_keys', history: true })),
+})
+
+runDurableCases({
+  name: 'mysql, with the statements that MySQL gets',
+  open: opener(() => ({ table: 'like_mysql' }), { isLikeMysql: true }),
+  without: { history: 'it was not asked for' },
 })
