@@ -222,11 +222,19 @@ it('leaves user_version and the tables of the application alone', () => {
   expect(names.all().map((row) => row['name'])).toEqual([
     'mine',
     'oncekey_record',
+    'oncekey_record_audit',
     'oncekey_record_history',
+    'oncekey_record_message',
     'oncekey_record_migration',
+    'oncekey_record_operation',
+    'oncekey_record_phase',
     'second',
+    'second_audit',
     'second_history',
+    'second_message',
     'second_migration',
+    'second_operation',
+    'second_phase',
   ])
   expect(db.prepare('PRAGMA user_version').get()).toEqual({ user_version: 7 })
 })

@@ -84,7 +84,7 @@ export function isNoTransaction(error: unknown): boolean {
   return error instanceof Error && error.message.includes('no transaction is active')
 }
 
-function isBusy(error: unknown): boolean {
+export function isBusy(error: unknown): boolean {
   return primaryCodeOf(error) === BUSY
 }
 

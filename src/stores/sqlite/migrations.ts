@@ -1,5 +1,6 @@
 import type { DatabaseSync } from 'node:sqlite'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import { DURABLE } from './durable-tables.ts'
 import { forTable } from './sql.ts'
 
 /**
@@ -10,6 +11,9 @@ import { forTable } from './sql.ts'
  * that no code can read. They are spelled out, because for an IN with more than two words SQLite
  * builds a temporary index at every write: a seventh of the time of a claim and its completion.
  * The indexes are partial so that a claim writes as few of them as it can.
+ *
+ * What is released with an operation never expires, so it is not in the index of what does: a
+ * reaper would meet it again and again.
  *
  * The history is made whether it is asked for or not, so that it can be switched on at any time.
  * Its number is a column of its own: VACUUM may renumber the rows of a table without one.
@@ -36,6 +40,7 @@ const MIGRATIONS: readonly string[] = [
     recovery_point TEXT,
     error_code TEXT,
     reconcile_at_ms INTEGER,
+    tries INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     last_run_at_ms INTEGER NOT NULL,
     completed_at_ms INTEGER,
@@ -45,11 +50,15 @@ const MIGRATIONS: readonly string[] = [
   CREATE UNIQUE INDEX "{table}_identity" ON "{table}" (identity);
   CREATE UNIQUE INDEX "{table}_record_id" ON "{table}" (record_id);
   CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
-  CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms)
-    WHERE state IN ('completed', 'failed_retryable');
+  CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms) WHERE state = 'completed'
+    OR (state = 'failed_retryable' AND recovery_point IS NULL);
   CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms) WHERE state = 'pending';
   CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms)
     WHERE state NOT IN ('in_progress', 'completed');
+  CREATE INDEX "{table}_due" ON "{table}" (reconcile_at_ms)
+    WHERE state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL;
+  CREATE INDEX "{table}_unknown" ON "{table}" (reconcile_at_ms)
+    WHERE state = 'unknown' AND reconcile_at_ms IS NOT NULL;
 
   CREATE TABLE "{table}_history" (
     number INTEGER PRIMARY KEY,
@@ -68,6 +77,7 @@ const MIGRATIONS: readonly string[] = [
     recovery_point TEXT,
     error_code TEXT,
     reconcile_at_ms INTEGER,
+    tries INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     last_run_at_ms INTEGER NOT NULL,
     completed_at_ms INTEGER,
@@ -76,6 +86,7 @@ const MIGRATIONS: readonly string[] = [
   ) STRICT;
   CREATE INDEX "{table}_history_identity" ON "{table}_history" (identity);
   CREATE INDEX "{table}_history_record_id" ON "{table}_history" (record_id);
+  ${DURABLE}
   `,
 ]
 

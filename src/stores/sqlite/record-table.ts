@@ -20,6 +20,7 @@ import {
   LIST,
   LIST_COMPLETED,
   LIST_IN_PROGRESS,
+  UNKNOWN,
   UPDATE,
 } from './sql.ts'
 
@@ -37,6 +38,7 @@ export class RecordTable {
   readonly #lapsed: StatementSync
   readonly #expired: StatementSync
   readonly #abandoned: StatementSync
+  readonly #unknown: StatementSync
   readonly #keep: StatementSync
   readonly #history: StatementSync
   readonly #historyByRecordId: StatementSync
@@ -58,6 +60,7 @@ export class RecordTable {
     this.#lapsed = prepare(LAPSED)
     this.#expired = prepare(EXPIRED)
     this.#abandoned = prepare(ABANDONED)
+    this.#unknown = prepare(UNKNOWN)
     this.#keep = prepare(KEEP)
     this.#history = prepare(HISTORY)
     this.#historyByRecordId = prepare(HISTORY_BY_RECORD_ID)
@@ -132,6 +135,7 @@ export class RecordTable {
       record.completedAtMs ?? null,
       record.expiresAtMs,
       record.result ?? null,
+      record.tries,
     )
   }
 
@@ -156,6 +160,11 @@ export class RecordTable {
 
   abandoned(nowMs: number, limit: number): StoredRecord[] {
     return toRecords(this.#abandoned.all(nowMs, limit))
+  }
+
+  /** Whose outcome somebody should look into by now. */
+  unknown(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#unknown.all(nowMs, limit))
   }
 
   /** Copies the record, as it is, into the history. */
@@ -195,6 +204,7 @@ interface RecordRow {
   readonly recovery_point: string | null
   readonly error_code: string | null
   readonly reconcile_at_ms: number | null
+  readonly tries: number
   readonly created_at_ms: number
   readonly last_run_at_ms: number
   readonly completed_at_ms: number | null
@@ -206,7 +216,7 @@ interface ExpiredRow extends RecordRow {
   readonly result_bytes: number
 }
 
-function toRecords(rows: readonly unknown[]): StoredRecord[] {
+export function toRecords(rows: readonly unknown[]): StoredRecord[] {
   return rows.map((row) => rowToRecord(row as RecordRow))
 }
 
@@ -234,7 +244,7 @@ function rowToRecord(row: RecordRow): StoredRecord {
     result: row.result ?? undefined,
     errorCode: row.error_code ?? undefined,
     reconcileAtMs: row.reconcile_at_ms ?? undefined,
-    tries: 0,
+    tries: row.tries,
     createdAtMs: row.created_at_ms,
     lastRunAtMs: row.last_run_at_ms,
     completedAtMs: row.completed_at_ms ?? undefined,

@@ -9,15 +9,15 @@ export function forTable(table: string, sql: string): string {
   return sql.replaceAll('{table}', table)
 }
 
-const COLUMNS = `
+export const COLUMNS = `
   identity, record_id, tenant, operation, key, fingerprint, state, attempt, lapses, token,
-  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms,
+  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms, tries,
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms`
 
 /** What the history has of a record: all but its state, which is over, and its token. */
 const HISTORY_COLUMNS = `
   identity, record_id, tenant, operation, key, fingerprint, attempt, lapses,
-  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms,
+  lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms, tries,
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms, result`
 
 /** Takes the write lock at once: a lock upgraded later could fail after work has been done. */
@@ -51,7 +51,7 @@ export const INSERT_PENDING = insertAs("'pending', 0")
 function insertAs(stateAndAttempt: string): string {
   return `
   INSERT INTO "{table}" (${COLUMNS})
-  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ${stateAndAttempt}, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL,
+  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ${stateAndAttempt}, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL, 0,
     ?11, ?11, NULL, ?12)
   ON CONFLICT (identity) DO NOTHING`
 }
@@ -74,7 +74,7 @@ export const UPDATE = `
   UPDATE "{table}" SET
     state = ?2, attempt = ?3, lapses = ?4, token = ?5, lease_until_ms = ?6, on_lapse = ?7,
     after_expiry = ?8, proof = ?9, recovery_point = ?10, error_code = ?11, reconcile_at_ms = ?12,
-    last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16
+    last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16, tries = ?17
   WHERE identity = ?1`
 
 /** A record that gives way to a new one goes by DELETE, so that references to it are set null. */
@@ -109,11 +109,15 @@ export const LAPSED = `
   WHERE state = 'in_progress' AND lease_until_ms <= ?
   ORDER BY lease_until_ms LIMIT ?`
 
+/** What may expire, word for word as in the index, which is only usable so. */
+const MAY_EXPIRE = `
+  (state = 'completed' OR (state = 'failed_retryable' AND recovery_point IS NULL))`
+
 /** Without the results, which are about to be removed; their size is what removing them costs. */
 export const EXPIRED = `
   SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes
   FROM "{table}" INDEXED BY "{table}_expiry"
-  WHERE state IN ('completed', 'failed_retryable') AND expires_at_ms <= ?
+  WHERE ${MAY_EXPIRE} AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
 /** Accepted, and not taken by anybody in time. These have no result yet. */
@@ -133,10 +137,16 @@ export const LIST = `
 /** By expiry, from the index that reaping needs: a completion then writes one index less. */
 export const LIST_COMPLETED = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
-  WHERE state = 'completed' AND state IN ('completed', 'failed_retryable')
+  WHERE state = 'completed' AND ${MAY_EXPIRE}
   ORDER BY expires_at_ms LIMIT ?`
 
 /** Sorts what is held at the moment, so that taking and ending a lease need one index less. */
 export const LIST_IN_PROGRESS = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
+
+/** Without those that are for an operator alone: these are never due. */
+export const UNKNOWN = `
+  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_unknown"
+  WHERE state = 'unknown' AND reconcile_at_ms IS NOT NULL AND reconcile_at_ms <= ?
+  ORDER BY reconcile_at_ms LIMIT ?`

@@ -1,4 +1,4 @@
-import { systemClock, type Clock } from '../../core/clock.ts'
+import { systemClock } from '../../core/clock.ts'
 import {
   decideClaim,
   decideReap,
@@ -10,10 +10,12 @@ import {
   toView,
   type Decision,
 } from '../../core/decide.ts'
+import type { DurableStore } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Completion,
   HistoryQuery,
   Lease,
   ListQuery,
@@ -30,16 +32,17 @@ import type {
   Verdict,
 } from '../../core/store.ts'
 import { openConnections, type Connections } from './connections.ts'
-import { storeFailed, whileBusy } from './failures.ts'
+import { deskStore } from './desk-store.ts'
+import { FileAccess } from './file-access.ts'
 import {
   resolveSqliteStoreOptions,
   type ResolvedSqliteStoreOptions,
   type SqliteStoreOptions,
 } from './options.ts'
-import { RecordTable } from './record-table.ts'
-import { transact, type TransactionWork } from './transaction.ts'
-import type { Operation } from './turns.ts'
-import { Writer } from './writer.ts'
+import { outboxStore } from './outbox-store.ts'
+import { phaseStore } from './phase-store.ts'
+import type { RecordTable } from './record-table.ts'
+import { transact, type Purpose, type TransactionWork } from './transaction.ts'
 
 /** Upkeep in one write transaction: a few milliseconds of it, even where the results are large. */
 const PIECE_ROWS = 100
@@ -59,6 +62,8 @@ export interface SqliteStore extends Store {
    */
   transaction(lease: Lease, work: TransactionWork): Promise<SettleOutcome>
 
+  readonly durable: DurableStore
+
   /** Waits for the calls under way, then closes the file. */
   close(): Promise<void>
 }
@@ -76,31 +81,27 @@ export function sqliteStore(options: SqliteStoreOptions): SqliteStore {
 class FileStore implements SqliteStore {
   readonly name = 'sqlite'
   readonly batching = { rowsMax: 128, flushesMax: 1 } as const
-  readonly #clock: Clock
-  readonly #transactionMs: number
-  readonly #connections: Connections
-  readonly #writer: Writer
-  /** What the writer sees: for decisions that are written. */
+  readonly durable: DurableStore
+  readonly #access: FileAccess
   readonly #records: RecordTable
-  readonly #readerRecords: RecordTable
   readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
-  #closed: Promise<void> | undefined
 
   constructor(options: ResolvedSqliteStoreOptions, connections: Connections) {
-    this.#clock = options.clock
-    this.#transactionMs = options.transactionMs
-    this.#connections = connections
-    this.#writer = new Writer(connections.writer)
-    this.#records = new RecordTable(connections.writer, options.table)
-    this.#readerRecords = new RecordTable(connections.reader, options.table)
+    this.#access = new FileAccess(options, connections)
+    this.#records = this.#access.tables.records
+    this.durable = {
+      phases: phaseStore(this.#access),
+      outbox: outboxStore(this.#access),
+      desk: deskStore(this.#access, { retire: (record) => this.#retire(record) }),
+    }
     if (options.history) {
       this.history = (query) =>
-        this.#read('history', () => this.#committed.history(query).map(toView))
+        this.#access.read('history', () => this.#committed.history(query).map(toView))
     }
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const seen = await this.#read('claim', (nowMs) => {
+    const seen = await this.#access.read('claim', (nowMs) => {
       const records = this.#committed.findAll(requests.map(({ identity }) => identity))
       return records.map((record, n) => record && decideClaim(record, requests[n]!, nowMs))
     })
@@ -109,7 +110,7 @@ class FileStore implements SqliteStore {
     )
     if (answers.length === requests.length) return answers
 
-    return this.#write('claim', (nowMs) =>
+    return this.#access.write('claim', (nowMs) =>
       requests.map((request, n) => {
         const decision = seen[n]
         if (decision === undefined) return this.#take(request, { isFree: true, nowMs })
@@ -121,7 +122,7 @@ class FileStore implements SqliteStore {
   }
 
   settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    return this.#write('settle', (nowMs) =>
+    return this.#access.write('settle', (nowMs) =>
       settlements.map((settlement) => {
         const settled = this.#completeHeld(settlement, nowMs)
         if (settled !== undefined) return settled
@@ -132,7 +133,7 @@ class FileStore implements SqliteStore {
   }
 
   renew(renewals: readonly Renewal[]): Promise<boolean[]> {
-    return this.#write('renew', (nowMs) =>
+    return this.#access.write('renew', (nowMs) =>
       renewals.map((renewal) => {
         const write = decideRenew(this.#records.find(renewal.identity), renewal, nowMs)
         if (write !== undefined) this.#records.update(write)
@@ -142,7 +143,7 @@ class FileStore implements SqliteStore {
   }
 
   resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
-    return this.#write('resolve', (nowMs) =>
+    return this.#access.write('resolve', (nowMs) =>
       verdicts.map((verdict) => {
         const record = this.#records.findRef(verdict.ref)
         return this.#apply(decideResolve(record, verdict, nowMs))
@@ -181,41 +182,29 @@ class FileStore implements SqliteStore {
   }
 
   read(ref: RecordRef): Promise<RecordView | undefined> {
-    return this.#read('read', () => {
+    return this.#access.read('read', () => {
       const record = this.#committed.findRef(ref)
       return record && toView(record)
     })
   }
 
   list({ state, limit }: ListQuery): Promise<RecordView[]> {
-    return this.#read('list', () => this.#committed.list(state, limit).map(toView))
+    return this.#access.read('list', () => this.#committed.list(state, limit).map(toView))
   }
 
   async transaction(lease: Lease, work: TransactionWork): Promise<SettleOutcome> {
-    this.#refuseIfClosed('begin a transaction')
-    const context = {
-      writer: this.#writer,
-      records: this.#records,
-      clock: this.#clock,
-      transactionMs: this.#transactionMs,
-    }
-    return this.#writer.takeTurn('begin a transaction', () => transact(context, lease, work))
+    this.#access.refuseIfClosed('begin a transaction')
+    return this.#access.writer.takeTurn('begin a transaction', () =>
+      transact(this.#access, settling(this.#records, lease, work)),
+    )
   }
 
   close(): Promise<void> {
-    this.#closed ??= this.#writer.drain().then(() => {
-      this.#connections.reader.close()
-      this.#connections.writer.close()
-    })
-    return this.#closed
+    return this.#access.close()
   }
 
-  /**
-   * What is committed: for answers that need no write. Between transactions the writer sees
-   * exactly that, and its pages are warm; the reader has to fetch what others wrote since.
-   */
   get #committed(): RecordTable {
-    return this.#writer.isIdle ? this.#records : this.#readerRecords
+    return this.#access.committed.records
   }
 
   #take(
@@ -273,9 +262,9 @@ class FileStore implements SqliteStore {
     const done: Done[] = []
     try {
       // Most calls find nothing, and need not take the write lock to learn it.
-      while (done.length < limit && (await this.#read(operation, isDue))) {
+      while (done.length < limit && (await this.#access.read(operation, isDue))) {
         const rows = Math.min(PIECE_ROWS, limit - done.length)
-        const some = await this.#write(operation, (nowMs) => piece(nowMs, rows))
+        const some = await this.#access.write(operation, (nowMs) => piece(nowMs, rows))
         if (some.length === 0) break
         done.push(...some)
         await new Promise<void>((resolve) => systemClock.soon(resolve))
@@ -286,27 +275,36 @@ class FileStore implements SqliteStore {
     }
     return done
   }
+}
 
-  async #read<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
-    this.#refuseIfClosed(operation)
-    try {
-      // Readers wait for nobody, except while a crashed writer's log is recovered.
-      return await whileBusy(() => body(this.#clock.nowMs()))
-    } catch (error) {
-      throw storeFailed(operation, error)
-    }
-  }
-
-  /** The time is read once the lock is held: a decision must not be older than its wait. */
-  async #write<Result>(operation: Operation, body: (nowMs: number) => Result): Promise<Result> {
-    this.#refuseIfClosed(operation)
-    return this.#writer.write(operation, () => body(this.#clock.nowMs()))
-  }
-
-  #refuseIfClosed(operation: string): void {
-    if (this.#closed !== undefined) throw storeFailed(operation, new Error('the store is closed'))
+/** Completes a key with what the work returns. */
+function settling(
+  records: RecordTable,
+  lease: Lease,
+  work: TransactionWork,
+): Purpose<Completion, SettleOutcome> {
+  let record: StoredRecord | undefined
+  return {
+    work,
+    before: (nowMs) => {
+      record = records.find(lease.identity)
+      const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
+      const { outcome, write } = decideSettle(record, trial, nowMs)
+      // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither
+      // case may the work run.
+      return write === undefined ? outcome : undefined
+    },
+    // The record as it was read before: nobody else can have written since.
+    after: (completion, nowMs) => {
+      const settlement = { kind: 'complete', lease, ...completion } as const
+      const { outcome, write } = decideSettle(record, settlement, nowMs)
+      if (write !== undefined) records.update(write)
+      return { outcome, isKept: write !== undefined }
+    },
   }
 }
+
+const NO_BYTES = new Uint8Array(0)
 
 /**
  * At most as many as one piece of upkeep may write. What was abandoned comes first: somebody may be

@@ -1,11 +1,9 @@
 import type { DatabaseSync } from 'node:sqlite'
-import type { Clock } from '../../core/clock.ts'
-import { decideSettle } from '../../core/decide.ts'
 import { OutcomeUnknownError } from '../../core/errors.ts'
-import type { Completion, Lease, SettleOutcome } from '../../core/store.ts'
-import { storeFailed } from './failures.ts'
-import type { RecordTable } from './record-table.ts'
-import type { Writer } from './writer.ts'
+import type { Completion } from '../../core/store.ts'
+import { storeFailed, whileBusy } from './failures.ts'
+import type { FileAccess } from './file-access.ts'
+import type { OpenTransaction } from './open-transactions.ts'
 
 /** What SQLite can hold. */
 export type SqliteValue = null | number | bigint | string | Uint8Array
@@ -27,11 +25,13 @@ export interface SqliteTransaction {
 
 export type TransactionWork = (tx: SqliteTransaction) => Completion | Promise<Completion>
 
-export interface TransactionContext {
-  readonly writer: Writer
-  readonly records: RecordTable
-  readonly clock: Clock
-  readonly transactionMs: number
+/** What a transaction is for: what is asked before its work, and written after it. */
+export interface Purpose<Given, Outcome> {
+  readonly work: (tx: SqliteTransaction) => Given | Promise<Given>
+  /** An outcome here means that the work may not run. */
+  readonly before: (nowMs: number) => Outcome | undefined
+  /** The last statements. Where they are not to be kept, nothing of the work is. */
+  readonly after: (given: Given, nowMs: number) => { outcome: Outcome; isKept: boolean }
 }
 
 /**
@@ -41,64 +41,86 @@ export interface TransactionContext {
  */
 const SEAL = 'oncekey_seal'
 
-/** Runs within a turn of the writer, which it holds until it settles. */
-export async function transact(
-  context: TransactionContext,
-  lease: Lease,
-  work: TransactionWork,
-): Promise<SettleOutcome> {
-  const { writer } = context
+/**
+ * Runs within a turn of the writer, which it holds until it settles. Where the work is synchronous
+ * nothing else of this process runs between its beginning and its commit, not even a promise: the
+ * application may have a connection of its own, and block the process until it is free.
+ */
+export async function transact<Given, Outcome>(
+  access: FileAccess,
+  purpose: Purpose<Given, Outcome>,
+): Promise<Outcome> {
+  const { writer } = access
+  let isBegun = false
   try {
-    await writer.begin()
+    return await whileBusy(() => {
+      writer.beginNow()
+      isBegun = true
+      return runWithin(access, purpose)
+    })
   } catch (error) {
-    throw storeFailed('begin a transaction', error)
-  }
-  try {
-    return await settleWith(context, lease, work)
+    throw isBegun ? error : storeFailed('begin a transaction', error)
   } finally {
     // Whatever ended it: nothing but a commit leaves anything behind.
     writer.rollback()
   }
 }
 
-async function settleWith(
-  { writer, records, clock, transactionMs }: TransactionContext,
-  lease: Lease,
-  work: TransactionWork,
-): Promise<SettleOutcome> {
-  const record = guarded(() => records.find(lease.identity))
-  const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-  const asked = decideSettle(record, trial, clock.nowMs())
-  // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither case
-  // may the work run.
-  if (asked.write === undefined) return asked.outcome
+/** Waits only for work that is asynchronous, and for a commit that somebody is in the way of. */
+async function runWithin<Given, Outcome>(
+  access: FileAccess,
+  { work, before, after }: Purpose<Given, Outcome>,
+): Promise<Outcome> {
+  const { writer, clock } = access
+  const refusal = guarded(() => before(clock.nowMs()))
+  if (refusal !== undefined) return refusal
 
-  const completion = await runWork(writer.db, work, { clock, transactionMs })
+  const open = revocable(writer.db)
+  access.open.handOut(open.tx, open)
+  const sealed = startWork(writer.db, open, work)
+  const given = sealed instanceof Promise ? await endWork(access, open, sealed) : sealed.given
 
-  // The record as it was read above: nobody else can have written since.
-  const settlement = { kind: 'complete', lease, ...completion } as const
-  const { outcome, write } = decideSettle(record, settlement, clock.nowMs())
   try {
-    if (write !== undefined) records.update(write)
-    await writer.commit()
+    const { outcome, isKept } = after(given, clock.nowMs())
+    if (!isKept) return outcome
+    if (!writer.commitNow()) await writer.commit()
+    if (open.hasMessages) access.open.wake()
+    return outcome
   } catch (error) {
     throw storeFailed('commit a transaction', error)
   }
-  return outcome
 }
 
 /** The work's own errors pass through as they are, unless its transaction has ended under it. */
-async function runWork(
+function startWork<Given>(
   db: DatabaseSync,
-  work: TransactionWork,
-  limits: { readonly clock: Clock; readonly transactionMs: number },
-): Promise<Completion> {
-  const { tx, revoke } = revocable(db)
+  { tx, revoke }: Revocable,
+  work: Purpose<Given, unknown>['work'],
+): { readonly given: Given } | Promise<Given> {
   guarded(() => db.exec(`SAVEPOINT ${SEAL}`))
-  let completion: Completion
+  let given: Given | Promise<Given>
   try {
-    const returned = work(tx)
-    completion = isThenable(returned) ? await bounded(returned, limits) : returned
+    given = work(tx)
+  } catch (error) {
+    revoke()
+    breakSeal(db, { cause: error })
+    throw error
+  }
+  if (isThenable(given)) return Promise.resolve(given)
+  revoke()
+  breakSeal(db)
+  return { given }
+}
+
+async function endWork<Given>(
+  access: FileAccess,
+  { revoke }: Revocable,
+  result: Promise<Given>,
+): Promise<Given> {
+  const { db } = access.writer
+  let given: Given
+  try {
+    given = await bounded(result, access)
   } catch (error) {
     breakSeal(db, { cause: error })
     throw error
@@ -106,13 +128,13 @@ async function runWork(
     revoke()
   }
   breakSeal(db)
-  return completion
+  return given
 }
 
 /** Work that never ends must not keep the whole file locked for ever. */
 function bounded<Result>(
-  result: PromiseLike<Result>,
-  { clock, transactionMs }: { readonly clock: Clock; readonly transactionMs: number },
+  result: Promise<Result>,
+  { clock, transactionMs }: FileAccess,
 ): Promise<Result> {
   let cancel = () => {}
   const limit = new Promise<never>((_, reject) => {
@@ -126,7 +148,7 @@ function bounded<Result>(
 }
 
 /** Not `instanceof Promise`: query builders return promises of their own making. */
-function isThenable(value: unknown): value is PromiseLike<Completion> {
+function isThenable<Given>(value: Given | PromiseLike<Given>): value is PromiseLike<Given> {
   return typeof value === 'object' && value !== null && 'then' in value
 }
 
@@ -143,11 +165,16 @@ function breakSeal(db: DatabaseSync, options?: ErrorOptions): void {
   }
 }
 
+interface Revocable extends OpenTransaction {
+  readonly tx: SqliteTransaction
+  readonly revoke: () => void
+}
+
 /**
  * A transaction that can be taken back: a handler that outlives its turn would otherwise write
  * into the transaction of somebody else.
  */
-function revocable(db: DatabaseSync): { tx: SqliteTransaction; revoke: () => void } {
+function revocable(db: DatabaseSync): Revocable {
   let isRevoked = false
   const use = <Result>(run: () => Result): Result => {
     if (isRevoked) throw storeFailed('use a transaction', new Error('the transaction has ended'))
@@ -164,12 +191,10 @@ function revocable(db: DatabaseSync): { tx: SqliteTransaction; revoke: () => voi
       }
     },
   }
-  return {
-    tx,
-    revoke: () => {
-      isRevoked = true
-    },
+  const revoke = () => {
+    isRevoked = true
   }
+  return { tx, use, revoke, hasMessages: false }
 }
 
 function guarded<Result>(run: () => Result): Result {
@@ -179,5 +204,3 @@ function guarded<Result>(run: () => Result): Result {
     throw storeFailed('begin a transaction', error)
   }
 }
-
-const NO_BYTES = new Uint8Array(0)

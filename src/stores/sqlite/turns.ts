@@ -1,11 +1,19 @@
 /** What a turn is taken for, the most urgent first. */
 const OPERATIONS = [
   'renew',
+  'renew messages',
   'settle',
+  'record a step',
+  'settle messages',
   'claim',
+  'claim messages',
   'resolve',
+  'act',
+  'take unknown records',
+  'postpone a record',
   'sweep',
   'reap',
+  'prune messages',
   'begin a transaction',
 ] as const
 

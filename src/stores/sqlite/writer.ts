@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import { isNoTransaction, storeFailed, whileBusy } from './failures.ts'
+import { isBusy, isNoTransaction, storeFailed, whileBusy } from './failures.ts'
+import { mainFileOf } from './foreign.ts'
 import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
 import { Turns, type Operation } from './turns.ts'
 
@@ -16,6 +17,7 @@ export class Writer {
   readonly #commit: StatementSync
   readonly #rollback: StatementSync
   readonly #turns = new Turns()
+  readonly #file: string
   #isOpen = false
 
   constructor(db: DatabaseSync) {
@@ -23,10 +25,16 @@ export class Writer {
     this.#begin = db.prepare(BEGIN)
     this.#commit = db.prepare(COMMIT)
     this.#rollback = db.prepare(ROLLBACK)
+    this.#file = mainFileOf(db)
   }
 
   get db(): DatabaseSync {
     return this.#db
+  }
+
+  /** As SQLite names it. */
+  get file(): string {
+    return this.#file
   }
 
   /** Waits for its turn, then has the connection to itself until `turn` settles. */
@@ -60,18 +68,34 @@ export class Writer {
 
   /** For use within a turn. Another process may hold the write lock. */
   begin(): Promise<void> {
-    return whileBusy(() => {
-      this.#begin.run()
-      this.#isOpen = true
-    })
+    return whileBusy(() => this.beginNow())
+  }
+
+  /** The same, and fails where somebody is in the way. */
+  beginNow(): void {
+    this.#begin.run()
+    this.#isOpen = true
   }
 
   /** For use within a turn. A checkpoint of another process may be in the way. */
   commit(): Promise<void> {
-    return whileBusy(() => {
-      this.#commit.run()
-      this.#isOpen = false
-    })
+    return whileBusy(() => this.#commitNow())
+  }
+
+  /** The same, without waiting. `false`: somebody is in the way, and nothing has happened. */
+  commitNow(): boolean {
+    try {
+      this.#commitNow()
+      return true
+    } catch (error) {
+      if (isBusy(error)) return false
+      throw error
+    }
+  }
+
+  #commitNow(): void {
+    this.#commit.run()
+    this.#isOpen = false
   }
 
   /** For use within a turn. Does nothing after a commit. */

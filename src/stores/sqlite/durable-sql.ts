@@ -1,0 +1,147 @@
+/**
+ * Every statement on what is kept beside the records. As in `sql.ts`, writes run one transaction
+ * at a time over all processes, and what such a transaction has read stays true until it commits.
+ */
+import { COLUMNS } from './sql.ts'
+
+/** Left as it is where it is on record: the first step of an operation may be repeated. */
+export const INSERT_OPERATION = `
+  INSERT INTO "{table}_operation" (record_id, name, version, input) VALUES (?, ?, ?, ?)
+  ON CONFLICT (record_id) DO NOTHING`
+
+export const FIND_OPERATION = `
+  SELECT name, version, input FROM "{table}_operation" WHERE record_id = ?`
+
+const PHASE_COLUMNS = `
+  record_id, name, number, kind, state, downstream_key, provider_id, attempt, first_sent_at_ms,
+  sent_at_ms, done_at_ms, request, result`
+
+export const LIST_PHASES = `
+  SELECT ${PHASE_COLUMNS} FROM "{table}_phase" WHERE record_id = ? ORDER BY number`
+
+export const FIND_PHASE = `
+  SELECT ${PHASE_COLUMNS} FROM "{table}_phase" WHERE record_id = ? AND name = ?`
+
+/** Keys are made of a record id and a phase, so there is one; a provider may repeat its ids. */
+export const FIND_PHASE_BY_DOWNSTREAM_KEY = phaseBy('downstream_key', 'downstream')
+
+export const FIND_PHASE_BY_PROVIDER_ID = phaseBy('provider_id', 'provider')
+
+function phaseBy(column: string, index: string): string {
+  return `
+  SELECT ${PHASE_COLUMNS} FROM "{table}_phase" INDEXED BY "{table}_phase_${index}"
+  WHERE ${column} = ? AND kind = 'external' ORDER BY rowid DESC LIMIT 1`
+}
+
+/** The one that is intended, or else the last that is done. */
+export const FIND_OPEN_PHASE = `
+  SELECT ${PHASE_COLUMNS} FROM "{table}_phase"
+  WHERE record_id = ? AND kind = 'external' ORDER BY state = 'intended' DESC, number DESC LIMIT 1`
+
+export const PUT_PHASE = `
+  INSERT INTO "{table}_phase" (${PHASE_COLUMNS})
+  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+  ON CONFLICT (record_id, name) DO UPDATE SET
+    number = ?3, kind = ?4, state = ?5, downstream_key = ?6, provider_id = ?7, attempt = ?8,
+    first_sent_at_ms = ?9, sent_at_ms = ?10, done_at_ms = ?11, request = ?12, result = ?13`
+
+export const DELETE_PHASE = `DELETE FROM "{table}_phase" WHERE record_id = ? AND name = ?`
+
+const RECORD_COLUMNS = COLUMNS.replaceAll(/\w+/g, 'r.$&')
+
+/**
+ * From the index of what is due, in its order, into the operations: a CROSS JOIN is never turned
+ * round. What was accepted and is past its expiry is for `reap`: nobody may take it any more.
+ */
+export const DUE = dueWhere('IN')
+
+export const ORPHANS = dueWhere('NOT IN')
+
+function dueWhere(among: 'IN' | 'NOT IN'): string {
+  return `
+  SELECT ${RECORD_COLUMNS}, NULL AS result, o.name AS name, o.version AS version
+  FROM "{table}" AS r INDEXED BY "{table}_due"
+    CROSS JOIN "{table}_operation" AS o ON o.record_id = r.record_id
+  WHERE r.state IN ('pending', 'failed_retryable') AND r.reconcile_at_ms IS NOT NULL
+    AND r.reconcile_at_ms <= ?1 AND (r.state <> 'pending' OR r.expires_at_ms > ?1)
+    AND (o.name, o.version) ${among} (SELECT value ->> 0, value ->> 1 FROM json_each(?2))
+  ORDER BY r.reconcile_at_ms LIMIT ?3`
+}
+
+export const POSTPONE = `
+  UPDATE "{table}" SET reconcile_at_ms = ?3
+  WHERE record_id = ?1 AND attempt = ?2 AND state = 'unknown'`
+
+/**
+ * The head of its lane if nobody else is in it. Without a partition every message is a head. Plain
+ * question marks, because it also runs on clients of the caller's that know no others.
+ */
+export const INSERT_MESSAGE = `
+  INSERT INTO "{table}_message" (id, topic, key, partition, lane, is_head, state, attempt,
+    due_at_ms, created_at_ms, errors, payload)
+  VALUES (?, ?, ?, ?, ?,
+    NOT EXISTS (SELECT 1 FROM "{table}_message" INDEXED BY "{table}_message_lane"
+      WHERE topic = ? AND lane = ?),
+    'ready', 0, ?, ?, '[]', ?)`
+
+const MESSAGE_COLUMNS = `
+  number, id, topic, key, partition, lane, is_head, state, token, attempt, due_at_ms, ended_at_ms,
+  created_at_ms, provider_id, errors`
+
+export const FIND_MESSAGE = `
+  SELECT ${MESSAGE_COLUMNS}, NULL AS payload FROM "{table}_message" WHERE id = ?`
+
+export const READ_MESSAGE = `
+  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" WHERE id = ?`
+
+export const GET_MESSAGE = `
+  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" WHERE number = ?`
+
+export const LIST_MESSAGES = `
+  SELECT ${MESSAGE_COLUMNS}, NULL AS payload FROM "{table}_message"
+  INDEXED BY "{table}_message_state" WHERE state = ? ORDER BY number LIMIT ?`
+
+/** Nothing but the index is read, until it is known which messages are taken. */
+export const DUE_MESSAGES = `
+  SELECT number, due_at_ms FROM "{table}_message" INDEXED BY "{table}_message_due"
+  WHERE topic = ? AND is_head = 1 AND due_at_ms IS NOT NULL AND due_at_ms <= ?
+  ORDER BY due_at_ms, number LIMIT ?`
+
+export const HELD_MESSAGES = `
+  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" INDEXED BY "{table}_message_token"
+  WHERE token = ? AND state = 'held' AND due_at_ms > ? ORDER BY number`
+
+/** Not fenced by itself: the row was read and judged in the same write transaction. */
+export const UPDATE_MESSAGE = `
+  UPDATE "{table}_message" SET
+    lane = ?2, is_head = ?3, state = ?4, token = ?5, attempt = ?6, due_at_ms = ?7,
+    ended_at_ms = ?8, provider_id = ?9, errors = ?10
+  WHERE number = ?1`
+
+/** It is found early: a lane has a head, and few are before it. */
+export const FIND_HEAD = `
+  SELECT number, state FROM "{table}_message" INDEXED BY "{table}_message_lane"
+  WHERE topic = ? AND lane = ? AND is_head = 1 ORDER BY number LIMIT 1`
+
+export const FIRST_OF_LANE = `
+  SELECT number FROM "{table}_message" INDEXED BY "{table}_message_lane"
+  WHERE topic = ? AND lane = ? ORDER BY number LIMIT 1`
+
+export const SET_HEAD = `UPDATE "{table}_message" SET is_head = ?2 WHERE number = ?1`
+
+export const PRUNE_MESSAGES = `
+  DELETE FROM "{table}_message" WHERE number IN (
+    SELECT number FROM "{table}_message" INDEXED BY "{table}_message_ended"
+    WHERE state IN ('done', 'dropped') AND ended_at_ms < ? ORDER BY ended_at_ms LIMIT ?)`
+
+export const INSERT_AUDIT = `
+  INSERT INTO "{table}_audit" (at_ms, act, subject, who, why, detail) VALUES (?, ?, ?, ?, ?, ?)`
+
+const AUDIT_COLUMNS = 'at_ms, act, subject, who, why, detail'
+
+export const LIST_AUDIT = `
+  SELECT ${AUDIT_COLUMNS} FROM "{table}_audit" ORDER BY number DESC LIMIT ?`
+
+export const LIST_AUDIT_OF = `
+  SELECT ${AUDIT_COLUMNS} FROM "{table}_audit" INDEXED BY "{table}_audit_subject"
+  WHERE subject = ? ORDER BY number DESC LIMIT ?`

@@ -1,0 +1,191 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import type {
+  HeldMessage,
+  MessageState,
+  MessageView,
+  NewMessage,
+} from '../../core/durable-store.ts'
+import { readErrors } from '../../core/messages.ts'
+import {
+  DUE_MESSAGES,
+  FIND_HEAD,
+  FIND_MESSAGE,
+  FIRST_OF_LANE,
+  GET_MESSAGE,
+  HELD_MESSAGES,
+  INSERT_MESSAGE,
+  LIST_MESSAGES,
+  PRUNE_MESSAGES,
+  READ_MESSAGE,
+  SET_HEAD,
+  UPDATE_MESSAGE,
+} from './durable-sql.ts'
+import { forTable } from './sql.ts'
+import type { SqliteValue } from './transaction.ts'
+
+/** As SQLite gives it, which is also how it is changed. */
+export interface MessageRow {
+  readonly number: number
+  readonly id: string
+  readonly topic: string
+  readonly key: string | null
+  readonly partition: string | null
+  /** Its partition, for as long as others in it wait for this one. */
+  readonly lane: string | null
+  readonly is_head: 0 | 1
+  readonly state: MessageState
+  readonly token: string | null
+  readonly attempt: number
+  readonly due_at_ms: number | null
+  readonly ended_at_ms: number | null
+  readonly created_at_ms: number
+  readonly provider_id: string | null
+  readonly errors: string
+  readonly payload: Uint8Array | null
+}
+
+export interface DueMessage {
+  readonly number: number
+  readonly due_at_ms: number
+}
+
+/** The statements on messages over one connection. */
+export class MessageTable {
+  readonly #insert: StatementSync
+  readonly #find: StatementSync
+  readonly #read: StatementSync
+  readonly #get: StatementSync
+  readonly #list: StatementSync
+  readonly #due: StatementSync
+  readonly #held: StatementSync
+  readonly #update: StatementSync
+  readonly #head: StatementSync
+  readonly #first: StatementSync
+  readonly #setHead: StatementSync
+  readonly #prune: StatementSync
+
+  constructor(db: DatabaseSync, table: string) {
+    const prepare = (sql: string) => db.prepare(forTable(table, sql))
+    this.#insert = prepare(INSERT_MESSAGE)
+    this.#find = prepare(FIND_MESSAGE)
+    this.#read = prepare(READ_MESSAGE)
+    this.#get = prepare(GET_MESSAGE)
+    this.#list = prepare(LIST_MESSAGES)
+    this.#due = prepare(DUE_MESSAGES)
+    this.#held = prepare(HELD_MESSAGES)
+    this.#update = prepare(UPDATE_MESSAGE)
+    this.#head = prepare(FIND_HEAD)
+    this.#first = prepare(FIRST_OF_LANE)
+    this.#setHead = prepare(SET_HEAD)
+    this.#prune = prepare(PRUNE_MESSAGES)
+  }
+
+  insert(message: NewMessage, nowMs: number): void {
+    this.#insert.run(...insertValues(message, nowMs))
+  }
+
+  /** Without its payload. */
+  find(id: string): MessageRow | undefined {
+    return this.#find.get(id) as MessageRow | undefined
+  }
+
+  read(id: string): MessageRow | undefined {
+    return this.#read.get(id) as MessageRow | undefined
+  }
+
+  get(number: number): MessageRow | undefined {
+    return this.#get.get(number) as MessageRow | undefined
+  }
+
+  list(state: MessageState, limit: number): MessageRow[] {
+    return this.#list.all(state, limit) as unknown as MessageRow[]
+  }
+
+  due(topic: string, nowMs: number, limit: number): DueMessage[] {
+    return this.#due.all(topic, nowMs, limit) as unknown as DueMessage[]
+  }
+
+  /** What is held under this token, and not over. */
+  held(token: string, nowMs: number): MessageRow[] {
+    return this.#held.all(token, nowMs) as unknown as MessageRow[]
+  }
+
+  update(row: MessageRow): void {
+    this.#update.run(
+      row.number,
+      row.lane,
+      row.is_head,
+      row.state,
+      row.token,
+      row.attempt,
+      row.due_at_ms,
+      row.ended_at_ms,
+      row.provider_id,
+      row.errors,
+    )
+  }
+
+  /** `row` was the head of a lane, and is as it now is. Whoever is first in the lane goes on. */
+  passOn({ topic, number, is_head }: MessageRow, lane: string): void {
+    const first = this.#first.get(topic, lane) as { number: number } | undefined
+    if (first === undefined || first.number === number) return
+    if (is_head === 1) this.#setHead.run(number, 0)
+    this.#setHead.run(first.number, 1)
+  }
+
+  /**
+   * Whether a message that comes back into its lane is its head: before those that came after it,
+   * but never beside one that somebody holds.
+   */
+  retakeHead({ topic, number }: MessageRow, lane: string): boolean {
+    const head = this.#head.get(topic, lane) as Pick<MessageRow, 'number' | 'state'> | undefined
+    if (head === undefined) return true
+    if (head.state !== 'ready' || head.number < number) return false
+    this.#setHead.run(head.number, 0)
+    return true
+  }
+
+  prune(endedBeforeMs: number, limit: number): number {
+    return Number(this.#prune.run(endedBeforeMs, limit).changes)
+  }
+}
+
+/** For `INSERT_MESSAGE`. */
+export function insertValues(message: NewMessage, nowMs: number): SqliteValue[] {
+  const { id, topic, key = null, partition = null, payload, delayMs } = message
+  const lane = partition
+  return [id, topic, key, partition, lane, topic, lane, nowMs + delayMs, nowMs, payload]
+}
+
+export function toHeld(row: MessageRow): HeldMessage {
+  return {
+    id: row.id,
+    token: row.token ?? '',
+    topic: row.topic,
+    key: row.key ?? undefined,
+    partition: row.partition ?? undefined,
+    payload: row.payload ?? NO_BYTES,
+    attempt: row.attempt,
+    providerId: row.provider_id ?? undefined,
+    createdAt: new Date(row.created_at_ms),
+  }
+}
+
+export function toMessageView(row: MessageRow): MessageView {
+  return {
+    id: row.id,
+    topic: row.topic,
+    key: row.key ?? undefined,
+    partition: row.partition ?? undefined,
+    payload: row.payload ?? undefined,
+    state: row.state,
+    attempt: row.attempt,
+    errors: readErrors(row.errors),
+    providerId: row.provider_id ?? undefined,
+    createdAt: new Date(row.created_at_ms),
+    dueAt: row.due_at_ms === null ? undefined : new Date(row.due_at_ms),
+    endedAt: row.ended_at_ms === null ? undefined : new Date(row.ended_at_ms),
+  }
+}
+
+const NO_BYTES = new Uint8Array(0)

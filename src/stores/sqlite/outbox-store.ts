@@ -1,0 +1,184 @@
+import type {
+  HeldMessage,
+  MessageClaim,
+  MessageSettlement,
+  NewMessage,
+  OutboxStore,
+} from '../../core/durable-store.ts'
+import { addError } from '../../core/messages.ts'
+import { INSERT_MESSAGE } from './durable-sql.ts'
+import { storeFailed } from './failures.ts'
+import type { FileAccess } from './file-access.ts'
+import { openForeign } from './foreign.ts'
+import {
+  insertValues,
+  toHeld,
+  toMessageView,
+  type DueMessage,
+  type MessageRow,
+  type MessageTable,
+} from './message-table.ts'
+import { forTable } from './sql.ts'
+
+export function outboxStore(access: FileAccess): OutboxStore {
+  const { messages } = access.tables
+  return {
+    add: (tx, message) => addMessage(access, tx, message),
+    claim: (request) => claimMessages(access, request),
+    settle: (settlements) =>
+      access.write('settle messages', (nowMs) =>
+        settlements.map((settlement) => settleMessage(messages, settlement, nowMs)),
+      ),
+    renew: (leases, leaseMs) =>
+      access.write('renew messages', (nowMs) =>
+        leases.map(({ id, token }) => {
+          const row = messages.find(id)
+          if (row?.state !== 'held' || row.token !== token) return false
+          messages.update({ ...row, due_at_ms: nowMs + leaseMs })
+          return true
+        }),
+      ),
+    read: (id) =>
+      access.read('read a message', () => {
+        const row = access.committed.messages.read(id)
+        return row && toMessageView(row)
+      }),
+    list: ({ state, limit }) =>
+      access.read('list messages', () =>
+        access.committed.messages.list(state, limit).map(toMessageView),
+      ),
+    prune: ({ limit, olderThanMs }) =>
+      access.write('prune messages', (nowMs) => messages.prune(nowMs - olderThanMs, limit)),
+    watch: (wake) => access.open.watch(wake),
+  }
+}
+
+function addMessage(access: FileAccess, tx: unknown, message: NewMessage): void {
+  access.refuseIfClosed('add a message')
+  const nowMs = access.clock.nowMs()
+  const own = access.open.find(tx)
+  const foreign = own === undefined ? openForeign(access, tx) : undefined
+  try {
+    if (own === undefined) {
+      foreign!.prepare(forTable(access.table, INSERT_MESSAGE)).run(...insertValues(message, nowMs))
+    } else {
+      own.use(() => access.tables.messages.insert(message, nowMs))
+      own.hasMessages = true
+    }
+  } catch (error) {
+    throw storeFailed('add a message', error)
+  }
+}
+
+async function claimMessages(access: FileAccess, request: MessageClaim): Promise<HeldMessage[]> {
+  const { topics, token } = request
+  // Most calls find nothing, and need not take the write lock to learn it.
+  const isDue = await access.read('claim messages', (nowMs) => {
+    const { messages } = access.committed
+    if (topics.some((topic) => messages.due(topic, nowMs, 1).length > 0)) return true
+    return messages.held(token, nowMs).length > 0
+  })
+  if (!isDue) return []
+  return access.write('claim messages', (nowMs) => take(access.tables.messages, request, nowMs))
+}
+
+function take(
+  messages: MessageTable,
+  { topics, limit, leaseMs, token }: MessageClaim,
+  nowMs: number,
+): HeldMessage[] {
+  const held = messages.held(token, nowMs)
+  if (held.length > 0) return held.map(toHeld)
+  return topics
+    .flatMap((topic) => messages.due(topic, nowMs, limit))
+    .toSorted(byDueTime)
+    .slice(0, limit)
+    .map(({ number }) => {
+      const row = messages.get(number)!
+      const { attempt } = row
+      const write = { ...row, token, attempt: attempt + 1, due_at_ms: nowMs + leaseMs }
+      messages.update({ ...write, state: 'held' })
+      return toHeld(write)
+    })
+}
+
+function byDueTime(one: DueMessage, other: DueMessage): number {
+  return one.due_at_ms - other.due_at_ms || one.number - other.number
+}
+
+/** What a settlement leads to. Found there by the same token, it is the same one repeated. */
+const SETTLED_STATE = {
+  done: 'done',
+  note: 'held',
+  retry: 'ready',
+  dead: 'dead',
+  return: 'ready',
+} as const satisfies Record<MessageSettlement['kind'], MessageRow['state']>
+
+function settleMessage(
+  messages: MessageTable,
+  settlement: MessageSettlement,
+  nowMs: number,
+): boolean {
+  const row = messages.find(settlement.id)
+  if (row === undefined || row.token !== settlement.token) return false
+  if (row.state !== 'held') return row.state === SETTLED_STATE[settlement.kind]
+
+  const write = settledAs(row, settlement, nowMs)
+  messages.update(write)
+  if (row.lane !== null && write.state !== 'held') messages.passOn(write, row.lane)
+  return true
+}
+
+function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number): MessageRow {
+  const { attempt } = row
+  const withError = (error: string) => addError(row.errors, { atMs: nowMs, attempt, error })
+  switch (settlement.kind) {
+    case 'done': {
+      const provider_id = settlement.providerId ?? row.provider_id
+      return { ...ended(row, nowMs), state: 'done', provider_id }
+    }
+    case 'note':
+      return { ...row, provider_id: settlement.providerId }
+    case 'retry': {
+      const errors = withError(settlement.error)
+      return { ...row, state: 'ready', errors, due_at_ms: nowMs + settlement.delayMs }
+    }
+    case 'dead': {
+      const errors = withError(settlement.error)
+      const over = ended(row, nowMs)
+      if (!settlement.blocks) return { ...over, state: 'dead', errors }
+      return { ...over, state: 'dead', errors, lane: row.lane, is_head: row.is_head }
+    }
+    case 'return':
+      return { ...row, state: 'ready', attempt: attempt - 1, due_at_ms: nowMs }
+  }
+}
+
+/** Out of its lane, and never due again. */
+function ended(row: MessageRow, nowMs: number): MessageRow {
+  return { ...row, lane: null, is_head: 0, due_at_ms: null, ended_at_ms: nowMs }
+}
+
+/** A dead message that is to be relayed after all. Its token goes: whoever held it is answered. */
+export function revived(messages: MessageTable, row: MessageRow, nowMs: number): void {
+  const { partition } = row
+  const wasWaitedFor = row.lane !== null
+  const isHead = partition === null || wasWaitedFor || messages.retakeHead(row, partition)
+  messages.update({
+    ...row,
+    state: 'ready',
+    token: null,
+    lane: partition,
+    is_head: isHead ? 1 : 0,
+    due_at_ms: nowMs,
+    ended_at_ms: null,
+  })
+}
+
+/** A dead message that is not to be relayed. Whoever waited for it goes on. */
+export function dropped(messages: MessageTable, row: MessageRow, nowMs: number): void {
+  const write: MessageRow = { ...ended(row, nowMs), state: 'dropped', token: null }
+  messages.update(write)
+  if (row.lane !== null) messages.passOn(write, row.lane)
+}

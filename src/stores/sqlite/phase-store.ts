@@ -1,0 +1,69 @@
+import { decideStep } from '../../core/decide-durable.ts'
+import { holds, toView } from '../../core/decide.ts'
+import type { PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
+import type { Lease } from '../../core/store.ts'
+import type { FileAccess, Tables } from './file-access.ts'
+import { transact, type Purpose } from './transaction.ts'
+
+export function phaseStore(access: FileAccess): PhaseStore {
+  const { tables, writer } = access
+  return {
+    advance: async (lease, work) => {
+      access.refuseIfClosed('begin a transaction')
+      return writer.takeTurn('begin a transaction', () =>
+        transact(access, stepping(tables, lease, work)),
+      )
+    },
+    record: (lease, step) =>
+      access.write('record a step', (nowMs) => takeStep(tables, { lease, step }, nowMs).outcome),
+    load: (recordId) =>
+      access.read('load an operation', () => access.committed.operations.load(recordId)),
+    due: (query) =>
+      access.read('find operations that are due', (nowMs) =>
+        access.committed.operations.due(query, nowMs).map(({ name, version, record }) => {
+          return { name, version, record: toView(record) }
+        }),
+      ),
+    orphans: (query) =>
+      access.read('find operations that nobody runs', (nowMs) =>
+        access.committed.operations.orphans(query, nowMs).map(({ name, version, record }) => {
+          return { name, version, recordId: record.recordId }
+        }),
+      ),
+  }
+}
+
+function stepping(
+  tables: Tables,
+  lease: Lease,
+  work: (tx: unknown) => Step | Promise<Step>,
+): Purpose<Step, StepOutcome> {
+  return {
+    work,
+    before: () => {
+      const record = tables.records.find(lease.identity)
+      if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
+      const own = holds(record, lease)
+      // A step that hands over may be the repetition of one that did: only the work can tell.
+      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
+    },
+    after: (step, nowMs) => takeStep(tables, { lease, step }, nowMs),
+  }
+}
+
+/** For use within a write transaction. */
+function takeStep(
+  { records, operations }: Tables,
+  { lease, step }: { readonly lease: Lease; readonly step: Step },
+  nowMs: number,
+): { outcome: StepOutcome; isKept: boolean } {
+  const record = records.find(lease.identity)
+  const before = record && step.phase && operations.findPhase(record.recordId, step.phase.name)
+  const { outcome, write, phase } = decideStep(record, before, { lease, step }, nowMs)
+  if (write === undefined) return { outcome, isKept: false }
+  records.update(write)
+  if (step.operation !== undefined) operations.insert(write.recordId, step.operation)
+  if (phase !== undefined) operations.change(write.recordId, phase)
+  return { outcome, isKept: true }
+}
