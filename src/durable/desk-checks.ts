@@ -6,9 +6,10 @@ import type { EffectTarget, EffectVerdict, RecordTarget } from './desk.ts'
 /** Throws on targets that are none: `{ recordId: undefined }` must not mean "any". */
 export function checkEffectTarget(where: string, target: EffectTarget): EffectTarget {
   const names = ['recordId', 'downstreamKey', 'providerId'] as const
-  const given = names.filter((name) => Object.hasOwn(Object(target), name))
+  const fields = Object(target) as Readonly<Partial<Record<(typeof names)[number], unknown>>>
+  const given = names.filter((name) => Object.hasOwn(fields, name))
   const [name] = given
-  const value: unknown = name === undefined ? undefined : Reflect.get(target, name)
+  const value = name && fields[name]
   if (given.length === 1 && typeof value === 'string' && value !== '') return target
   throw new InvalidOptionsError(
     `${where}: the target must be { recordId }, { downstreamKey } or { providerId }, with a ` +

@@ -147,13 +147,13 @@ class Reader<Entry extends LedgerEntry> {
     const before = this.entry
     let count = 0
     for (;;) {
-      const { done, value } = await this.#iterator.next()
-      if (done === true) {
+      const next: IteratorResult<Entry, unknown> = await this.#iterator.next()
+      if (next.done === true) {
         this.#isOver = true
         this.entry = undefined
         return
       }
-      const entry = this.#checked(value)
+      const entry = this.#checked(next.value)
       if (before === undefined || entry.id > before.id) {
         this.entry = entry
         return
@@ -250,7 +250,8 @@ class Counted<Sample> {
 function isSame(ours: object, theirs: object): boolean {
   const names = new Set([...Object.keys(ours), ...Object.keys(theirs)])
   return [...names].every((name) => {
-    const [our, their]: unknown[] = [Reflect.get(ours, name), Reflect.get(theirs, name)]
+    const our: unknown = Reflect.get(ours, name)
+    const their: unknown = Reflect.get(theirs, name)
     if (our instanceof Date && their instanceof Date) return our.getTime() === their.getTime()
     return Object.is(our, their)
   })

@@ -127,7 +127,8 @@ export function checkOperations(
   where: string,
   operations: readonly KnownOperation[],
 ): readonly KnownOperation[] {
-  if (!Array.isArray(operations)) {
+  const isList: boolean = Array.isArray(operations)
+  if (!isList) {
     throw new InvalidOptionsError(
       `${where}.operations must be an array of operations, got ${describe(operations)}`,
     )
@@ -151,7 +152,7 @@ export function checkOperations(
     }
     seen.add(about)
   }
-  return [...operations]
+  return operations
 }
 
 function checkHandlers(
