@@ -102,6 +102,12 @@ export interface Engine {
    */
   run(request: RunRequest, work: Work): Promise<RunOutcome>
 
+  /**
+   * Takes a record whose operation waits (accepted, released or lapsed) and runs `work` under it.
+   * Runs nothing, and says so, where it waits no more.
+   */
+  resume(record: RecordView, work: Work, policy?: Policy): Promise<RunOutcome>
+
   /** A policy to run under: the engine's own, with these changes. Throws on wrong values. */
   policy(options: PolicyOptions): Policy
 

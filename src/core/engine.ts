@@ -14,6 +14,7 @@ import { EngineClosedError, InvalidOptionsError, StoreFailedError } from './erro
 import type { EngineEvent, EventListener } from './events.ts'
 import {
   Execution,
+  type Claimed,
   type ExecutionParts,
   type ExecutionRequest,
   type RunOutcome,
@@ -22,7 +23,13 @@ import {
 import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from './identity.ts'
 import { LostClaims } from './lost-claim.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from './options.ts'
-import { POLICY_OPTION_NAMES, resolvePolicy, type Policy, type PolicyOptions } from './policy.ts'
+import {
+  POLICY_OPTION_NAMES,
+  resolvePolicy,
+  resumable,
+  type Policy,
+  type PolicyOptions,
+} from './policy.ts'
 import { RECORD_STATES, type RecordState } from './record.ts'
 import { Settler } from './settler.ts'
 import { StorePort, mayHaveTakenHold } from './store-port.ts'
@@ -129,6 +136,35 @@ class OnceEngine implements Engine {
       this.#running--
       if (this.#running === 0) this.#onDrained()
     }
+  }
+
+  async resume(record: RecordView, work: Work, policy: Policy = this.#policy): Promise<RunOutcome> {
+    if (this.#closing) throw new EngineClosedError()
+    const { tenant, operation, key, fingerprint } = record
+    const request: RunRequest = { scope: { tenant, operation }, key, fingerprint }
+    this.#running++
+    try {
+      const claim = await this.#claimAs(request, resumable(policy), {
+        identity: record.identity,
+        fingerprint,
+        mode: 'take',
+      })
+      if (claim.outcome.kind === 'claimed' && !isOperationOf(claim.outcome, record)) {
+        return await this.#giveBack(claim.outcome)
+      }
+      return await this.#answer(request, resumable(policy), claim, work)
+    } finally {
+      this.#running--
+      if (this.#running === 0) this.#onDrained()
+    }
+  }
+
+  /** Another record has the key by now: it is none of a worker's business. */
+  async #giveBack({ lease, recordId }: Claimed): Promise<RunOutcome> {
+    const { retentionMs } = this.#policy
+    const release = { kind: 'release', lease, proof: 'proven', retentionMs } as const
+    await this.#port.settle({ ...release, errorCode: undefined })
+    return { kind: 'expired', recordId }
   }
 
   get isClosed(): boolean {
@@ -274,21 +310,22 @@ class OnceEngine implements Engine {
   /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */
   async #claim(request: RunRequest, policy: Policy): Promise<Claim> {
     const identity = identityOf(request.scope, request.key)
-    const claim = await this.#claimAs(request, policy, identity, request.fingerprint)
+    const { fingerprint } = request
+    const claim = await this.#claimAs(request, policy, { identity, fingerprint, mode: 'hold' })
     if (claim.outcome.kind !== 'mismatch' || request.recompute === undefined) return claim
     const stored = claim.outcome.fingerprint
     if (request.recompute(stored) !== stored) return claim
-    return whereKeyIsInUse(this.#claimAs(request, policy, identity, stored))
+    const asStored = { identity, fingerprint: stored, mode: 'hold' } as const
+    return whereKeyIsInUse(this.#claimAs(request, policy, asStored))
   }
 
   async #claimAs(
     { scope, key }: RunRequest,
     policy: Policy,
-    identity: string,
-    fingerprint: string,
+    { identity, fingerprint, mode }: Pick<ClaimRequest, 'identity' | 'fingerprint' | 'mode'>,
   ): Promise<Claim> {
     const request: ClaimRequest = {
-      mode: 'hold',
+      mode,
       identity,
       tenant: scope.tenant,
       operation: scope.operation,
@@ -392,6 +429,10 @@ async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
     if (error instanceof StoreFailedError) error.keyInUse = true
     throw error
   }
+}
+
+function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView): boolean {
+  return recordId === record.recordId && recoveryPoint !== undefined
 }
 
 function watchedPauseMs(pauseMs: number): number {

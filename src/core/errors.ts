@@ -8,6 +8,7 @@ export const ERROR_CODES = [
   'LEASE_LOST',
   'NOT_EXECUTED',
   'OUTCOME_UNKNOWN',
+  'OPERATION_CHANGED',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]
@@ -125,6 +126,14 @@ export class OutcomeUnknownError extends OncekeyError {
   constructor(message = 'the outcome of the work is unknown', options?: ErrorOptions) {
     super(message, options)
   }
+}
+
+/**
+ * The phases of an operation are not those that are on record: it was changed while some of it was
+ * under way. Nothing was done; its message says what to do.
+ */
+export class OperationChangedError extends OncekeyError {
+  readonly code = 'OPERATION_CHANGED'
 }
 
 export function isOncekeyError(error: unknown): error is OncekeyError {

@@ -79,6 +79,13 @@ export type DurableEvent =
       readonly name: string
       readonly attempt: number
     })
+  /** An operation failed under a worker: it is tried again later, or looked into. */
+  | (EventSubject & {
+      readonly kind: 'operation_failed'
+      readonly name: string
+      readonly attempt: number
+      readonly error: unknown
+    })
   /** An operation is due, and no worker here has its name and version. */
   | {
       readonly kind: 'operation_orphaned'
@@ -157,6 +164,7 @@ export const EVENT_COUNTERS = {
   settle_abandoned: 'api.idempotency.settle.abandoned.count',
   operation_accepted: 'api.idempotency.operation.accepted.count',
   operation_resumed: 'api.idempotency.operation.resumed.count',
+  operation_failed: 'api.idempotency.operation.failed.count',
   operation_orphaned: 'api.idempotency.operation.orphaned.count',
   operation_abandoned: 'api.idempotency.operation.abandoned.count',
   effect_found: 'api.idempotency.effect.found.count',

@@ -1,11 +1,11 @@
-import type { Clock } from './clock.ts'
+import { setAttempt } from './attempt.ts'
 import {
   InvalidOptionsError,
   OutcomeNotRecordedError,
   OutcomeUnknownError,
   isRejected,
 } from './errors.ts'
-import type { EventListener, EventSubject } from './events.ts'
+import type { EventSubject } from './events.ts'
 import {
   errorCodeOf,
   judgeFailure,
@@ -13,42 +13,20 @@ import {
   type Failure,
   type FailureVerdict,
 } from './failure.ts'
+import type { ExecutionParts, ExecutionRequest } from './execution-parts.ts'
+import { liveAttempt } from './live-attempt.ts'
 import { HeldLease } from './held-lease.ts'
-import type { Scope } from './identity.ts'
-import type { Policy } from './policy.ts'
 import type { Proof } from './record.ts'
 import { LiveContext, type LiveContextOptions } from './run-context.ts'
 import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
-import type { NotRecorded, Settler } from './settler.ts'
-import type { StorePort } from './store-port.ts'
-import type { ClaimOutcome, RecordView, SettleOutcome, Settlement, Store } from './store.ts'
+import type { NotRecorded } from './settler.ts'
+import type { RecordView, SettleOutcome, Settlement } from './store.ts'
 import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
+export type { Claimed, ExecutionParts, ExecutionRequest } from './execution-parts.ts'
 export type { RunOutcome } from './run-outcome.ts'
 export type { Work, WorkEnd } from './work-end.ts'
-
-export type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
-
-export interface ExecutionParts {
-  readonly clock: Clock
-  readonly store: Store
-  readonly port: StorePort
-  readonly settler: Settler
-  readonly emit: EventListener
-  /** Called whenever a record of ours has left `in_progress`. */
-  readonly onSettled: (identity: string) => void
-  /** Called when work goes on after its caller was answered, and when it has ended after all. */
-  readonly onOutlive: (by: 1 | -1) => void
-}
-
-export interface ExecutionRequest {
-  readonly scope: Scope
-  readonly key: string
-  readonly policy: Policy
-  readonly claimed: Claimed
-  readonly claimSentMs: number
-}
 
 /** When an `unknown` that no reconciler is known for should be looked at: at once. */
 const RECONCILE_AFTER_MS = 0
@@ -99,6 +77,8 @@ export class Execution {
       probe: () => this.#probe(),
       settleIn: this.#joining(),
     })
+    const live = { context: this.#context, subject: this.#subject }
+    setAttempt(this.#context, liveAttempt(parts, request, live))
   }
 
   #joining(): LiveContextOptions['settleIn'] {
@@ -156,8 +136,13 @@ export class Execution {
   }
 
   async #afterReturn(end: WorkEnd): Promise<RunOutcome> {
-    const { declared } = this.#context
+    const { declared, operationEnd } = this.#context
     const ending = toEnding(end)
+    if (operationEnd !== undefined) {
+      const result = ending?.result ?? NO_BYTES
+      const isDoubt = operationEnd.kind === 'doubt'
+      return isDoubt ? this.#doubt(result, undefined) : this.#release(result, 'proven', undefined)
+    }
     if (ending === undefined) return this.#withoutResult(end)
     if (declared === 'not_executed') return this.#release(ending.result, 'proven', undefined)
     if (declared === 'unknown') return this.#doubt(ending.result, undefined)
@@ -185,7 +170,8 @@ export class Execution {
    * for the transaction to end, and finds its result or takes hold.
    */
   async #committed(): Promise<RunOutcome | undefined> {
-    const { committed, joined } = this.#context
+    const { committed, joined, handedOver } = this.#context
+    if (handedOver) return { kind: 'pending', recordId: this.#subject.recordId }
     if (committed !== undefined) {
       return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
     }
@@ -227,7 +213,7 @@ export class Execution {
    * outcome where the error was only our own word to the work that it had committed before.
    */
   async #afterThrow(error: unknown): Promise<RunOutcome | undefined> {
-    if (this.#context.committed !== undefined) {
+    if (this.#context.committed !== undefined || this.#context.handedOver) {
       this.#held.stop()
       return undefined
     }
@@ -238,6 +224,8 @@ export class Execution {
         ? this.#releaseAs(verdict, error)
         : this.#doubtAs(errorCodeOf(error))
     const outcome = await this.#settle(settlement, error)
+    const ended = await this.#endedBefore(outcome)
+    if (ended !== undefined) return ended
     return this.#hasJoined ? this.#afterJoinedThrow(outcome, error) : undefined
   }
 
@@ -255,8 +243,17 @@ export class Execution {
     return hasResult(outcome) && error === this.#context.overtaken ? this.#recorded() : undefined
   }
 
+  /** The last step of an operation had taken hold after all, although its answer was lost. */
+  async #endedBefore(outcome: SettleOutcome | NotRecorded): Promise<RunOutcome | undefined> {
+    if (!this.#context.hasOperation || outcome.kind !== 'fenced' || !outcome.own) return undefined
+    if (outcome.state === 'completed') return this.#whatTheRecordSays()
+    if (outcome.state !== 'pending') return undefined
+    return { kind: 'pending', recordId: this.#subject.recordId }
+  }
+
   #judge(error: unknown, blind = false): FailureVerdict {
-    const { declared } = this.#context
+    const { declared, operationEnd } = this.#context
+    if (operationEnd !== undefined) return operationEnd.kind === 'doubt' ? 'unknown' : 'proven'
     if (declared === 'not_executed') return 'proven'
     if (declared === 'unknown') return 'unknown'
     return judgeFailure(this.#failure(error, blind), this.#request.policy.onError)
@@ -333,6 +330,8 @@ export class Execution {
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
     const outcome = await this.#settle(this.#releaseAs(proof, error), error)
     if (hasResult(outcome)) return this.#whatTheRecordSays()
+    const ended = await this.#endedBefore(outcome)
+    if (ended !== undefined) return ended
     const expiresAt = outcome.kind === 'settled' ? outcome.expiresAt : undefined
     return { kind: 'released', recordId: this.#subject.recordId, result, proof, expiresAt }
   }
@@ -344,18 +343,26 @@ export class Execution {
   }
 
   #releaseAs(proof: Proof, error: unknown): Settlement {
-    const { retentionMs } = this.#context
+    const { retentionMs, operationEnd } = this.#context
+    const { lease } = this.#held
     const errorCode = errorCodeOf(error)
-    return { kind: 'release', lease: this.#held.lease, proof, errorCode, retentionMs }
+    const resumeAfterMs = operationEnd?.kind === 'release' ? operationEnd.resumeAfterMs : undefined
+    return { kind: 'release', lease, proof, errorCode, retentionMs, resumeAfterMs }
   }
 
   #doubtAs(errorCode: string | undefined): Settlement {
-    return {
-      kind: 'doubt',
-      lease: this.#held.lease,
-      errorCode,
-      reconcileAfterMs: RECONCILE_AFTER_MS,
+    const { operationEnd } = this.#context
+    const { lease } = this.#held
+    if (operationEnd?.kind === 'doubt') {
+      const { reconcileAfterMs } = operationEnd
+      return {
+        kind: 'doubt',
+        lease,
+        errorCode: operationEnd.errorCode ?? errorCode,
+        reconcileAfterMs,
+      }
     }
+    return { kind: 'doubt', lease, errorCode, reconcileAfterMs: RECONCILE_AFTER_MS }
   }
 
   /** Settles, keeping the lease alive for as long as that takes. */
@@ -385,7 +392,8 @@ export class Execution {
     if (outcome.kind === 'fenced') {
       // A doubt that meets the result of its own attempt is a doubt removed; and so is a release,
       // where the work has committed by itself.
-      const isAsking = settlement.kind === 'doubt' || this.#hasJoined
+      const { hasOperation } = this.#context
+      const isAsking = settlement.kind === 'doubt' || this.#hasJoined || hasOperation
       if (isAsking && hasResult(outcome)) return
       this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
     } else if (settlement.kind === 'doubt') {
@@ -466,6 +474,8 @@ export class Execution {
     return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
   }
 }
+
+const NO_BYTES = new Uint8Array(0)
 
 function isEqual(a: Uint8Array, b: Uint8Array): boolean {
   return a.length === b.length && a.every((byte, index) => byte === b[index])

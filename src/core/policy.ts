@@ -153,6 +153,11 @@ export function resolvePolicy(
   return policy
 }
 
+/** The policy under which an operation runs: a silent holder's work is gone on with. */
+export function resumable(policy: Policy): Policy {
+  return Object.freeze({ ...policy, onLapse: 'resume' as const })
+}
+
 function checkTogether({ leaseMs, retentionMs }: Policy): void {
   if (retentionMs <= leaseMs) {
     throw new InvalidOptionsError(

@@ -1,4 +1,6 @@
+import type { OperationEnd } from './attempt.ts'
 import type { Clock } from './clock.ts'
+import type { Step, StepOutcome } from './durable-store.ts'
 import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError, hasCode } from './errors.ts'
 import type { HeldLease } from './held-lease.ts'
 import { deterministicIdOf, downstreamKeyOf, type Scope } from './identity.ts'
@@ -80,6 +82,8 @@ export interface LiveContextOptions {
   readonly settleIn: ((tx: unknown, completion: Completion) => Promise<SettleOutcome>) | undefined
 }
 
+type StepEnding = Step['end']
+
 /** The context of one attempt, and what the engine needs to know of it afterwards. */
 export class LiveContext implements RunContext {
   readonly key: string
@@ -111,6 +115,12 @@ export class LiveContext implements RunContext {
    * does not wait for its own transaction must still not be settled beside it.
    */
   transactionEnded: Promise<void> | undefined
+  /** An operation runs under this attempt: its steps alone complete the key. */
+  hasOperation = false
+  /** How the attempt ends, because its operation has failed. */
+  operationEnd: OperationEnd | undefined
+  /** A step has left the rest to a worker. */
+  handedOver = false
   retentionMs: number
   #transactionOpen = false
   /** The commit of a transaction was not answered. */
@@ -165,6 +175,36 @@ export class LiveContext implements RunContext {
     return this.#waitedFor(this.#completeIn(tx, result))
   }
 
+  /** See `Attempt.begin`. */
+  beginOperation(ended: Promise<unknown>): void {
+    this.#checkFree()
+    if (this.joined) {
+      throw new InvalidOptionsError('this attempt completes its key in a transaction of its own')
+    }
+    this.hasOperation = true
+    void this.#waitedFor(ended).catch(() => undefined)
+  }
+
+  /** A step of the operation. `commit`: how it is brought into the store. */
+  async takeStep(
+    commit: () => Promise<StepOutcome>,
+    endOf: () => StepEnding,
+  ): Promise<StepOutcome> {
+    if (!this.hasOperation) throw new InvalidOptionsError('no operation runs under this attempt')
+    if (this.committed !== undefined || this.handedOver || this.operationEnd !== undefined) {
+      throw new InvalidOptionsError('the operation of this attempt has ended already')
+    }
+    this.#options.held.assertHeld()
+    const outcome = await commit()
+    if (outcome.kind !== 'advanced') return outcome
+    const end = endOf()
+    if (end?.kind === 'hand_over') this.handedOver = true
+    if (end?.kind === 'complete') {
+      this.committed = { result: end.result, expiresAt: outcome.expiresAt }
+    }
+    return outcome
+  }
+
   #waitedFor<Result>(ended: Promise<Result>): Promise<Result> {
     const before = this.transactionEnded
     this.transactionEnded = ended.then(
@@ -180,6 +220,9 @@ export class LiveContext implements RunContext {
     if (this.ended) throw new InvalidOptionsError('the work of this attempt has ended already')
     if (this.committed !== undefined) {
       throw new InvalidOptionsError('this attempt has committed its result already')
+    }
+    if (this.hasOperation) {
+      throw new InvalidOptionsError('an operation runs under this attempt: use its phases')
     }
     if (this.#unanswered) {
       // It may still land, and then this one would report a result that is not on record.

@@ -1,3 +1,4 @@
+import type { GivenReply } from '../http/http-reply.ts'
 import type { Schema } from './schema.ts'
 
 /**
@@ -30,6 +31,13 @@ export interface Effect<Request = unknown, Result = unknown> {
    * @default never repeated
    */
   repeatable?: { withinMs: number }
+
+  /**
+   * How long `send` may take before its signal aborts and its answer counts as lost.
+   *
+   * @default 60_000
+   */
+  timeoutMs?: number
 
   /** The provider's own name for what it did, for webhooks and people. */
   providerId?(result: Result): string | undefined
@@ -71,3 +79,48 @@ export type Finding<Result = unknown> =
 
 /** By the name of their phase. */
 export type Effects = Readonly<Record<string, Effect>>
+
+/** What an operation can do while it runs. Phases come one after the other, never side by side. */
+export interface OperationContext<Declared extends Effects = Effects> {
+  /** Opaque, and the same on every attempt: business rows may refer to it. */
+  readonly recordId: string
+  readonly tenant: string
+  /** 1 for the first run, counting up with every attempt. */
+  readonly attempt: number
+  /** Aborts when the lease is lost or the operation has run too long. */
+  readonly signal: AbortSignal
+
+  /** A UUID that is the same on every attempt: for ids and nonces that the operation makes. */
+  deterministicId(name: string): string
+
+  /**
+   * Commits what `work` writes together with the recovery point, in one transaction of the store.
+   * What it returns (JSON, or bytes) is recorded: a later attempt gets it back and runs `work` no
+   * more. Keep it short; on SQLite keep it synchronous.
+   */
+  transaction<Tx, Value>(
+    name: string,
+    work: (tx: Tx) => Value | Promise<Value>,
+  ): Promise<Awaited<Value>>
+
+  /**
+   * Has the outside effect that the operation has declared under this name. The request is
+   * committed before it is sent, the result before this returns.
+   */
+  external<Name extends keyof Declared & string>(
+    name: Name,
+    request: RequestOf<Declared[Name]>,
+  ): Promise<ResultOf<Declared[Name]>>
+
+  /**
+   * The last phase: commits what `work` writes together with the reply it returns. Return what
+   * this gives you.
+   */
+  finish<Tx>(name: string, work: (tx: Tx) => GivenReply | Promise<GivenReply>): Promise<GivenReply>
+}
+
+export type RequestOf<Declared> =
+  Declared extends Effect<infer Request, infer _Result> ? Request : never
+
+export type ResultOf<Declared> =
+  Declared extends Effect<infer _Request, infer Result> ? Result : never

@@ -8,7 +8,7 @@ import {
   rejectUnknownOptions,
   wholeNumber,
 } from '../core/options.ts'
-import { POLICY_OPTION_NAMES, type Policy, type PolicyOptions } from '../core/policy.ts'
+import { POLICY_OPTION_NAMES, resumable, type Policy, type PolicyOptions } from '../core/policy.ts'
 import type { Store } from '../core/store.ts'
 import type { KeyRules } from '../protocol/key-syntax.ts'
 import {
@@ -18,6 +18,7 @@ import {
   REQUEST_BODY_BYTES_MAX,
 } from '../protocol/limits.ts'
 import { Answers, type Profile } from './answers.ts'
+import { checkDurable, type DurableRoute } from './durable-route.ts'
 import { createFingerprinter, type Fingerprinter, type FingerprintSecret } from './fingerprint.ts'
 import type { HttpReply } from './exchange.ts'
 import type { SealHook } from './reply-codec.ts'
@@ -111,6 +112,9 @@ export interface GuardOptions<Request> extends PolicyOptions {
    */
   storeFailure?: 'closed' | 'open'
 
+  /** From `operation(…).route`: the handler runs that operation. */
+  durable?: DurableRoute
+
   /** Where a client can ask what became of an accepted request (`Location` of a 202). */
   statusUrl?: (recordId: string) => string
   /** Your page about these rules, for `Link: …; rel="describedby"`. @default the IETF draft */
@@ -178,6 +182,7 @@ const GUARD_OPTION_NAMES = [
   'seal',
   'open',
   'storeFailure',
+  'durable',
   'statusUrl',
   'docsUrl',
 ] as const satisfies readonly (keyof GuardOptions<never>)[]
@@ -204,7 +209,7 @@ export function resolveGuardOptions<Request>(
     storedHeaders: resolveStoredHeaders(options.storeHeaders),
     tenant: options.tenant,
     principal: options.principal,
-    operation: resolveOperation(options.operation),
+    operation: resolveOperation(options.operation) ?? options.durable?.name,
     scopeBy: resolveScopeBy(options, profile),
     keyRequired: resolveBoolean('keyRequired', options.keyRequired, true),
     keyHeader: resolveHeaderName(options.keyHeader),
@@ -214,13 +219,13 @@ export function resolveGuardOptions<Request>(
     requestBytesMax: bytes('requestBytesMax', REQUEST_BODY_BYTES_MAX),
     replyBytesMax: bytes('replyBytesMax', REPLY_BODY_BYTES_MAX),
     replyVersion: wholeNumber('replyVersion', options.replyVersion, {
-      fallback: 1,
+      fallback: options.durable?.replyVersion ?? 1,
       min: 0,
       max: 65_535,
     }),
     upgradeReply: options.upgradeReply,
-    seal: options.seal,
-    open: options.open,
+    seal: options.seal ?? options.durable?.seal,
+    open: options.open ?? options.durable?.open,
     storeFailure: oneOf('storeFailure', options.storeFailure, {
       fallback: 'closed',
       words: ['closed', 'open'],
@@ -250,6 +255,7 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
     throw new InvalidOptionsError('seal and open belong together: give both or neither')
   }
   checkKeySource(options)
+  checkDurable(options.durable, options)
 }
 
 /** Where the key is, is said once; the syntax is that of a header. */
@@ -300,7 +306,8 @@ function resolveRoutePolicy<Request>(
   for (const name of POLICY_OPTION_NAMES) {
     if (options[name] !== undefined) Object.assign(policy, { [name]: options[name] })
   }
-  return engine.policy(policy)
+  const resolved = engine.policy(policy)
+  return options.durable === undefined ? resolved : resumable(resolved)
 }
 
 function resolveKeyRules<Request>(options: GuardOptions<Request>): KeyRules {

@@ -3,6 +3,7 @@
  * answers, what of a reply is kept. Adapters only translate.
  */
 import { createHash } from 'node:crypto'
+import { attemptOf } from '../core/attempt.ts'
 import type { Engine, RunRequest } from '../core/engine.ts'
 import {
   InvalidOptionsError,
@@ -183,7 +184,7 @@ class HttpGuard<Request> implements Guard<Request> {
       if (outcome.kind === 'ran' && context?.joined !== undefined) {
         return await this.#joined(outcome, entry.sent)
       }
-      return await this.#answer(outcome, handler.produced())
+      return await this.#answer(outcome, handler.produced(), context)
     } catch (error) {
       return this.#failed(error, entry.context !== undefined, request.scope)
     }
@@ -292,11 +293,19 @@ class HttpGuard<Request> implements Guard<Request> {
     return { kind: 'reply', reply: toRecorded(decoded.reply, expiresAt) }
   }
 
-  async #answer(outcome: RunOutcome, produced: Produced | undefined): Promise<Answer> {
+  async #answer(
+    outcome: RunOutcome,
+    produced: Produced | undefined,
+    context?: GuardedContext,
+  ): Promise<Answer> {
     switch (outcome.kind) {
       case 'ran':
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
+        // Its operation has failed and is gone on with: whoever has seen a success asks no more.
+        if (produced !== undefined && statusOf(produced) < 400 && hasFailed(context)) {
+          return this.#accepted(outcome.recordId, RETRY_SOON_MS, outcome.expiresAt)
+        }
         return { kind: 'deliver', headers: expiryOf(outcome) }
       case 'doubted':
         // A client that has seen a success must never cause a second run, and this one might.
@@ -428,6 +437,10 @@ interface Entry {
 }
 
 const NO_BODY = new Uint8Array(0)
+
+function hasFailed(context: GuardedContext | undefined): boolean {
+  return context !== undefined && attemptOf(context)?.hasFailed === true
+}
 
 function expiryOf({ expiresAt }: { readonly expiresAt: Date | undefined }): HeaderPair[] {
   return expiresAt === undefined ? [] : [expiresHeader(expiresAt)]

@@ -1,3 +1,4 @@
+import { shareAttempt } from '../core/attempt.ts'
 import { hasCode, InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler, HttpReply } from './exchange.ts'
@@ -87,6 +88,7 @@ export class GuardedContext implements HandlerContext {
     this.#run = run
     this.#handler = handler
     this.#encode = encode
+    shareAttempt(run, this)
     this.hasReturned = new Promise((resolve) => {
       this.#tellReturned = resolve
     })
@@ -197,8 +199,12 @@ export class GuardedContext implements HandlerContext {
       // The reply stands: it is a refusal of the handler's own, and nothing was written.
       this.rolledBackReply = error
     }
-    if (returned === undefined) return
-    this.returned = returned
+    if (returned !== undefined) this.answerWith(returned)
+  }
+
+  /** With this reply the request is answered, once the record says so. */
+  answerWith(reply: HttpReply): void {
+    this.returned = reply
     this.#tellReturned()
   }
 

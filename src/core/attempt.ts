@@ -1,0 +1,72 @@
+import type { Clock } from './clock.ts'
+import type { Step, StepOutcome } from './durable-store.ts'
+import type { EngineEvent, EventSubject } from './events.ts'
+import type { OnLapse } from './record.ts'
+import type { RunContext } from './run-context.ts'
+import type { ClaimedFrom, Store } from './store.ts'
+
+/**
+ * What an operation needs of the attempt that runs it, beyond what work is shown. Not public:
+ * whoever commits a step must also say how the attempt ends.
+ */
+export interface Attempt {
+  readonly subject: EventSubject
+  readonly attempt: number
+  readonly store: Store
+  readonly clock: Clock
+  readonly signal: AbortSignal
+  readonly from: ClaimedFrom
+  /** What the record said when it was claimed; absent where it has no operation. */
+  readonly recoveryPoint: string | undefined
+  readonly onLapse: OnLapse
+  /** How long the result of this attempt is kept. */
+  readonly retentionMs: number
+
+  assertHeld(): void
+
+  /**
+   * From here on the key is completed by steps alone. Throws where the attempt has ended, or runs
+   * an operation already. The attempt is not settled before `ended`.
+   */
+  begin(ended: Promise<unknown>): void
+
+  /** Commits a step together with work of the caller's. */
+  advance(work: (tx: unknown) => Step | Promise<Step>): Promise<StepOutcome>
+
+  /** Commits a step, against failures of the store, for as long as a settlement is tried. */
+  record(step: Step): Promise<StepOutcome>
+
+  /** How the attempt ends, now that its operation has failed. */
+  fail(end: OperationEnd): void
+
+  /** Its operation has failed. */
+  readonly hasFailed: boolean
+
+  emit(event: EngineEvent): void
+}
+
+export type OperationEnd =
+  /** Nothing is under way: it may be gone on with, by its client at once, by a worker later. */
+  | { readonly kind: 'release'; readonly resumeAfterMs: number }
+  /** An outside effect may have happened, or it has failed too often. */
+  | {
+      readonly kind: 'doubt'
+      readonly reconcileAfterMs: number
+      readonly errorCode: string | undefined
+    }
+
+const attempts = new WeakMap<object, Attempt>()
+
+export function setAttempt(context: RunContext, attempt: Attempt): void {
+  attempts.set(context, attempt)
+}
+
+/** Lets a context that wraps another one stand for the same attempt. */
+export function shareAttempt(from: object, context: object): void {
+  const attempt = attempts.get(from)
+  if (attempt !== undefined) attempts.set(context, attempt)
+}
+
+export function attemptOf(context: object): Attempt | undefined {
+  return attempts.get(context)
+}

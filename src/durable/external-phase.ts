@@ -1,0 +1,214 @@
+import type { Attempt, OperationEnd } from '../core/attempt.ts'
+import type { NewOperation, StoredPhase } from '../core/durable-store.ts'
+import { LeaseLostError, OutcomeUnknownError, hasCode } from '../core/errors.ts'
+import { downstreamKeyOf } from '../core/identity.ts'
+import { findOut, toResult, type FoundOut } from './find-out.ts'
+import type { Effect } from './operation-contract.ts'
+import type { Place } from './operation-run.ts'
+import { checkSchema } from './schema.ts'
+import { decodeValue, encodeValue } from './values.ts'
+
+export interface ExternalPhaseOptions {
+  readonly place: Place
+  readonly effect: Effect
+  readonly attempt: Attempt
+  readonly operation: NewOperation | undefined
+  /** Called when the effect may have happened and nobody can know. */
+  readonly doubt: (end: Extract<OperationEnd, { kind: 'doubt' }> | undefined) => void
+}
+
+const SEND_MS = 60_000
+/** A provider that has just failed to answer is not asked again at once. */
+const LOOK_AGAIN_MS = 1_000
+
+/**
+ * One outside effect: the intent is committed, then it is sent, then its result is committed. What
+ * an earlier attempt has sent is found out first.
+ */
+export class ExternalPhase {
+  readonly #options: ExternalPhaseOptions
+  readonly #name: string
+  readonly #number: number
+  readonly #downstreamKey: string
+
+  constructor(options: ExternalPhaseOptions) {
+    this.#options = options
+    const { name, number } = options.place
+    this.#name = name
+    this.#number = number
+    this.#downstreamKey = downstreamKeyOf(options.attempt.subject.recordId, name)
+  }
+
+  async run(given: unknown): Promise<unknown> {
+    const { stored } = this.#options.place
+    if (stored?.state === 'done') return decodeValue(stored.result)
+    if (stored === undefined) return this.#send(await this.#encodeRequest(given), undefined)
+    const found = await this.#askAfter(stored)
+    if (found !== undefined) return found.value
+    return this.#send(stored.request ?? NO_BYTES, stored)
+  }
+
+  async #encodeRequest(given: unknown): Promise<Uint8Array> {
+    const where = `the request of "${this.#name}"`
+    return encodeValue(where, await checkSchema(where, this.#options.effect.request, given))
+  }
+
+  /** What an earlier attempt has sent: its result, or nothing where it may be sent again. */
+  async #askAfter(stored: StoredPhase): Promise<{ readonly value: unknown } | undefined> {
+    const { attempt, effect } = this.#options
+    const nowMs = await this.#storeNowMs()
+    const found = await this.#findOut(stored, nowMs)
+    if (found.kind === 'done') return { value: await this.#recordResult(found) }
+    if (found.kind === 'not_executed') return undefined
+    if (isRepeatable(effect, stored.firstSentAt.getTime(), nowMs)) return undefined
+    attempt.assertHeld()
+    throw this.#doubt(found, found.error)
+  }
+
+  async #send(request: Uint8Array, stored: StoredPhase | undefined): Promise<unknown> {
+    const { attempt, effect, operation } = this.#options
+    const { recordId } = attempt.subject
+    const named = { name: this.#name, number: this.#number }
+    const downstreamKey = this.#downstreamKey
+    const intent = { kind: 'intent', ...named, request, downstreamKey } as const
+    const outcome = await attempt.record({ operation, phase: intent })
+    if (outcome.kind === 'concluded') return decodeValue(outcome.result)
+    if (outcome.kind === 'fenced') throw new LeaseLostError(recordId)
+    attempt.assertHeld()
+
+    let result: Awaited<ReturnType<typeof toResult>>
+    try {
+      const answer = await this.#answerTo(request)
+      result = await toResult(effect, this.#name, answer)
+    } catch (error) {
+      return this.#afterFailure(error, request, stored)
+    }
+    return this.#recordResult(result)
+  }
+
+  /** What the provider says, in time: an answer that does not come is a lost one. */
+  async #answerTo(request: Uint8Array): Promise<unknown> {
+    const { attempt, effect } = this.#options
+    const { clock, signal: held } = attempt
+    const timeoutMs = effect.timeoutMs ?? SEND_MS
+    const timeout = new AbortController()
+    const signal = AbortSignal.any([held, timeout.signal])
+    let cancel: () => void = () => undefined
+    const late = new Promise<never>((_, reject) => {
+      cancel = clock.after(timeoutMs, () => {
+        const error = new Error(`effect "${this.#name}" gave no answer within ${timeoutMs} ms`)
+        timeout.abort(error)
+        reject(error)
+      })
+    })
+    const call = {
+      request: decodeValue(request),
+      downstreamKey: this.#downstreamKey,
+      recordId: attempt.subject.recordId,
+      attempt: attempt.attempt,
+      signal,
+    }
+    // In an async function, so that what is thrown at once comes out the same way.
+    const sent = (async () => effect.send(call))()
+    return Promise.race([sent, late]).finally(cancel)
+  }
+
+  /** The call failed: the effect may have happened all the same, unless somebody knows better. */
+  async #afterFailure(
+    error: unknown,
+    request: Uint8Array,
+    stored: StoredPhase | undefined,
+  ): Promise<unknown> {
+    const { attempt, effect, doubt } = this.#options
+    doubt({ kind: 'doubt', reconcileAfterMs: LOOK_AGAIN_MS, errorCode: undefined })
+    const nowMs = await this.#storeNowMs()
+    const now = new Date(nowMs)
+    const phase: StoredPhase = {
+      name: this.#name,
+      number: this.#number,
+      kind: 'external',
+      state: 'intended',
+      request,
+      result: undefined,
+      downstreamKey: this.#downstreamKey,
+      providerId: undefined,
+      attempt: attempt.attempt,
+      firstSentAt: stored?.firstSentAt ?? now,
+      sentAt: now,
+      doneAt: undefined,
+    }
+    const found: FoundOut = hasCode(error, 'NOT_EXECUTED')
+      ? { kind: 'not_executed' }
+      : await this.#findOut(phase, nowMs)
+    switch (found.kind) {
+      case 'done':
+        return this.#recordResult(found)
+      case 'not_executed':
+        await this.#clear()
+        doubt(undefined)
+        throw error
+      case 'open':
+        if (!isRepeatable(effect, phase.firstSentAt.getTime(), nowMs)) {
+          throw this.#doubt(found, error)
+        }
+        doubt(undefined)
+        throw error
+    }
+  }
+
+  async #findOut(phase: StoredPhase, nowMs: number): Promise<FoundOut> {
+    const { attempt, effect } = this.#options
+    const { recordId } = attempt.subject
+    const found = await findOut(effect, { recordId, phase, nowMs, signal: attempt.signal })
+    if (found.kind !== 'open') {
+      const finding = found.kind
+      attempt.emit({ kind: 'effect_found', ...attempt.subject, phase: this.#name, finding })
+    }
+    return found
+  }
+
+  async #recordResult({
+    result,
+    providerId,
+  }: {
+    readonly result: Uint8Array
+    readonly providerId: string | undefined
+  }): Promise<unknown> {
+    const { attempt, operation, doubt } = this.#options
+    const named = { name: this.#name, number: this.#number }
+    const downstreamKey = this.#downstreamKey
+    const phase = { kind: 'result', ...named, result, downstreamKey, providerId } as const
+    // Until it is on record, nobody but this process knows of it.
+    doubt({ kind: 'doubt', reconcileAfterMs: 0, errorCode: 'result_not_recorded' })
+    const outcome = await attempt.record({ operation, phase })
+    doubt(undefined)
+    if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
+    return decodeValue(outcome.kind === 'concluded' ? outcome.result : result)
+  }
+
+  async #clear(): Promise<void> {
+    const { attempt, operation } = this.#options
+    const phase = { kind: 'clear', name: this.#name, number: this.#number } as const
+    const outcome = await attempt.record({ operation, phase })
+    if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
+  }
+
+  #doubt(found: Extract<FoundOut, { kind: 'open' }>, cause: unknown): OutcomeUnknownError {
+    const reconcileAfterMs = found.inMs ?? LOOK_AGAIN_MS
+    this.#options.doubt({ kind: 'doubt', reconcileAfterMs, errorCode: undefined })
+    return new OutcomeUnknownError(`the outcome of effect "${this.#name}" is unknown`, { cause })
+  }
+
+  /** The times of a phase are the store's, and are compared with no other clock. */
+  async #storeNowMs(): Promise<number> {
+    const { store, clock } = this.#options.attempt
+    const now = await store.now?.()
+    return now?.getTime() ?? clock.nowMs()
+  }
+}
+
+function isRepeatable({ repeatable }: Effect, firstSentMs: number, nowMs: number): boolean {
+  return repeatable !== undefined && nowMs - firstSentMs < repeatable.withinMs
+}
+
+const NO_BYTES = new Uint8Array(0)

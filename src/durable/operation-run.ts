@@ -1,0 +1,304 @@
+import type { Attempt, OperationEnd } from '../core/attempt.ts'
+import type {
+  NewOperation,
+  StepOutcome,
+  StoredOperation,
+  StoredPhase,
+} from '../core/durable-store.ts'
+import {
+  InvalidOptionsError,
+  LeaseLostError,
+  OperationChangedError,
+  hasCode,
+} from '../core/errors.ts'
+import { deterministicIdOf } from '../core/identity.ts'
+import { describe } from '../core/options.ts'
+import { toReply, type GivenReply } from '../http/http-reply.ts'
+import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
+import { ExternalPhase } from './external-phase.ts'
+import type { Effects, OperationContext } from './operation-contract.ts'
+import { resumeAfterMs } from './resume-after.ts'
+import { decodeValue, encodeValue, VALUE_BYTES_MAX } from './values.ts'
+
+export interface RunDefinition {
+  readonly name: string
+  readonly version: number
+  readonly effects: Effects
+  readonly replyVersion: number
+  readonly seal: SealHook | undefined
+  readonly attemptsMax: number
+  readonly run: (op: OperationContext, input: unknown) => Promise<GivenReply> | GivenReply
+}
+
+const PHASE_NAME_LENGTH_MAX = 64
+/** An operation is a handful of steps; a loop over rows belongs into one of them. */
+const PHASES_MAX = 100
+const EXHAUSTED = 'attempts_exhausted'
+
+/** One attempt at an operation: what is on record is passed by, the rest is done and recorded. */
+export class OperationRun {
+  readonly #definition: RunDefinition
+  readonly #attempt: Attempt
+  readonly #stored: StoredOperation | undefined
+  readonly #names = new Set<string>()
+  #operation: NewOperation | undefined
+  /** The phase under way. */
+  #open: string | undefined
+  /** An error that came out of a phase: nothing may follow on it. */
+  #failed: { readonly error: unknown } | undefined
+  /** What the last phase has completed the key with. */
+  #finished: GivenReply | undefined
+  /** An outside effect was sent and nobody knows what became of it. */
+  #doubt: Extract<OperationEnd, { kind: 'doubt' }> | undefined
+
+  constructor(definition: RunDefinition, attempt: Attempt, stored?: StoredOperation) {
+    this.#definition = definition
+    this.#attempt = attempt
+    this.#stored = stored
+  }
+
+  /** `input`: for an operation that may not be on record yet. */
+  async run(input: Uint8Array | undefined): Promise<GivenReply> {
+    try {
+      this.#operation = this.#begin(input)
+      const value = decodeValue(this.#operation.input)
+      const reply = await this.#definition.run(this.#context(), value)
+      return await this.#end(reply)
+    } catch (error) {
+      this.#attempt.fail(this.#endFor(error))
+      throw error
+    }
+  }
+
+  async handOver(input: Uint8Array): Promise<void> {
+    const { name, version } = this.#definition
+    const { subject } = this.#attempt
+    const operation = { name, version, input }
+    const outcome = await this.#attempt.record({ operation, end: { kind: 'hand_over' } })
+    if (outcome.kind !== 'advanced') throw new LeaseLostError(subject.recordId)
+    this.#attempt.emit({ kind: 'operation_accepted', ...subject, name })
+  }
+
+  #begin(input: Uint8Array | undefined): NewOperation {
+    const { name, version } = this.#definition
+    const stored = this.#stored
+    if (stored === undefined) {
+      if (input !== undefined) return { name, version, input }
+      throw new OperationChangedError(
+        `record ${this.#attempt.subject.recordId} has no operation to go on with`,
+      )
+    }
+    if (stored.name === name && stored.version === version) return stored
+    throw new OperationChangedError(
+      `record ${this.#attempt.subject.recordId} began as "${stored.name}" version ` +
+        `${stored.version} and cannot go on as "${name}" version ${version}: keep a worker with ` +
+        'the old one until its operations have ended',
+    )
+  }
+
+  #context(): OperationContext {
+    const attempt = this.#attempt
+    const { recordId, tenant } = attempt.subject
+    return {
+      recordId,
+      tenant,
+      attempt: attempt.attempt,
+      get signal() {
+        return attempt.signal
+      },
+      deterministicId: (name) => deterministicIdOf(recordId, name),
+      transaction: (name, work) =>
+        this.#phase(name, 'transaction', (place) =>
+          this.#transaction(place, work as Work),
+        ) as never,
+      external: (name, request) =>
+        this.#phase(name, 'external', (place) => this.#external(place, request)),
+      finish: (name, work) =>
+        this.#phase(name, 'finish', () => this.#finish(work as ReplyWork)) as Promise<GivenReply>,
+    }
+  }
+
+  /** One phase at a time, in the order that is on record, and none after one that failed. */
+  async #phase(
+    name: string,
+    kind: StoredPhase['kind'] | 'finish',
+    run: (place: Place) => Promise<unknown>,
+  ): Promise<unknown> {
+    const place = this.#enter(name, kind)
+    this.#open = name
+    try {
+      return await run(place)
+    } catch (error) {
+      this.#failed = { error }
+      throw error
+    } finally {
+      this.#open = undefined
+    }
+  }
+
+  #enter(name: string, kind: StoredPhase['kind'] | 'finish'): Place {
+    if (this.#failed !== undefined) throw this.#failed.error
+    this.#checkFree(name)
+    const number = this.#names.add(name).size
+    const stored = this.#stored?.phases.find((phase) => phase.number === number)
+    if (stored === undefined || (stored.name === name && stored.kind === kind)) {
+      return { name, number, stored }
+    }
+    throw this.#changed(
+      `phase ${number} is the ${kind} phase "${name}" now, and was the ${stored.kind} phase ` +
+        `"${stored.name}" when the operation began`,
+    )
+  }
+
+  #checkFree(name: string): void {
+    const where = `operation "${this.#definition.name}"`
+    const fault = (text: string) => new InvalidOptionsError(`${where}: ${text}`)
+    const isName = typeof name === 'string' && name !== '' && name.length <= PHASE_NAME_LENGTH_MAX
+    if (!isName || !name.isWellFormed() || name.includes('\0')) {
+      throw fault(
+        `a phase needs a name of 1 to ${PHASE_NAME_LENGTH_MAX} characters, got ${describe(name)}`,
+      )
+    }
+    if (this.#open !== undefined) {
+      throw fault(`phase "${name}" began while "${this.#open}" was under way: await each of them`)
+    }
+    if (this.#finished !== undefined) throw fault(`phase "${name}" comes after the last one`)
+    if (this.#names.has(name)) throw fault(`two phases are called "${name}"`)
+    if (this.#names.size >= PHASES_MAX) throw fault(`more than ${PHASES_MAX} phases`)
+  }
+
+  async #transaction({ name, number, stored }: Place, work: Work): Promise<unknown> {
+    if (stored !== undefined) return decodeValue(stored.result)
+    let result: Uint8Array | undefined
+    const take = (value: unknown) => {
+      result = encodeValue(`the result of phase "${name}"`, value, VALUE_BYTES_MAX)
+      const phase = { kind: 'transaction', name, number, result } as const
+      return { operation: this.#operation, phase }
+    }
+    const outcome = await this.#attempt.advance((tx) => whenGiven(work(tx), take))
+    this.#checkAdvanced(outcome)
+    return decodeValue(result)
+  }
+
+  async #external({ name, number, stored }: Place, request: unknown): Promise<unknown> {
+    const effect = Object.hasOwn(this.#definition.effects, name)
+      ? this.#definition.effects[name]
+      : undefined
+    if (effect === undefined) {
+      throw new InvalidOptionsError(
+        `operation "${this.#definition.name}" has declared no effect "${name}"`,
+      )
+    }
+    const phase = new ExternalPhase({
+      place: { name, number, stored },
+      effect,
+      attempt: this.#attempt,
+      operation: this.#operation,
+      doubt: (end) => {
+        this.#doubt = end
+      },
+    })
+    return phase.run(request)
+  }
+
+  async #finish(work: ReplyWork): Promise<GivenReply> {
+    let reply: GivenReply | undefined
+    const outcome = await this.#attempt.advance((tx) =>
+      whenGiven(work(tx), (given) => {
+        reply = given
+        return whenGiven(this.#encode(given), (result) => this.#completion(result))
+      }),
+    )
+    this.#checkAdvanced(outcome)
+    this.#finished = reply!
+    return reply!
+  }
+
+  async #end(reply: GivenReply): Promise<GivenReply> {
+    if (this.#failed !== undefined) throw this.#failed.error
+    if (this.#open !== undefined) {
+      throw new InvalidOptionsError(
+        `operation "${this.#definition.name}" ended while phase "${this.#open}" was under way`,
+      )
+    }
+    if (this.#finished !== undefined) return this.#finished
+    this.#checkAllPassed()
+    const result = await this.#encode(reply)
+    this.#checkAdvanced(await this.#attempt.record(this.#completion(result)))
+    return reply
+  }
+
+  #completion(result: Uint8Array) {
+    this.#checkAllPassed()
+    const { retentionMs } = this.#attempt
+    return { operation: this.#operation, end: { kind: 'complete', result, retentionMs } } as const
+  }
+
+  /** What is on record must have been passed by: else the code of today does less than it did. */
+  #checkAllPassed(): void {
+    const left = this.#stored?.phases.find(({ name }) => !this.#names.has(name))
+    if (left === undefined) return
+    throw this.#changed(`it has done phase "${left.name}", and ends without it now`)
+  }
+
+  #encode(given: GivenReply): Uint8Array | Promise<Uint8Array> {
+    const { name, replyVersion, seal } = this.#definition
+    const reply = toReply(`the reply of operation "${name}"`, given)
+    if (reply.body.byteLength > VALUE_BYTES_MAX) {
+      throw new InvalidOptionsError(
+        `the reply of operation "${name}" has ${reply.body.byteLength} bytes; at most ` +
+          `${VALUE_BYTES_MAX} are allowed`,
+      )
+    }
+    return sealReply(encodeReply({ ...reply, elided: false, schemaVersion: replyVersion }), seal)
+  }
+
+  #checkAdvanced(outcome: StepOutcome): void {
+    if (outcome.kind !== 'advanced') throw new LeaseLostError(this.#attempt.subject.recordId)
+  }
+
+  #changed(what: string): OperationChangedError {
+    const { name, version } = this.#definition
+    return new OperationChangedError(
+      `operation "${name}" version ${version} is not what it was: ${what}. Give it a new ` +
+        'version, and keep a worker with the old one until its operations have ended',
+    )
+  }
+
+  #endFor(error: unknown): OperationEnd {
+    if (this.#doubt !== undefined) return this.#doubt
+    const { attempt } = this.#attempt
+    // A transaction of the work's own making: nobody knows what is kept of it.
+    if (hasCode(error, 'OUTCOME_UNKNOWN')) {
+      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: undefined }
+    }
+    const isOurs = hasCode(error, 'OPERATION_CHANGED') || hasCode(error, 'LEASE_LOST')
+    if (attempt >= this.#definition.attemptsMax && !isOurs && this.#attempt.recoveryPoint) {
+      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: EXHAUSTED }
+    }
+    return { kind: 'release', resumeAfterMs: resumeAfterMs(attempt) }
+  }
+}
+
+export interface Place {
+  readonly name: string
+  readonly number: number
+  readonly stored: StoredPhase | undefined
+}
+
+type Work = (tx: unknown) => unknown
+type ReplyWork = (tx: unknown) => GivenReply | Promise<GivenReply>
+
+/** Synchronous work stays synchronous: on SQLite it must not let anybody in between. */
+function whenGiven<Value, Result>(
+  value: Value | PromiseLike<Value>,
+  then: (value: Value) => Result | Promise<Result>,
+): Result | Promise<Result> {
+  if (!isThenable(value)) return then(value)
+  return Promise.resolve(value).then(then)
+}
+
+/** Not `instanceof Promise`: query builders return promises of their own making. */
+function isThenable<Value>(value: Value | PromiseLike<Value>): value is PromiseLike<Value> {
+  return typeof (value as PromiseLike<Value> | undefined)?.then === 'function'
+}
