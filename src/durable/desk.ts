@@ -13,6 +13,7 @@ import { identityOf } from '../core/identity.ts'
 import type { RecordRef, RecordView } from '../core/store.ts'
 import { askStore } from './durable-engine.ts'
 import { toResult } from './find-out.ts'
+import { nudge } from './nudge.ts'
 import type { Effects } from './operation-contract.ts'
 import { encodeValue } from './values.ts'
 
@@ -56,8 +57,11 @@ export class Desk {
     return this.#operations.get(nameOf(stored))
   }
 
-  act(act: Act, by: ActedBy): Promise<ActOutcome> {
-    return askStore(this.#engine, act.kind, () => this.#store.desk.act(act, by))
+  async act(act: Act, by: ActedBy): Promise<ActOutcome> {
+    const outcome = await askStore(this.#engine, act.kind, () => this.#store.desk.act(act, by))
+    // Most acts make an operation due: a worker of this process need not wait to find it.
+    if (outcome.kind === 'done') nudge(this.#engine.store)
+    return outcome
   }
 
   /** What is known of an effect, by whoever knows it: its result is checked and encoded first. */

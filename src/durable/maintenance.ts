@@ -11,8 +11,9 @@ import {
 
 export interface Maintenance {
   /**
-   * Every task by itself, at its own interval, until `signal` aborts; then waits for what still
-   * runs, at most `graceMs`. Never rejects: what fails is reported and tried again.
+   * Every task by itself, at its own interval, until `signal` aborts or the engine is closed; then
+   * waits for what still runs, at most `graceMs`. Never rejects: what fails is reported and tried
+   * again.
    */
   run(signal: AbortSignal): Promise<void>
 
@@ -84,9 +85,9 @@ class TaskMaintenance implements Maintenance {
         loop.finally(() => running.delete(task)),
       )
     }
-    await aborted(signal)
     const patience = new AbortController()
     const ended = Promise.all(running.values()).finally(() => patience.abort())
+    await Promise.race([ended, aborted(signal)])
     await Promise.race([ended, sleep(engine.clock, graceMs, patience.signal)])
     for (const { name } of running.keys()) {
       this.#failed(name, new Error(`it has not ended ${graceMs} ms after it was told to`))
@@ -114,7 +115,7 @@ class TaskMaintenance implements Maintenance {
   async #passes(task: Task, signal: AbortSignal): Promise<void> {
     const { clock } = this.#options.engine
     await sleep(clock, Math.random() * Math.min(task.everyMs, FIRST_MS_MAX), signal)
-    while (!signal.aborted) {
+    while (this.#goesOn(signal)) {
       await this.#pass(task)
       await sleep(clock, jittered(task.everyMs), signal)
     }
@@ -122,15 +123,20 @@ class TaskMaintenance implements Maintenance {
 
   /** A part that runs on by itself; where it does not, it is begun again. */
   async #kept(task: Task, signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) {
+    while (this.#goesOn(signal)) {
       try {
         await task.run!(signal)
-        if (!signal.aborted) this.#failed(task.name, new Error('it has ended by itself'))
+        if (this.#goesOn(signal)) this.#failed(task.name, new Error('it has ended by itself'))
       } catch (error) {
         this.#failed(task.name, error)
       }
+      if (!this.#goesOn(signal)) return
       await sleep(this.#options.engine.clock, jittered(RESTART_MS), signal)
     }
+  }
+
+  #goesOn(signal: AbortSignal): boolean {
+    return !signal.aborted && !this.#options.engine.isClosed
   }
 
   /** Never rejects. A pass that hangs is reported, and holds up nobody but its own task. */

@@ -124,7 +124,7 @@ class PollingReconciler implements Reconciler {
   async run(signal: AbortSignal): Promise<void> {
     const { engine, pollMs } = this.#options
     const tally = emptyTally()
-    while (!signal.aborted) {
+    while (!signal.aborted && !engine.isClosed) {
       const free = await this.#room()
       if (signal.aborted) break
       let begun = 0
