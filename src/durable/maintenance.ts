@@ -11,9 +11,9 @@ import {
 
 export interface Maintenance {
   /**
-   * Every task by itself, at its own interval, until `signal` aborts or the engine is closed; then
-   * waits for what still runs, at most `graceMs`. Never rejects: what fails is reported and tried
-   * again.
+   * Every task by itself, at its own interval, until `signal` aborts; then waits for what still
+   * runs, at most `graceMs`. Never rejects: what fails is reported and tried again. Once the engine
+   * is closed, nothing more is begun.
    */
   run(signal: AbortSignal): Promise<void>
 

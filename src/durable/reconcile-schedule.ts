@@ -26,7 +26,7 @@ export interface ReconcileSchedule {
 
   /**
    * How many looks there are; then the record is for an operator. A process that dies over one
-   * has used it up. With the defaults, the last comes about twelve hours after the first.
+   * has used it up. With the defaults, the last comes about eleven hours after the first.
    *
    * @default 20
    */
