@@ -78,7 +78,11 @@ export type Finding<Result = unknown> =
   | { readonly kind: 'pending' }
 
 /** By the name of their phase. */
-export type Effects = Readonly<Record<string, Effect>>
+export type Effects = Readonly<Record<string, AnyEffect>>
+
+/** Each has its own request and result, in both directions: only `any` fits them all. */
+// oxlint-disable-next-line typescript/no-explicit-any -- It is the only type of its kind.
+type AnyEffect = Effect<any, any>
 
 /** What an operation can do while it runs. Phases come one after the other, never side by side. */
 export interface OperationContext<Declared extends Effects = Effects> {

@@ -163,16 +163,16 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
 
   async run(context: HandlerContext | RunContext, input: Input): Promise<GivenReply> {
     const attempt = this.#attemptOf(context)
-    const bytes = await this.#encodeInput(input)
-    const reply = await this.#begin(attempt, () => this.#run(attempt, bytes))
+    const reply = await this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes))
     if (context instanceof GuardedContext) context.answerWith(toReply('operation', reply))
     return reply
   }
 
   async accept(context: HandlerContext | RunContext, input: Input): Promise<void> {
     const attempt = this.#attemptOf(context)
-    const bytes = await this.#encodeInput(input)
-    await this.#begin(attempt, () => new OperationRun(this.#definition, attempt).handOver(bytes))
+    const handOver = (bytes: Uint8Array) =>
+      new OperationRun(this.#definition, attempt).handOver(bytes)
+    await this.#begin(attempt, input, handOver)
     nudge(attempt.store)
     // What the client gets is the guard's to say: it knows where the status is.
     if (context instanceof GuardedContext) context.answerWith(ACCEPTED)
@@ -188,7 +188,7 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
 
   resume(context: RunContext): Promise<GivenReply> {
     const attempt = this.#attemptOf(context)
-    return this.#begin(attempt, () => this.#run(attempt, undefined))
+    return this.#until(attempt, () => this.#failing(attempt, () => this.#run(attempt, undefined)))
   }
 
   #attemptOf(context: object): Attempt {
@@ -208,11 +208,23 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     return attempt
   }
 
+  #begin<Result>(
+    attempt: Attempt,
+    input: unknown,
+    run: (bytes: Uint8Array) => Promise<Result>,
+  ): Promise<Result> {
+    return this.#until(attempt, async () => {
+      // An input that is wrong is no failure of the operation: nothing of it has begun.
+      const bytes = await this.#encodeInput(input)
+      return this.#failing(attempt, () => run(bytes))
+    })
+  }
+
   /** The attempt is settled once the operation has ended, whoever waits for it. */
-  #begin<Result>(attempt: Attempt, run: () => Promise<Result>): Promise<Result> {
+  #until<Result>(attempt: Attempt, run: () => Promise<Result>): Promise<Result> {
     let end: () => void = () => undefined
     attempt.begin(new Promise<void>((resolve) => (end = resolve)))
-    return this.#failing(attempt, run).finally(end)
+    return run().finally(end)
   }
 
   async #failing<Result>(attempt: Attempt, run: () => Promise<Result>): Promise<Result> {

@@ -77,6 +77,8 @@ class OperationWorker implements Worker {
   /** What could not be taken, by record id, until when it is left alone. */
   readonly #missed = new Map<string, number>()
   #orphansAtMs = Number.NEGATIVE_INFINITY
+  /** Ends the pause: by a nudge, by the end of something that runs, by the signal. */
+  #awake = new AbortController()
 
   constructor(options: WorkerOptions) {
     rejectUnknownOptions('createWorker', options, [
@@ -105,16 +107,21 @@ class OperationWorker implements Worker {
   }
 
   async run(signal: AbortSignal): Promise<void> {
+    const wake = () => this.#awake.abort()
+    const stopListening = onNudge(this.#engine.store, wake)
+    signal.addEventListener('abort', wake)
     while (!signal.aborted && !this.#engine.isClosed) {
-      // Before it looks: what is nudged while it looks must not be slept over.
-      const woken = this.#woken(signal)
+      // Before it looks: what happens while it looks must not be slept over.
+      this.#awake = new AbortController()
       const started = await this.#start().catch((error: unknown) => {
-        this.#report(error)
+        this.#engine.emit({ kind: 'maintenance_failed', task: 'worker', error })
         return 0
       })
-      await (started > 0 && this.#running.size < this.#concurrency ? undefined : woken.wait())
-      woken.stop()
+      if (started > 0 && this.#running.size < this.#concurrency) continue
+      await sleep(this.#engine.clock, this.#pollMs, this.#awake.signal)
     }
+    stopListening()
+    signal.removeEventListener('abort', wake)
     await Promise.all(this.#running.values())
   }
 
@@ -140,6 +147,7 @@ class OperationWorker implements Worker {
       const { recordId } = one.record
       const ended = this.#resume(one).then((outcome) => {
         this.#running.delete(recordId)
+        this.#awake.abort()
         if (outcome === 'missed') this.#missed.set(recordId, this.#nowMs + this.#pollMs)
         return outcome
       })
@@ -195,27 +203,6 @@ class OperationWorker implements Worker {
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
     const orphans = await phasesOf(store).orphans({ operations, limit: ORPHANS_SHOWN })
     for (const orphan of orphans) this.#engine.emit({ kind: 'operation_orphaned', ...orphan })
-  }
-
-  /** Ends with a nudge, with the end of something that runs, with the signal, or in time. */
-  #woken(signal: AbortSignal): { wait: () => Promise<void>; stop: () => void } {
-    const { store, clock } = this.#engine
-    const awake = new AbortController()
-    const wake = () => awake.abort()
-    const stop = onNudge(store, wake)
-    signal.addEventListener('abort', wake)
-    for (const ended of this.#running.values()) void ended.then(wake)
-    return {
-      wait: () => sleep(clock, this.#pollMs, awake.signal),
-      stop: () => {
-        stop()
-        signal.removeEventListener('abort', wake)
-      },
-    }
-  }
-
-  #report(error: unknown): void {
-    this.#engine.emit({ kind: 'maintenance_failed', task: 'worker', error })
   }
 }
 

@@ -1,0 +1,271 @@
+/** What can go wrong between an operation and its provider, and what becomes of the charge. */
+import { describe, expect, it } from 'vitest'
+import { NotExecutedError } from '../../src/core/errors.ts'
+import { operation } from '../../src/durable/index.ts'
+import { askable, durableFixture, payment } from './durable-fixture.ts'
+import { entriesOf } from './entries.ts'
+import type { Charge } from './provider.ts'
+
+const MINUTE_MS = 60_000
+
+/** Without a way to ask. */
+function blind(provider: ReturnType<typeof durableFixture>['provider']) {
+  const { send, result } = askable(provider)
+  return { send, result: result! }
+}
+
+describe('an error before the effect', () => {
+  it('is found out at once where the provider can be asked, but is no proof yet', async () => {
+    const { run, record, provider } = durableFixture()
+    provider.faults.push('error before effect')
+    const pay = payment(askable(provider))
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(await record(pay)).toMatchObject({ state: 'unknown', recoveryPoint: 'record' })
+    expect(provider.questions).toHaveLength(1)
+    expect(await run(pay, { amount: 1 })).toEqual({ kind: 'unknown' })
+    expect(provider.calls).toHaveLength(1)
+  })
+
+  it('that says so itself is proof, and the next attempt sends it', async () => {
+    const { run, record, provider } = durableFixture()
+    let refusals = 1
+    const pay = payment({
+      ...blind(provider),
+      send: async ({ request, downstreamKey }) => {
+        if (refusals-- > 0) throw new NotExecutedError('no connection')
+        return (await provider.charge(request, downstreamKey)) as Charge
+      },
+    })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('no connection')
+    expect(await record(pay)).toMatchObject({ state: 'failed_retryable', proof: 'proven' })
+    expect(await run(pay, { amount: 1 })).toMatchObject({ status: 201 })
+    expect(provider.ledger).toHaveLength(1)
+  })
+})
+
+describe('an effect whose answer is lost', () => {
+  it('is found at once, and the client gets its reply', async () => {
+    const { run, provider, kinds } = durableFixture()
+    provider.faults.push('effect then lost')
+    const pay = payment(askable(provider))
+    expect(await run(pay, { amount: 1 })).toMatchObject({ status: 201, body: { chargeId: 'ch_1' } })
+    expect(provider.calls).toHaveLength(1)
+    expect(kinds()).toContain('effect_found')
+  })
+
+  it('is unknown where nobody can be asked, and is never sent again', async () => {
+    const { run, record, provider } = durableFixture()
+    provider.faults.push('effect then lost')
+    const pay = payment(blind(provider))
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+    expect(provider.ledger).toHaveLength(1)
+  })
+
+  it('is sent again under the same key where the provider recognises it', async () => {
+    const { run, provider, path } = durableFixture()
+    provider.faults.push('effect then lost')
+    const pay = payment({ ...blind(provider), repeatable: { withinMs: MINUTE_MS } })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    expect(await run(pay, { amount: 1 })).toMatchObject({ status: 201 })
+    expect(new Set(provider.calls).size).toBe(1)
+    expect(provider.ledger).toHaveLength(1)
+    expect(entriesOf(path)).toEqual(['recorded', 'succeeded'])
+  })
+
+  it('is not sent again once the provider may have forgotten its key', async () => {
+    const { run, record, provider, clock } = durableFixture()
+    provider.faults.push('effect then lost')
+    const pay = payment({ ...blind(provider), repeatable: { withinMs: MINUTE_MS } })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    provider.forgetKeys()
+    await clock.advanceAsync(MINUTE_MS)
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+    expect(provider.calls).toHaveLength(1)
+  })
+
+  it('counts its window from the first time it was sent', async () => {
+    const { run, provider, clock } = durableFixture()
+    const pay = payment({ ...blind(provider), repeatable: { withinMs: MINUTE_MS } })
+    provider.faults.push('error before effect', 'error before effect', 'error before effect')
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    await clock.advanceAsync(MINUTE_MS - 1)
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    await clock.advanceAsync(1)
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(provider.calls).toHaveLength(2)
+  })
+})
+
+describe('an answer that makes no sense', () => {
+  it('counts as lost: the effect is asked for', async () => {
+    const { run, provider } = durableFixture()
+    provider.faults.push('effect then garbage')
+    const pay = payment(askable(provider))
+    expect(await run(pay, { amount: 1 })).toMatchObject({ status: 201 })
+    expect(provider.ledger).toHaveLength(1)
+  })
+
+  it('is unknown where nobody can be asked', async () => {
+    const { run, record, provider } = durableFixture()
+    provider.faults.push('effect then garbage')
+    const pay = payment(blind(provider))
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+  })
+})
+
+describe('an answer that never comes', () => {
+  it('is given up after timeoutMs, with the signal aborted, and asked for', async () => {
+    const { run, provider, clock } = durableFixture()
+    let aborted = false
+    const sent = Promise.withResolvers<void>()
+    const pay = payment({
+      ...askable(provider),
+      timeoutMs: 5_000,
+      send: async ({ request, downstreamKey, signal }) => {
+        await provider.charge(request, downstreamKey)
+        signal.addEventListener('abort', () => (aborted = true))
+        sent.resolve()
+        return new Promise<never>(() => undefined)
+      },
+    })
+    const ended = run(pay, { amount: 1 })
+    await sent.promise
+    await clock.advanceAsync(5_000)
+    expect(await ended).toMatchObject({ status: 201 })
+    expect(aborted).toBe(true)
+  })
+})
+
+describe('a stored 500 of the provider', () => {
+  it('comes again under the same key until it is looked into', async () => {
+    const { run, record, provider, clock } = durableFixture()
+    provider.faults.push('stored 500')
+    const pay = payment({ ...blind(provider), repeatable: { withinMs: MINUTE_MS } })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('500 from the provider')
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('500 from the provider')
+    await clock.advanceAsync(MINUTE_MS)
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+    expect(provider.ledger).toHaveLength(0)
+  })
+})
+
+describe('a declined charge', () => {
+  it('is a result: the reply says so, and is replayed', async () => {
+    const { run, provider } = durableFixture()
+    provider.faults.push('declined')
+    const pay = payment(askable(provider))
+    const first = await run(pay, { amount: 1 })
+    expect(first).toMatchObject({ kind: 'ran', status: 402, body: { status: 'declined' } })
+    expect(await run(pay, { amount: 1 })).toEqual({ ...first, kind: 'replayed' })
+    expect(provider.calls).toHaveLength(1)
+  })
+})
+
+describe('what is asked and sent', () => {
+  it('is the first request, also where the code would make another now', async () => {
+    const { run, provider } = durableFixture()
+    let price = 1
+    const requests: unknown[] = []
+    const pay = operation({
+      name: 'pay',
+      effects: {
+        charge: {
+          send: async ({
+            request,
+            downstreamKey,
+          }: {
+            request: { amount: number }
+            downstreamKey: string
+          }) => {
+            requests.push(request)
+            return provider.charge(request, downstreamKey)
+          },
+          repeatable: { withinMs: MINUTE_MS },
+        },
+      },
+      async run(op) {
+        await op.external('charge', { amount: price++ })
+        return { status: 200, body: {} }
+      },
+    })
+    provider.faults.push('error before effect')
+    await expect(run(pay, undefined)).rejects.toThrow('socket hang up')
+    await run(pay, undefined)
+    expect(requests).toEqual([{ amount: 1 }, { amount: 1 }])
+  })
+
+  it('has a key of its own for each phase and each record', async () => {
+    const { run, provider } = durableFixture()
+    const send = ({ downstreamKey }: { downstreamKey: string }) =>
+      provider.charge({ amount: 1 }, downstreamKey)
+    const pay = operation({
+      name: 'pay',
+      effects: { one: { send }, two: { send } },
+      async run(op) {
+        await op.external('one', undefined)
+        await op.external('two', undefined)
+        return { status: 200, body: {} }
+      },
+    })
+    await run(pay, undefined, 'first')
+    await run(pay, undefined, 'second')
+    expect(new Set(provider.calls).size).toBe(4)
+    for (const key of provider.calls) expect(key.length).toBeLessThanOrEqual(64)
+  })
+
+  it('is checked before it is committed or sent', async () => {
+    const { run, record, provider } = durableFixture()
+    const pay = payment({
+      ...askable(provider),
+      request: {
+        '~standard': {
+          version: 1,
+          vendor: 'test',
+          validate: () => ({ issues: [{ message: 'must be positive', path: ['amount'] }] }),
+        },
+      },
+    })
+    await expect(run(pay, { amount: -1 })).rejects.toThrow(/amount: must be positive/)
+    expect(provider.calls).toEqual([])
+    expect(await record(pay)).toMatchObject({ state: 'failed_retryable', recoveryPoint: 'record' })
+  })
+})
+
+describe('a result that cannot be recorded', () => {
+  it('is tried again while the store falters, and nothing is sent twice', async () => {
+    const { run, provider, store, clock } = durableFixture()
+    const { phases } = store.durable
+    const record = phases.record.bind(phases)
+    let failures = 2
+    phases.record = async (lease, step) => {
+      if (step.phase?.kind === 'result' && failures-- > 0) throw new Error('the disk is busy')
+      return record(lease, step)
+    }
+    const pay = payment(askable(provider))
+    const ended = run(pay, { amount: 1 })
+    for (let n = 0; n < 20; n++) await clock.advanceAsync(50)
+    expect(await ended).toMatchObject({ status: 201 })
+    expect(provider.calls).toHaveLength(1)
+  })
+
+  it('leaves the record unknown in the end, and the effect is asked for later', async () => {
+    const { run, record: read, provider, store, clock } = durableFixture()
+    const { phases } = store.durable
+    const record = phases.record.bind(phases)
+    phases.record = async (lease, step) => {
+      if (step.phase?.kind === 'result') throw new Error('the disk is gone')
+      return record(lease, step)
+    }
+    const pay = payment(askable(provider))
+    const ended = run(pay, { amount: 1 })
+    const failed = ended.catch((error: unknown) => error)
+    for (let n = 0; n < 20; n++) await clock.advanceAsync(500)
+    expect(String(await failed)).toMatch(/the disk is gone/)
+    expect(await read(pay)).toMatchObject({ state: 'unknown', errorCode: 'result_not_recorded' })
+    expect(provider.ledger).toHaveLength(1)
+  })
+})

@@ -1,0 +1,279 @@
+/** Operations behind a guard, in every framework, over real sockets. */
+import express, { type ErrorRequestHandler } from 'express'
+import { Hono } from 'hono'
+import Koa from 'koa'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import * as onExpress from '../../src/adapters/express.ts'
+import * as onFastify from '../../src/adapters/fastify.ts'
+import * as onFetch from '../../src/adapters/fetch.ts'
+import * as onHono from '../../src/adapters/hono.ts'
+import * as onKoa from '../../src/adapters/koa.ts'
+import * as onNode from '../../src/adapters/node.ts'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { createWorker, operation, type Operation } from '../../src/durable/index.ts'
+import type { HandlerContext } from '../../src/http/handler-context.ts'
+import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { serve, text, type Reply, type TestServer } from '../adapters/run-express.ts'
+import { newApp, serveApp } from '../adapters/run-fastify.ts'
+import { serveHono, serveWeb } from '../adapters/serve-web.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
+
+/** What a handler does with its key; the framework adds nothing to it. */
+type Handle = (context: HandlerContext) => Promise<unknown>
+
+interface Framework {
+  readonly name: string
+  serve(engine: Engine, route: Operation<never>['route'], handle: Handle): Promise<TestServer>
+}
+
+const statusUrl = (recordId: string) => `/operations/${recordId}`
+
+const FRAMEWORKS: readonly Framework[] = [
+  {
+    name: 'express',
+    serve: async (engine, route, handle) => {
+      const app = express()
+      const guard = onExpress.idempotency({ engine, tenant: onExpress.singleTenant, statusUrl })
+      app.post('/', guard.with(route), async (req) => {
+        await handle(onExpress.idempotencyOf(req))
+      })
+      const failed: ErrorRequestHandler = (
+        error: Error & { status?: number },
+        _req,
+        res,
+        _next,
+      ) => {
+        res.status(error.status ?? 500).json({ error: error.message })
+      }
+      app.use(onExpress.idempotencyErrors(), failed)
+      return serve(app)
+    },
+  },
+  {
+    name: 'fastify',
+    serve: async (engine, route, handle) => {
+      const app = newApp()
+      await app.register(onFastify.idempotency, {
+        engine,
+        tenant: onFastify.singleTenant,
+        statusUrl,
+      })
+      app.post('/', { config: { idempotency: route } }, async (request, reply) => {
+        await handle(onFastify.idempotencyOf(request))
+        return reply
+      })
+      return serveApp(app)
+    },
+  },
+  {
+    name: 'koa',
+    serve: async (engine, route, handle) => {
+      const app = new Koa()
+      app.on('error', () => undefined)
+      const guard = onKoa.idempotency({ engine, tenant: onKoa.singleTenant, statusUrl })
+      app.use(guard.with(route))
+      app.use(async (ctx) => {
+        await handle(onKoa.idempotencyOf(ctx))
+      })
+      return serve((req, res) => void app.callback()(req, res))
+    },
+  },
+  {
+    name: 'hono',
+    serve: async (engine, route, handle) => {
+      const app = new Hono()
+      const guard = onHono.idempotency({ engine, tenant: onHono.singleTenant, statusUrl })
+      app.post('/', guard.with(route), async (c) => {
+        await handle(onHono.idempotencyOf(c))
+        return c.body(null)
+      })
+      return serveHono(app)
+    },
+  },
+  {
+    name: 'fetch',
+    serve: async (engine, route, handle) => {
+      const protect = onFetch.idempotency({ engine, tenant: onFetch.singleTenant, statusUrl })
+      return serveWeb(
+        protect.with(route)(async (request: Request) => {
+          await handle(onFetch.idempotencyOf(request))
+          return new Response(null)
+        }),
+      )
+    },
+  },
+  {
+    name: 'node',
+    serve: async (engine, route, handle) => {
+      const protect = onNode.idempotency({ engine, tenant: onNode.singleTenant, statusUrl })
+      return serve(
+        protect.with(route)(async (req) => {
+          await handle(onNode.idempotencyOf(req))
+        }),
+      )
+    },
+  },
+]
+
+function setup() {
+  const folder = scratchFolder()
+  const store = sqliteStore({ path: folder.file('test.db') })
+  const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+  onTestFinished(async () => {
+    await engine.close({ graceMs: 0 })
+    await store.close()
+    folder.remove()
+  })
+  return { engine, store }
+}
+
+function counting() {
+  const runs = { count: 0, failures: 0 }
+  const count = operation({
+    name: 'count',
+    async run(op, input: { by: number }) {
+      const id = await op.transaction('count', (tx: SqliteTransaction) => {
+        tx.exec('CREATE TABLE IF NOT EXISTS counted (by INT)')
+        tx.prepare('INSERT INTO counted VALUES (?)').run(input.by)
+        return ++runs.count
+      })
+      if (runs.failures-- > 0) throw new Error('not now')
+      return op.finish('reply', () => ({
+        status: 201,
+        headers: { location: `/counts/${id}` },
+        body: { id, by: input.by },
+      }))
+    },
+  })
+  return { count, runs }
+}
+
+const header = (reply: Reply, name: string) => reply.headers.get(name)?.[0]
+
+describe.each(FRAMEWORKS)('an operation in $name', ({ serve: start }) => {
+  it('answers by itself, once, and its reply is replayed', async () => {
+    const { engine } = setup()
+    const { count, runs } = counting()
+    const { send } = await start(engine, count.route, (context) => count.run(context, { by: 2 }))
+    const first = await send({ key: 'k', json: {} })
+    expect([first.status, text(first)]).toEqual([201, '{"id":1,"by":2}'])
+    expect(header(first, 'location')).toBe('/counts/1')
+    expect(header(first, 'idempotency-expires')).toBeDefined()
+    const again = await send({ key: 'k', json: {} })
+    expect([again.status, text(again)]).toEqual([201, '{"id":1,"by":2}'])
+    expect(header(again, 'idempotent-replayed')).toBe('true')
+    expect(runs.count).toBe(1)
+  })
+
+  it('that fails is gone on with by the retry', async () => {
+    const { engine } = setup()
+    const { count, runs } = counting()
+    runs.failures = 1
+    const { send } = await start(engine, count.route, (context) => count.run(context, { by: 2 }))
+    expect((await send({ key: 'k', json: {} })).status).toBe(500)
+    expect((await send({ key: 'k', json: {} })).status).toBe(201)
+    expect(runs.count).toBe(1)
+  })
+
+  it('that is accepted answers 202 with where to ask, and a worker ends it', async () => {
+    const { engine } = setup()
+    const { count } = counting()
+    const { send } = await start(engine, count.route, (context) => count.accept(context, { by: 3 }))
+    const first = await send({ key: 'k', json: {} })
+    expect(first.status).toBe(202)
+    expect(header(first, 'location')).toMatch(/^\/operations\/[0-9a-f-]{36}$/)
+    expect(Number(header(first, 'retry-after'))).toBeGreaterThan(0)
+    const again = await send({ key: 'k', json: {} })
+    expect([again.status, header(again, 'location')]).toEqual([202, header(first, 'location')])
+    await createWorker({ engine, operations: [count] }).runOnce()
+    const done = await send({ key: 'k', json: {} })
+    expect([done.status, text(done)]).toEqual([201, '{"id":1,"by":3}'])
+  })
+})
+
+describe('an operation that fails', () => {
+  it('is never reported as done, whatever its handler says', async () => {
+    const { engine } = setup()
+    const { count, runs } = counting()
+    runs.failures = 1
+    const app = express()
+    const guard = onExpress.idempotency({ engine, tenant: onExpress.singleTenant, statusUrl })
+    app.post('/', guard.with(count.route), async (req, res) => {
+      await count.run(onExpress.idempotencyOf(req), { by: 2 }).catch(() => undefined)
+      res.json({ done: true })
+    })
+    const { send } = await serve(app)
+    const first = await send({ key: 'k', json: {} })
+    expect(first.status).toBe(202)
+    expect(header(first, 'location')).toMatch(/^\/operations\//)
+    expect((await send({ key: 'k', json: {} })).status).toBe(201)
+    expect(runs.count).toBe(1)
+  })
+})
+
+describe('an input that is wrong', () => {
+  it('is answered with 400, which is recorded', async () => {
+    const { engine } = setup()
+    const strict = operation({
+      name: 'strict',
+      input: {
+        '~standard': {
+          version: 1,
+          vendor: 'test',
+          validate: (value: unknown) =>
+            typeof value === 'number' ? { value } : { issues: [{ message: 'must be a number' }] },
+        },
+      },
+      run: () => ({ status: 200, body: {} }),
+    })
+    const [framework] = FRAMEWORKS
+    const { send } = await framework!.serve(engine, strict.route, (context) =>
+      strict.run(context, 'x' as never),
+    )
+    const first = await send({ key: 'k', json: {} })
+    expect([first.status, text(first)]).toEqual([
+      400,
+      expect.stringContaining('must be a number') as string,
+    ])
+    const again = await send({ key: 'k', json: {} })
+    expect([again.status, header(again, 'idempotent-replayed')]).toEqual([400, 'true'])
+  })
+})
+
+describe('replies of an operation', () => {
+  const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0xff)
+
+  it('are sealed by whoever ends it, and opened by its route', async () => {
+    const { engine, store } = setup()
+    const secret = operation({
+      name: 'secret',
+      seal: flip,
+      open: flip,
+      run: () => ({ status: 200, body: 'a secret' }),
+    })
+    const [framework] = FRAMEWORKS
+    const { send } = await framework!.serve(engine, secret.route, (context) =>
+      secret.accept(context, undefined),
+    )
+    await send({ key: 'k', json: {} })
+    await createWorker({ engine, operations: [secret] }).runOnce()
+    expect(text(await send({ key: 'k', json: {} }))).toBe('a secret')
+    const [record] = await store.list({ state: 'completed', limit: 1 })
+    const { result } = (await store.read({ recordId: record!.recordId }))!
+    expect(Buffer.from(result!).includes('a secret')).toBe(false)
+  })
+
+  it('must not be said to be sealed otherwise by the route', () => {
+    const { engine } = setup()
+    const plain = operation({ name: 'plain', run: () => ({ status: 200 }) })
+    const tenant = onExpress.singleTenant
+    const sealed = onExpress.idempotency({ engine, tenant, seal: flip, open: flip })
+    expect(() => sealed.with(plain.route)).toThrow(/seal of the route contradicts operation/)
+    expect(() =>
+      onExpress.idempotency({ engine, tenant, replyVersion: 7 }).with(plain.route),
+    ).toThrow(/replyVersion of the route contradicts/)
+    expect(() => onExpress.idempotency({ engine, tenant, durable: {} as never })).toThrow(
+      /must come from an operation's route/,
+    )
+  })
+})

@@ -1,0 +1,44 @@
+import { expectTypeOf, it } from 'vitest'
+import { operation, type EffectCall } from '../../src/durable/index.ts'
+
+it('gives each effect its own request and result', () => {
+  const pay = operation({
+    name: 'pay',
+    effects: {
+      charge: {
+        send: ({ request }: EffectCall<{ amount: number }>) => ({ id: `ch_${request.amount}` }),
+      },
+      notify: { send: async ({ request }: { request: string }) => request.length },
+    },
+    async run(op, input: { amount: number }) {
+      expectTypeOf(await op.external('charge', { amount: input.amount })).toEqualTypeOf<{
+        id: string
+      }>()
+      expectTypeOf(await op.external('notify', 'x')).toEqualTypeOf<number>()
+      // @ts-expect-error: the request of another effect
+      const wrong = () => op.external('charge', 'x')
+      // @ts-expect-error: not declared
+      const unknown = () => op.external('refund', 'x')
+      void [wrong, unknown]
+      const made = await op.transaction('one', async (tx: { exec(sql: string): void }) => {
+        tx.exec('SELECT 1')
+        return { id: 1 }
+      })
+      expectTypeOf(made).toEqualTypeOf<{ id: number }>()
+      return op.finish('two', () => ({ status: 201, body: made }))
+    },
+  })
+  expectTypeOf(pay.run).parameter(1).toEqualTypeOf<{ amount: number }>()
+})
+
+it('declares no effect where none is declared', () => {
+  operation({
+    name: 'pay',
+    async run(op) {
+      // @ts-expect-error: not declared
+      const unknown = () => op.external('refund', 'x')
+      void unknown
+      return { status: 204 }
+    },
+  })
+})

@@ -1,0 +1,178 @@
+import { expect, it } from 'vitest'
+import { operation, operationPolicy } from '../../src/durable/index.ts'
+import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { askable, durableFixture, payment } from './durable-fixture.ts'
+import { entriesOf } from './entries.ts'
+
+const UNTIL_DUE_MS = 60 * 60_000
+
+it('runs its phases once, and replays its reply', async () => {
+  const { run, provider, path } = durableFixture()
+  const pay = payment(askable(provider))
+  const first = await run(pay, { amount: 5 })
+  expect(first).toMatchObject({ kind: 'ran', status: 201, body: { status: 'succeeded' } })
+  expect(await run(pay, { amount: 5 })).toEqual({ ...first, kind: 'replayed' })
+  expect(provider.ledger).toHaveLength(1)
+  expect(entriesOf(path)).toEqual(['recorded', 'succeeded'])
+})
+
+it('goes on after the last finished phase, whose results come from the record', async () => {
+  const { run, provider, path, record } = durableFixture()
+  let failures = 1
+  const ids: unknown[] = []
+  const pay = operation({
+    name: 'pay',
+    effects: { charge: askable(provider) },
+    async run(op, { amount }: { amount: number }) {
+      const made = await op.transaction('record', (tx: SqliteTransaction) => {
+        tx.exec('CREATE TABLE IF NOT EXISTS entry (id TEXT, what TEXT, amount INT)')
+        tx.prepare('INSERT INTO entry VALUES (?, ?, ?)').run('1', 'recorded', amount)
+        return { at: new Date(0), nothing: undefined, attempt: op.attempt }
+      })
+      ids.push(made)
+      const charge = await op.external('charge', { amount })
+      if (failures-- > 0) throw new Error('the books are closed')
+      return { status: 201, body: { charge: charge.id, attempt: op.attempt } }
+    },
+  })
+  await expect(run(pay, { amount: 5 })).rejects.toThrow('the books are closed')
+  expect(await record(pay)).toMatchObject({
+    state: 'failed_retryable',
+    proof: 'proven',
+    recoveryPoint: 'charge',
+  })
+  expect(await run(pay, { amount: 5 })).toMatchObject({ body: { charge: 'ch_1', attempt: 2 } })
+  expect(provider.calls).toHaveLength(1)
+  expect(entriesOf(path)).toEqual(['recorded'])
+  // The same on every attempt, the first among them: what JSON makes of it.
+  const value = { at: '1970-01-01T00:00:00.000Z', attempt: 1 }
+  expect(ids).toEqual([value, value])
+})
+
+it('rolls back what a failed phase wrote, and runs it again', async () => {
+  const { run, path } = durableFixture()
+  let failures = 1
+  const pay = operation({
+    name: 'pay',
+    async run(op) {
+      return op.finish('book', (tx: SqliteTransaction) => {
+        tx.exec('CREATE TABLE IF NOT EXISTS entry (id TEXT, what TEXT, amount INT)')
+        tx.exec("INSERT INTO entry VALUES ('1', 'booked', 1)")
+        if (failures-- > 0) throw new Error('no')
+        return { status: 200, body: {} }
+      })
+    },
+  })
+  await expect(run(pay, undefined)).rejects.toThrow('no')
+  expect(entriesOf(path)).toEqual([])
+  expect(await run(pay, undefined)).toMatchObject({ kind: 'ran', status: 200 })
+  expect(entriesOf(path)).toEqual(['booked'])
+})
+
+it('keeps its input: a later attempt gets what the first was given', async () => {
+  const { run } = durableFixture()
+  const seen: unknown[] = []
+  let failures = 1
+  const pay = operation({
+    name: 'pay',
+    async run(op, input: unknown) {
+      seen.push(input)
+      await op.transaction('one', () => 1)
+      if (failures-- > 0) throw new Error('no')
+      return { status: 200, body: {} }
+    },
+  })
+  await expect(run(pay, { at: new Date(0) })).rejects.toThrow('no')
+  await run(pay, { at: 'something else under the same fingerprint' })
+  const first = { at: '1970-01-01T00:00:00.000Z' }
+  expect(seen).toEqual([first, first])
+})
+
+it('keeps bytes as bytes', async () => {
+  const { run } = durableFixture()
+  const copy = operation({
+    name: 'copy',
+    async run(op, input: Uint8Array) {
+      const back = await op.transaction('keep', () => input)
+      return { status: 200, body: { same: [...back] } }
+    },
+  })
+  const outcome = await run(copy, new Uint8Array([0, 255, 10]))
+  expect(outcome).toMatchObject({ body: { same: [0, 255, 10] } })
+})
+
+it('never expires while it is under way, so that nothing it did is forgotten', async () => {
+  const { run, provider, clock, engine, record } = durableFixture()
+  provider.faults.push('error before effect')
+  const pay = payment({ ...askable(provider), repeatable: { withinMs: 1000 * UNTIL_DUE_MS } })
+  await expect(run(pay, { amount: 5 })).rejects.toThrow('socket hang up')
+  const { recordId } = await record(pay)
+  await clock.advanceAsync(48 * UNTIL_DUE_MS)
+  await engine.reap()
+  expect(await run(pay, { amount: 5 })).toMatchObject({ kind: 'ran', status: 201 })
+  expect(await record(pay)).toMatchObject({ recordId })
+})
+
+it('has ids that are the same on every attempt', async () => {
+  const { run } = durableFixture()
+  const ids: string[] = []
+  let failures = 2
+  const pay = operation({
+    name: 'pay',
+    async run(op) {
+      ids.push(op.deterministicId('payment'))
+      await op.transaction('one', () => null)
+      if (failures-- > 0) throw new Error('no')
+      return { status: 200, body: {} }
+    },
+  })
+  await expect(run(pay, undefined)).rejects.toThrow('no')
+  await expect(run(pay, undefined)).rejects.toThrow('no')
+  await run(pay, undefined)
+  expect(new Set(ids).size).toBe(1)
+})
+
+it('gives up after attemptsMax, and asks an operator', async () => {
+  const { run, record } = durableFixture()
+  const pay = operation({
+    name: 'pay',
+    attemptsMax: 3,
+    async run(op) {
+      await op.transaction('one', () => null)
+      throw new Error('never works')
+    },
+  })
+  for (let n = 0; n < 3; n++) await expect(run(pay, undefined)).rejects.toThrow('never works')
+  expect(await record(pay)).toMatchObject({ state: 'unknown', errorCode: 'attempts_exhausted' })
+  expect(await run(pay, undefined)).toEqual({ kind: 'unknown' })
+})
+
+it('is not settled before it has ended, whoever waits for it', async () => {
+  const { engine, record } = durableFixture()
+  let goOn: () => void = () => undefined
+  const waiting = new Promise<void>((resolve) => (goOn = resolve))
+  const pay = operation({
+    name: 'pay',
+    async run(op) {
+      await op.transaction('one', () => null)
+      await waiting
+      return op.finish('two', () => ({ status: 200, body: 'from the operation' }))
+    },
+  })
+  const policy = operationPolicy(engine)
+  const request = {
+    scope: { tenant: 'acme', operation: 'pay' },
+    key: 'k',
+    fingerprint: 'f',
+    policy,
+  }
+  const ended = engine.run(request, async (context) => {
+    void pay.run(context, undefined)
+    return new Uint8Array([1])
+  })
+  goOn()
+  const outcome = await ended
+  expect(outcome.kind).toBe('ran')
+  expect((await record(pay)).state).toBe('completed')
+  expect(new TextDecoder().decode((await record(pay)).result)).toContain('from the operation')
+})

@@ -1,0 +1,323 @@
+import { describe, expect, it } from 'vitest'
+import type { EngineEvent } from '../../src/core/events.ts'
+import {
+  createWorker,
+  operation,
+  operationPolicy,
+  type Operation,
+} from '../../src/durable/index.ts'
+import {
+  askable,
+  durableFixture,
+  payment,
+  replyOf,
+  type DurableFixture,
+} from './durable-fixture.ts'
+
+const LEASE_MS = 60_000
+/** Longer than a worker leaves a failed operation alone. */
+const LATER_MS = 10 * 60_000
+
+/** Accepts an operation as a request with this key would. */
+function accept<Input>(
+  { engine }: DurableFixture,
+  one: Operation<Input>,
+  input: Input,
+  key = 'k',
+): Promise<{ kind: string; recordId: string }> {
+  const scope = { tenant: 'acme', operation: one.name }
+  const request = { scope, key, fingerprint: 'f', policy: operationPolicy(engine) }
+  return engine.run(request, async (context) => {
+    await one.accept(context, input)
+    return new Uint8Array(0)
+  })
+}
+
+const replies = (body: unknown) => ({ status: 200, body })
+
+function ofKind<Kind extends EngineEvent['kind']>(
+  events: readonly EngineEvent[],
+  kind: Kind,
+): Extract<EngineEvent, { kind: Kind }>[] {
+  return events.filter((event) => event.kind === kind) as Extract<EngineEvent, { kind: Kind }>[]
+}
+
+describe('what was accepted', () => {
+  it('is pending until a worker runs it, with its input', async () => {
+    const fixture = durableFixture()
+    const { engine, provider, record, run, events } = fixture
+    const pay = payment(askable(provider))
+    const accepted = await accept(fixture, pay, { amount: 7 })
+    expect(accepted.kind).toBe('pending')
+    expect(await record(pay)).toMatchObject({ state: 'pending', attempt: 1 })
+    expect(await run(pay, { amount: 7 })).toEqual({ kind: 'pending' })
+    expect(provider.calls).toEqual([])
+
+    const worker = createWorker({ engine, operations: [pay] })
+    expect(await worker.runOnce()).toEqual({ completed: 1, failed: 0, missed: 0 })
+    expect(provider.ledger).toMatchObject([{ amount: 7 }])
+    const { result, recordId } = await record(pay)
+    expect(recordId).toBe(accepted.recordId)
+    expect(await replyOf(result!)).toMatchObject({ status: 201 })
+    expect(await run(pay, { amount: 7 })).toMatchObject({ kind: 'replayed', status: 201 })
+    expect(ofKind(events, 'operation_accepted')).toHaveLength(1)
+    expect(ofKind(events, 'operation_resumed')).toMatchObject([{ name: pay.name, attempt: 2 }])
+  })
+
+  it('is run once by any number of workers', async () => {
+    const fixture = durableFixture()
+    const { makeEngine, provider } = fixture
+    const pay = payment(askable(provider))
+    for (let n = 0; n < 20; n++) await accept(fixture, pay, { amount: 1 }, `k${n}`)
+    const workers = Array.from({ length: 4 }, () =>
+      createWorker({ engine: makeEngine(), operations: [pay], concurrency: 20 }),
+    )
+    const passes = await Promise.all(workers.map((worker) => worker.runOnce()))
+    expect(passes.reduce((sum, { completed }) => sum + completed, 0)).toBe(20)
+    expect(provider.ledger).toHaveLength(20)
+  })
+
+  it('wakes a worker of the same process at once', async () => {
+    const fixture = durableFixture()
+    const { engine } = fixture
+    const done = Promise.withResolvers<void>()
+    const note = operation({
+      name: 'note',
+      async run() {
+        done.resolve()
+        return replies('ok')
+      },
+    })
+    const stop = new AbortController()
+    const running = createWorker({ engine, operations: [note] }).run(stop.signal)
+    await accept(fixture, note, undefined)
+    // The clock stands still: nothing but the nudge can have woken it.
+    await done.promise
+    stop.abort()
+    await running
+  })
+})
+
+describe('what a client left behind', () => {
+  it('is gone on with by a worker, later with every attempt', async () => {
+    const { engine, provider, run, clock, record, events } = durableFixture()
+    const pay = payment({ ...askable(provider), repeatable: { withinMs: 100 * LATER_MS } })
+    provider.faults.push('error before effect', 'error before effect')
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    const worker = createWorker({ engine, operations: [pay] })
+    expect(await worker.runOnce()).toEqual({ completed: 0, failed: 0, missed: 0 })
+
+    await clock.advanceAsync(1_000)
+    expect(await worker.runOnce()).toEqual({ completed: 0, failed: 1, missed: 0 })
+    expect(ofKind(events, 'operation_failed')).toMatchObject([{ attempt: 2 }])
+    await clock.advanceAsync(1_999)
+    expect(await worker.runOnce()).toEqual({ completed: 0, failed: 0, missed: 0 })
+    await clock.advanceAsync(1)
+    expect(await worker.runOnce()).toEqual({ completed: 1, failed: 0, missed: 0 })
+    expect((await record(pay)).state).toBe('completed')
+    expect(provider.ledger).toHaveLength(1)
+  })
+
+  it('by a process that died is taken over once its lease is over', async () => {
+    const { engine, run, clock, record, provider } = durableFixture()
+    let dies = true
+    const pay = operation({
+      name: 'pay',
+      effects: { charge: askable(provider) },
+      async run(op, { amount }: { amount: number }) {
+        await op.external('charge', { amount })
+        // A process that is gone: its work neither ends nor renews.
+        if (dies) await new Promise<never>(() => undefined)
+        return replies('paid')
+      },
+    })
+    void run(pay, { amount: 1 })
+    await clock.advanceAsync(0)
+    await until(async () => (await record(pay)).recoveryPoint === 'charge')
+    dies = false
+    const { store } = engine
+    // Nobody renews any more.
+    store.renew = async (renewals) => renewals.map(() => false)
+    await clock.advanceAsync(LEASE_MS + 1)
+    expect(await engine.sweep()).toBe(1)
+    const worker = createWorker({ engine, operations: [pay] })
+    expect(await worker.runOnce()).toMatchObject({ completed: 1 })
+    expect(provider.ledger).toHaveLength(1)
+  })
+})
+
+describe('names and versions', () => {
+  it('that were not registered are left alone, and said to be orphans', async () => {
+    const fixture = durableFixture()
+    const { engine, record, events } = fixture
+    const one = (version: number) =>
+      operation({ name: 'one', version, run: () => replies(version) })
+    const two = operation({ name: 'two', run: () => replies('two') })
+    await accept(fixture, one(1), undefined, 'a')
+    await accept(fixture, one(2), undefined, 'b')
+    await accept(fixture, two, undefined, 'c')
+    const worker = createWorker({ engine, operations: [one(2)] })
+    expect(await worker.runOnce()).toMatchObject({ completed: 1 })
+    expect((await record(one(1), 'a')).state).toBe('pending')
+    expect((await record(one(2), 'b')).state).toBe('completed')
+    expect((await record(two, 'c')).state).toBe('pending')
+    const orphans = ofKind(events, 'operation_orphaned').map(({ name, version }) => ({
+      name,
+      version,
+    }))
+    expect(orphans.toSorted((a, b) => a.name.localeCompare(b.name))).toEqual([
+      { name: 'one', version: 1 },
+      { name: 'two', version: 1 },
+    ])
+  })
+})
+
+describe('a worker', () => {
+  it('runs at most as many at once as it may, and the rest after them', async () => {
+    const fixture = durableFixture()
+    const { engine, clock } = fixture
+    let [running, most, done] = [0, 0, 0]
+    const gates: (() => void)[] = []
+    const slow = operation({
+      name: 'slow',
+      async run() {
+        most = Math.max(most, ++running)
+        await new Promise<void>((resolve) => gates.push(resolve))
+        running--
+        done++
+        return replies('ok')
+      },
+    })
+    for (let n = 0; n < 5; n++) await accept(fixture, slow, undefined, `k${n}`)
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [slow], concurrency: 2 }).run(stop.signal)
+    for (let n = 0; n < 5; n++) {
+      await until(() => gates.length > n)
+      gates[n]!()
+      await clock.advanceAsync(0)
+    }
+    await until(() => done === 5)
+    stop.abort()
+    await worker
+    expect(most).toBe(2)
+  })
+
+  it('finishes what it runs when it is stopped', async () => {
+    const fixture = durableFixture()
+    const { engine, record } = fixture
+    const [entered, goOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    const slow = operation({
+      name: 'slow',
+      async run() {
+        entered.resolve()
+        await goOn.promise
+        return replies('ok')
+      },
+    })
+    await accept(fixture, slow, undefined)
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [slow] }).run(stop.signal)
+    await entered.promise
+    stop.abort()
+    goOn.resolve()
+    await worker
+    expect((await record(slow)).state).toBe('completed')
+  })
+
+  it('goes on after the store has failed it', async () => {
+    const fixture = durableFixture()
+    const { engine, store, clock, record, events } = fixture
+    const { phases } = store.durable
+    const due = phases.due.bind(phases)
+    let failures = 2
+    phases.due = async (query) => {
+      if (failures-- > 0) throw new Error('the database is gone')
+      return due(query)
+    }
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    await accept(fixture, note, undefined)
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [note] }).run(stop.signal)
+    await until(async () => {
+      await clock.advanceAsync(1_000)
+      return (await record(note)).state === 'completed'
+    })
+    stop.abort()
+    await worker
+    expect(ofKind(events, 'maintenance_failed')).toHaveLength(2)
+  })
+
+  it('does not ask without end for what it cannot take', async () => {
+    const fixture = durableFixture()
+    const { engine, store, clock } = fixture
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    await accept(fixture, note, undefined)
+    const { phases } = store.durable
+    const due = phases.due.bind(phases)
+    let asked = 0
+    phases.due = async (query) => {
+      asked++
+      return due(query)
+    }
+    // Somebody else has it whenever it is to be taken.
+    store.claim = async (requests) =>
+      requests.map(({ recordId }) => ({
+        kind: 'in_progress',
+        recordId,
+        leaseLeftMs: 1_000,
+        expiresAt: new Date(0),
+      }))
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [note] }).run(stop.signal)
+    await until(() => asked > 0)
+    for (let n = 0; n < 100; n++) await clock.advanceAsync(0)
+    expect(asked).toBeLessThan(5)
+    stop.abort()
+    await worker
+  })
+
+  it('takes no other record that has the key by now', async () => {
+    const fixture = durableFixture()
+    const { engine, store, record } = fixture
+    let runs = 0
+    const note = operation({
+      name: 'note',
+      run: () => {
+        runs++
+        return replies('ok')
+      },
+    })
+    await accept(fixture, note, undefined)
+    const { phases } = store.durable
+    const due = phases.due.bind(phases)
+    phases.due = async (query) => {
+      const found = await due(query)
+      return found.map((one) => ({
+        ...one,
+        record: { ...one.record, recordId: '0190163d-8694-739b-aea5-966c26f8ad91' },
+      }))
+    }
+    const worker = createWorker({ engine, operations: [note] })
+    expect(await worker.runOnce()).toEqual({ completed: 0, failed: 0, missed: 1 })
+    expect(runs).toBe(0)
+    expect((await record(note)).state).toBe('failed_retryable')
+  })
+
+  it('refuses options that make no sense', () => {
+    const { engine } = durableFixture()
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    expect(() => createWorker({ engine, operations: [] })).toThrow(/list of operations/)
+    expect(() => createWorker({ engine, operations: [note, note] })).toThrow(/note version 1 twice/)
+    expect(() => createWorker({ engine, operations: [note], concurrency: 0 })).toThrow(
+      /concurrency must be/,
+    )
+  })
+})
+
+async function until(isSo: () => boolean | Promise<boolean>): Promise<void> {
+  for (let n = 0; n < 10_000; n++) {
+    if (await isSo()) return
+    await new Promise<void>((resolve) => setImmediate(resolve))
+  }
+  throw new Error('it never came')
+}
