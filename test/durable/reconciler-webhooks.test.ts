@@ -2,8 +2,14 @@ import { describe, expect, it } from 'vitest'
 import { createWorker } from '../../src/durable/index.ts'
 import type { Schema } from '../../src/durable/schema.ts'
 import { decodeValue } from '../../src/durable/values.ts'
-import { bytes, deskFixture, lostPayment, lostPlain, phasesOf } from './desk-fixture.ts'
-import type { Charge } from './desk-fixture.ts'
+import {
+  bytes,
+  deskFixture,
+  lostPayment,
+  lostPlain,
+  phasesOf,
+  type Charge,
+} from './desk-fixture.ts'
 
 const PAID = { kind: 'done', result: { id: 'ch_1', amount: 5 } } as const
 
@@ -14,11 +20,9 @@ describe('a webhook', () => {
       const fixture = deskFixture()
       const { reconciler, record, engine, pay, provider, heard, audit } = fixture
       const ids = await lostPayment(fixture)
-      const target = name === 'recordId' ? { recordId: ids.recordId } : ids
-      const outcome = await reconciler().resolve(
-        name === 'recordId' ? target : { downstreamKey: ids.downstreamKey },
-        PAID,
-      )
+      const { recordId, downstreamKey } = ids
+      const target = name === 'recordId' ? { recordId } : { downstreamKey }
+      const outcome = await reconciler().resolve(target, PAID)
       expect(outcome).toMatchObject({ kind: 'done', subject: ids.recordId })
       expect(heard('effect_found')).toMatchObject([{ phase: 'charge', finding: 'done' }])
       expect(heard('reconcile_resolved')).toMatchObject([{ to: 'failed_retryable' }])

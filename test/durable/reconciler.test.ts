@@ -370,6 +370,29 @@ describe('several reconcilers', () => {
   })
 })
 
+// It is asked about the first sending; meanwhile somebody has let it be sent a second time, and
+// what was true of the first would have the second one sent again.
+it('says nothing of a sending that came after it had asked', async () => {
+  const fixture = deskFixture()
+  const { provider, reconciler, desk, engine, pay, heard } = fixture
+  const { recordId } = await lostPayment(fixture)
+  const answer = Promise.withResolvers<{ kind: 'not_executed' }>()
+  provider.answer = () => answer.promise
+  const pass = reconciler().runOnce()
+  await expect.poll(() => provider.asked).toBe(1)
+
+  await desk.act({ kind: 'release', ref: { recordId } }, { who: 'ada', why: 'it is free' })
+  const answers = [{ kind: 'not_executed' }, { kind: 'pending' }] as const
+  provider.answer = async () => answers[provider.asked - 2]!
+  await createWorker({ engine, operations: [pay] }).runOnce()
+  expect(provider.sent).toBe(2)
+
+  answer.resolve({ kind: 'not_executed' })
+  expect(await pass).toMatchObject({ moved: 1 })
+  expect(await phasesOf(fixture, recordId)).toMatchObject([{ state: 'intended', attempt: 2 }])
+  expect(heard('reconcile_failed')).toMatchObject([{ reason: 'other_attempt' }])
+})
+
 describe('run', () => {
   it('looks on at its own pace, and ends what it has begun when it is told to stop', async () => {
     const fixture = deskFixture()
