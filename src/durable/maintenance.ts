@@ -21,7 +21,7 @@ export interface Maintenance {
   runOnce(): Promise<MaintenanceReport>
 }
 
-/** By the name of the task: `sweep`, `reap`, `prune`, `complete`, `reconcile`, `relay`, `ledger …` */
+/** By task: `sweep`, `reap`, `prune`, `complete`, `reconcile`, `relay`, `ledger …`. */
 export type MaintenanceReport = Readonly<Record<string, TaskEnd>>
 
 export type TaskEnd =
@@ -51,8 +51,8 @@ const TIMED_OUT = {
   title: 'The request was accepted, but not worked on in time',
   status: 408,
   detail:
-    'Nothing was done for this request, and nothing will be. To have it done after all, send it ' +
-    'again with a new idempotency key.',
+    'The request was accepted, but it was not finished by the time its key expired, and it will ' +
+    'not be worked on any more. Check whether it took effect before you send it with a new key.',
   code: 'operation_timed_out',
 } as const
 

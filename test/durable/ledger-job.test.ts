@@ -118,7 +118,7 @@ describe('a day', () => {
     expect(reports).toHaveLength(1)
   })
 
-  it('is compared again where its reader lost the connection: to compare changes nothing', async () => {
+  it('is compared again where its reader lost the connection', async () => {
     const { job, clock } = setup()
     await clock.advanceAsync(HOUR_MS)
     const error = Object.assign(new Error('reset'), { code: 'ECONNRESET' })

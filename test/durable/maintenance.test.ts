@@ -68,7 +68,7 @@ function counted(names: readonly string[]) {
 }
 
 describe('one pass', () => {
-  it('sweeps, reaps, prunes, completes, reconciles, relays and compares, each with its event', async () => {
+  it('does everything, and each thing has its event', async () => {
     const { fixture, create, engine, pay, provider, clock, reconciler, heard, record } = setup()
     await lostPayment(fixture)
     await silentHolder(fixture)
