@@ -40,15 +40,9 @@ const VARIANTS: readonly Variant[] = [
     options: { schema: 'Other', table: 'Kept_keys', prepare: false },
   },
   {
-    name: 'postgres, behind pgbouncer in transaction mode, pg',
+    name: 'postgres, behind pgbouncer in transaction mode',
     driver: 'pg',
     options: { prepare: false, history: true },
-    isBehindPgbouncer: true,
-  },
-  {
-    name: 'postgres, behind pgbouncer in transaction mode, postgres.js',
-    driver: 'postgres.js',
-    options: { prepare: false, table: 'by_postgres_js' },
     isBehindPgbouncer: true,
   },
 ]

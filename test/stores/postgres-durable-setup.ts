@@ -1,5 +1,6 @@
 import pg from 'pg'
 import postgres from 'postgres'
+import { onTestFinished } from 'vitest'
 import {
   postgresStore,
   type PostgresPool,
@@ -73,6 +74,7 @@ export function durableOpener(
   return async (clock: FakeClock): Promise<OpenDurableStore> => {
     const driver = driverOf()
     const store = postgresStore({ pool: driver.pool, clock, ...options })
+    onTestFinished(() => store.close())
     if (!isMigrated) {
       await store.migrate()
       await driver.run('CREATE TABLE IF NOT EXISTS note (text text)')
@@ -81,7 +83,6 @@ export function durableOpener(
     await driver.run(emptySql(`"${schema}"."${table}`))
     return {
       store,
-      cleanUp: () => store.close(),
       transact: driver.transact,
       note: (tx, text) => send(tx, `INSERT INTO note VALUES ('${text}')`),
       notes: async () => {
