@@ -17,7 +17,7 @@ export function createRelay(options: RelayOptions): Relay {
 
 const GRACE_MS = 10_000
 const GRACE_MS_MAX = 24 * 60 * 60 * 1000
-/** How soon to look after a message was added here; doubles until it is `pollMs` again. */
+/** How soon to look after something has happened; doubles until it is `pollMs` again. */
 const LOOK_MS_FIRST = 5
 /** Messages that are taken and not at their end: what a store that is slow to record can pile up. */
 const OPEN_MAX = 2_000
@@ -149,11 +149,10 @@ class OutboxRelay implements Relay {
 
   /** Whatever can tell that messages were committed, or soon will be. */
   #listen(): () => void {
-    const { engine, outbox, pollMs } = this.#options
+    const { engine, outbox } = this.#options
     const unwatch = outbox.watch?.(() => {
       this.#isDue = true
-      // What was added here has been told of: no need to look for it.
-      this.#lookMs = pollMs
+      this.#lookSoon()
       this.#wake()
     })
     const unlisten = onLocalAdd(engine.store, () => this.#lookSoon())
@@ -242,8 +241,7 @@ class OutboxRelay implements Relay {
       })
       this.#claim = undefined
       this.#isMore = messages.length >= limit
-      // Some stores tell only those who have looked and found nothing.
-      if (messages.length > 0) this.#isDue = true
+      if (messages.length > 0) this.#foundSome()
       this.#accept(messages, sentMs)
     } catch (error) {
       if (!mayHaveTakenHold(error)) this.#claim = undefined
@@ -382,10 +380,20 @@ class OutboxRelay implements Relay {
     })
   }
 
-  /** A message was added here: when it is committed is not known, so look soon, then less often. */
+  /** Some stores tell only those who have looked and found nothing. */
+  #foundSome(): void {
+    this.#isDue = true
+    this.#lookSoon()
+  }
+
+  /**
+   * Something happens: a message was added here that is not committed yet, or some were found, and
+   * of the next one nobody may tell. So look soon, and then less and less often.
+   */
   #lookSoon(): void {
-    const atMs = this.#options.engine.clock.monotonicMs() + LOOK_MS_FIRST
-    this.#lookMs = Math.min(LOOK_MS_FIRST, this.#options.pollMs)
+    const { engine, pollMs } = this.#options
+    this.#lookMs = Math.min(LOOK_MS_FIRST, pollMs)
+    const atMs = engine.clock.monotonicMs() + this.#lookMs
     if (atMs >= this.#lookAtMs) return
     this.#lookAtMs = atMs
     this.#wake()

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import { createOutbox } from '../../src/durable/outbox.ts'
@@ -20,8 +20,10 @@ afterAll(async () => {
   await mariadb.close()
 })
 
-/** No test waits for it: what is found only by looking is not found. */
-const NEVER_MS = 600_000
+/** No test waits for it: what is found only by looking now and then is not found. */
+const NEVER_MS = 30_000
+
+vi.setConfig({ testTimeout: 20_000 })
 
 function locate(kind: DatabaseKind): Promise<string> {
   if (kind === 'postgres') return postgres.database()
@@ -50,7 +52,14 @@ async function open(kind: DatabaseKind, location: string) {
     return id
   }
   const relay = (handler: MessageHandler, options: Partial<RelayOptions> = {}) => {
-    const made = createRelay({ engine, topics: { t: handler }, pollMs: NEVER_MS, ...options })
+    const made = createRelay({
+      engine,
+      topics: { t: handler },
+      pollMs: NEVER_MS,
+      backoff: { firstMs: 60_000 },
+      random: () => 0.9,
+      ...options,
+    })
     onTestFinished(async () => {
       await made.close()
     })
