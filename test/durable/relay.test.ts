@@ -237,7 +237,7 @@ it('is told of messages by the store, and looks for those it is not told of', as
   const { add, relay, clock, store, outbox } = setup()
   const seen: unknown[] = []
   const stop = new AbortController()
-  const ended = relay(({ payload }) => void seen.push(payload), { pollMs: 1_000 }).run(stop.signal)
+  const ended = relay(({ payload }) => void seen.push(payload), { pollMs: 30_000 }).run(stop.signal)
   await settled()
 
   const lease = await hold(store)
@@ -249,6 +249,7 @@ it('is told of messages by the store, and looks for those it is not told of', as
   expect(seen).toEqual(['told of'])
 
   // Of a transaction on a connection of the application's own the store knows nothing.
+  await clock.advanceAsync(90_000)
   add('looked for')
   await clock.advanceAsync(20)
   expect(seen).toEqual(['told of', 'looked for'])
@@ -256,7 +257,7 @@ it('is told of messages by the store, and looks for those it is not told of', as
   add('due later', { delayMs: 400 })
   await clock.advanceAsync(399)
   expect(seen.length).toBe(2)
-  await clock.advanceAsync(1_000)
+  await clock.advanceAsync(30_000)
   expect(seen.length).toBe(3)
   stop.abort()
   await ended
