@@ -147,7 +147,9 @@ class Model {
           let isKept = false
           try {
             const step = await work(this)
-            const taken = this.#step(lease, step)
+            const isPending = this.#records.get(lease.identity)?.state === 'pending'
+            // What was handed over is handed over: its work does not run again to say so.
+            const taken = this.#step(lease, isPending ? {} : step)
             isKept = taken.isKept
             return taken.outcome
           } finally {
@@ -242,9 +244,10 @@ class Model {
   }
 
   #due(): StoredRecord[] {
-    return this.#byTime().filter(({ state, recordId, expiresAtMs }) => {
+    return this.#byTime().filter(({ state, recordId, expiresAtMs, attempt }) => {
       if (!this.#operations.has(recordId)) return false
-      return state === 'failed_retryable' || (state === 'pending' && expiresAtMs > this.#nowMs)
+      if (state === 'failed_retryable') return true
+      return state === 'pending' && (expiresAtMs > this.#nowMs || attempt > 0)
     })
   }
 
