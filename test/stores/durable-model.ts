@@ -267,7 +267,8 @@ class Model {
     const operation = this.#operations.get(recordId)!
     const name = change.kind === 'put' ? change.phase.name : change.name
     const others = operation.phases.filter((one) => one.name !== name)
-    operation.phases = change.kind === 'put' ? [...others, change.phase] : others
+    const phases = change.kind === 'put' ? [...others, change.phase] : others
+    operation.phases = phases.toSorted((one, other) => one.number - other.number)
   }
 
   #add(message: NewMessage): void {
