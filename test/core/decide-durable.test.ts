@@ -67,7 +67,7 @@ const PHASES: readonly PhaseStep[] = [
 const ENDS: readonly Step['end'][] = [
   undefined,
   { kind: 'complete', result: BYTES, retentionMs: 100 },
-  { kind: 'hand_over' },
+  { kind: 'hand_over', afterMs: 70 },
 ]
 const STEPS = [undefined, ...PHASES].flatMap((phase) => ENDS.map((end) => ({ phase, end })))
 const PHASES_BEFORE = [undefined, phaseOf(), phaseOf({ state: 'done', result: BYTES })]
@@ -114,8 +114,18 @@ describe('a step', () => {
       { ...LEASE, attempt: 1 },
     ]) {
       for (const state of RECORD_STATES) {
-        const decision = decideStep(recordOf({ state }), undefined, { lease, step }, NOW)
-        expect(decision).toEqual({ outcome: { kind: 'fenced', own: false, state } })
+        const { outcome, write, phase } = decideStep(
+          recordOf({ state }),
+          undefined,
+          { lease, step },
+          NOW,
+        )
+        expect([write, phase]).toEqual([undefined, undefined])
+        // By its token alone: the attempt that has handed over does not count.
+        const isRepeated = lease.token === TOKEN && state === 'pending'
+        const isAdvanced = isRepeated && step.end?.kind === 'hand_over'
+        if (isAdvanced) expect(outcome.kind).toBe('advanced')
+        else expect(outcome).toEqual({ kind: 'fenced', own: false, state })
       }
     }
   })
@@ -150,10 +160,11 @@ describe('a step', () => {
     }
   })
 
-  it('hands over what is then due at once, and held by nobody', () => {
-    const step = { end: { kind: 'hand_over' } } as const
+  it('hands over what is then due after so long, held by nobody, and not counted', () => {
+    const step = { end: { kind: 'hand_over', afterMs: 70 } } as const
     const { write } = decideStep(recordOf(), undefined, { lease: LEASE, step }, NOW)
-    expect(write).toEqual(recordOf({ state: 'pending', leaseUntilMs: NOW, reconcileAtMs: NOW }))
+    const pending = { state: 'pending', leaseUntilMs: NOW, reconcileAtMs: NOW + 70 } as const
+    expect(write).toEqual(recordOf({ ...pending, attempt: LEASE.attempt - 1 }))
   })
 })
 
