@@ -147,9 +147,7 @@ class Model {
           let isKept = false
           try {
             const step = await work(this)
-            const isPending = this.#records.get(lease.identity)?.state === 'pending'
-            // What was handed over is handed over: its work does not run again to say so.
-            const taken = this.#step(lease, isPending ? {} : step)
+            const taken = this.#step(lease, step)
             isKept = taken.isKept
             return taken.outcome
           } finally {
