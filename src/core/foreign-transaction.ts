@@ -25,12 +25,13 @@ export interface ForeignTransaction {
  * How to send SQL into the transaction. Throws `InvalidOptionsError` for what is not known, and for
  * what is known not to be a transaction: a pool would run each statement on a connection of its
  * own and commit it at once, apart from everything else. Whether a transaction is really open on a
- * plain connection only the database can tell, and the store must ask it. `caller` is for messages.
+ * plain connection only the database can tell, and the store must ask it.
+ *
+ * `caller` is for messages: the function that was given it.
  */
-export function foreignTransaction(tx: unknown, caller: string = 'completeIn'): RunSql {
-  if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') {
-    throw unknownKind(tx, caller)
-  }
+export function foreignTransaction(tx: unknown, caller = 'completeIn'): RunSql {
+  const isObject = typeof tx === 'object' && tx !== null
+  if (!isObject && typeof tx !== 'function') throw unknownKind(tx, caller)
   const given = tx as Given
   const kind = KINDS.find(({ fits }) => fits(given))
   if (kind === undefined) throw unknownKind(tx, caller)

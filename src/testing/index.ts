@@ -1,3 +1,4 @@
+export { adaptOptions, adaptStatusOptions, adapterCases } from './adapter-cases.ts'
 export { adaptOptions, adapterCases } from './adapter-cases.ts'
 export { durableCases } from './durable-cases.ts'
 export { FakeClock } from './fake-clock.ts'
@@ -14,6 +15,7 @@ export type {
   CaseReply,
   CaseRequest,
   CaseRoute,
+  CaseStatus,
   ServedApp,
 } from './adapter-cases.ts'
 export type { DurableCase, DurableFixture } from './durable-cases.ts'

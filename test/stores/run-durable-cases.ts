@@ -3,14 +3,14 @@ import { durableCases, type DurableFixture } from '../../src/testing/durable-cas
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 
 /** What the cases need, but for the clock. */
-export interface OpenDurableStore extends Omit<DurableFixture, 'clock'> {
-  /** Closes the store, and removes what `open` made. */
-  readonly cleanUp: () => Promise<void> | void
-}
+export type OpenDurableStore = Omit<DurableFixture, 'clock'>
 
 export interface DurableStoreUnderTest {
   readonly name: string
-  /** A fresh, empty store, and a table of the caller's beside it. Called once per case. */
+  /**
+   * A fresh, empty store, and a table of the caller's beside it. Called once per case, within the
+   * test: it may say with `onTestFinished` what is to be closed and removed.
+   */
   readonly open: (clock: FakeClock) => Promise<OpenDurableStore> | OpenDurableStore
   /** Why the store lacks a method; the cases that need it are then the ones skipped. */
   readonly without?: { readonly history?: string }
@@ -37,11 +37,7 @@ async function withStore(
   run: (fixture: DurableFixture) => Promise<void>,
 ): Promise<void> {
   const clock = new FakeClock()
-  const { cleanUp, ...opened } = await open(clock)
-  try {
-    await run({ ...opened, clock })
-    expect(clock.pendingTimers, 'timers left behind').toBe(0)
-  } finally {
-    await cleanUp()
-  }
+  const opened = await open(clock)
+  await run({ ...opened, clock })
+  expect(clock.pendingTimers, 'timers left behind').toBe(0)
 }

@@ -171,6 +171,21 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
+    name: 'gives a dead message that comes back before a dead one that holds the others back',
+    async run(fixture) {
+      const [first, second, third] = await add(fixture, P, P, P)
+      await die(fixture, first!, false)
+      await die(fixture, second!, true)
+      const retry = { kind: 'retry_message', messageId: first! } as const
+      assert.equal((await act(fixture, retry)).kind, 'done')
+      await relay(fixture, first)
+      assert.deepEqual(await takeIds(fixture), [])
+      const drop = { kind: 'drop_message', messageId: second! } as const
+      assert.equal((await act(fixture, drop)).kind, 'done')
+      await relay(fixture, third)
+    },
+  },
+  {
     name: 'gives a dead message of an empty partition that comes back, and what follows',
     async run(fixture) {
       const [first] = await add(fixture, P)
