@@ -13,6 +13,7 @@ export {
   LeaseLostError,
   NotExecutedError,
   OncekeyError,
+  OperationChangedError,
   OutcomeNotRecordedError,
   OutcomeUnknownError,
   StoreFailedError,

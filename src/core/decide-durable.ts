@@ -33,8 +33,9 @@ export function decideStep(
 ): StepDecision {
   if (record === undefined) return { outcome: { kind: 'fenced', own: false, state: 'absent' } }
   const own = holds(record, lease)
-  // The answer to this very step was lost on its way.
-  if (own && record.state === 'pending' && step.end?.kind === 'hand_over') return advanced(record)
+  // The answer to this very step was lost on its way; its attempt has not been counted.
+  const isHandedOver = record.state === 'pending' && record.token === lease.token
+  if (isHandedOver && step.end?.kind === 'hand_over') return advanced(record)
   if (!own || record.state !== 'in_progress') {
     return { outcome: { kind: 'fenced', own, state: record.state } }
   }
@@ -58,7 +59,13 @@ function endWith(record: StoredRecord, { end }: Step, nowMs: number): StoredReco
     case 'complete':
       return completedWith(record, end.result, { nowMs, retentionMs: end.retentionMs })
     case 'hand_over':
-      return { ...record, state: 'pending', leaseUntilMs: nowMs, reconcileAtMs: nowMs }
+      return {
+        ...record,
+        state: 'pending',
+        attempt: record.attempt - 1,
+        leaseUntilMs: nowMs,
+        reconcileAtMs: nowMs + end.afterMs,
+      }
   }
 }
 

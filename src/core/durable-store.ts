@@ -73,8 +73,11 @@ export interface NewOperation extends OperationName {
 
 export type StepEnd =
   | ({ readonly kind: 'complete' } & Completion)
-  /** Leaves the rest to a worker: the record becomes `pending`, and is due at once. */
-  | { readonly kind: 'hand_over' }
+  /**
+   * Leaves the rest to a worker: the record becomes `pending`, and is due after so long. Nothing has
+   * run under this attempt, so it does not count.
+   */
+  | { readonly kind: 'hand_over'; readonly afterMs: number }
 
 export type PhaseStep =
   /** A transaction phase, with what it returned. */

@@ -245,10 +245,9 @@ export class Execution {
 
   /** The last step of an operation had taken hold after all, although its answer was lost. */
   async #endedBefore(outcome: SettleOutcome | NotRecorded): Promise<RunOutcome | undefined> {
-    if (!this.#context.hasOperation || outcome.kind !== 'fenced' || !outcome.own) return undefined
-    if (outcome.state === 'completed') return this.#whatTheRecordSays()
-    if (outcome.state !== 'pending') return undefined
-    return { kind: 'pending', recordId: this.#subject.recordId }
+    if (!this.#context.hasOperation || outcome.kind !== 'fenced') return undefined
+    if (outcome.state === 'pending') return { kind: 'pending', recordId: this.#subject.recordId }
+    return outcome.own && outcome.state === 'completed' ? this.#whatTheRecordSays() : undefined
   }
 
   #judge(error: unknown, blind = false): FailureVerdict {

@@ -42,7 +42,7 @@ export interface PolicyOptions {
   /**
    * What becomes of a key whose holder fell silent. `unknown`: nobody runs it again until a
    * verdict. `rerun`: the next caller runs it; right only where an attempt without a commit had
-   * no effect, or where a second effect does no harm. (`resume` is for phases, which are planned.)
+   * no effect, or where a second effect does no harm. (Operations are resumed by themselves.)
    *
    * @default 'unknown'
    */

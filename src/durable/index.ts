@@ -13,6 +13,7 @@ export type {
   Finding,
   OperationContext,
 } from './operation-contract.ts'
-export type { Schema } from './schema.ts'
+export { ajvSchema } from './schema.ts'
+export type { AjvValidate, Schema } from './schema.ts'
 export { createWorker, operationPolicy } from './worker.ts'
 export type { Worker, WorkerOptions, WorkerPass } from './worker.ts'

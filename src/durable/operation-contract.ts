@@ -123,8 +123,13 @@ export interface OperationContext<Declared extends Effects = Effects> {
   finish<Tx>(name: string, work: (tx: Tx) => GivenReply | Promise<GivenReply>): Promise<GivenReply>
 }
 
-export type RequestOf<Declared> =
-  Declared extends Effect<infer Request, infer _Result> ? Request : never
+/** What `send` is about is what the effect is about. */
+export type RequestOf<Declared> = Declared extends { send(call: infer Call): unknown }
+  ? Call extends { readonly request: infer Request }
+    ? Request
+    : undefined
+  : never
 
-export type ResultOf<Declared> =
-  Declared extends Effect<infer _Request, infer Result> ? Result : never
+export type ResultOf<Declared> = Declared extends { send(call: never): infer Result }
+  ? Awaited<Result>
+  : never

@@ -74,7 +74,10 @@ export class OperationRun {
     const { name, version } = this.#definition
     const { subject } = this.#attempt
     const operation = { name, version, input }
-    const outcome = await this.#attempt.record({ operation, end: { kind: 'hand_over' } })
+    // A client that asks again and again must not have a failing operation tried each time.
+    const { attempt, recoveryPoint } = this.#attempt
+    const afterMs = recoveryPoint === undefined ? 0 : resumeAfterMs(attempt - 1)
+    const outcome = await this.#attempt.record({ operation, end: { kind: 'hand_over', afterMs } })
     if (outcome.kind !== 'advanced') throw new LeaseLostError(subject.recordId)
     this.#attempt.emit({ kind: 'operation_accepted', ...subject, name })
   }

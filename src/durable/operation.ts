@@ -90,8 +90,6 @@ const OPTION_NAMES = [
   'open',
 ] as const satisfies readonly (keyof OperationOptions<never, never>)[]
 
-type NoEffects = Readonly<Record<string, never>>
-
 const NAME_LENGTH_MAX = 255
 
 /**
@@ -114,7 +112,7 @@ const NAME_LENGTH_MAX = 255
  * })
  * ```
  */
-export function operation<Input, Declared extends Effects = NoEffects>(
+export function operation<Input, Declared extends Effects = Effects>(
   options: OperationOptions<Input, Declared>,
 ): Operation<Input> {
   return new DefinedOperation(options)

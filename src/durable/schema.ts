@@ -42,3 +42,29 @@ function toText({ message, path }: SchemaIssue): string {
   const keys = path.map((part) => String(typeof part === 'object' ? part.key : part))
   return `${keys.join('.')}: ${message}`
 }
+
+/** A function that ajv has compiled: `ajv.compile(jsonSchema)`. */
+export interface AjvValidate<Output> {
+  (data: unknown): data is Output
+  errors?: readonly { readonly instancePath: string; readonly message?: string }[] | null
+}
+
+/**
+ * Makes a schema of a function that ajv has compiled.
+ *
+ * @example
+ * ```ts
+ * const input = ajvSchema(ajv.compile<Payment>(paymentJsonSchema))
+ * ```
+ */
+export function ajvSchema<Output>(validate: AjvValidate<Output>): Schema<Output> {
+  const check = (value: unknown): SchemaResult<Output> => {
+    if (validate(value)) return { value }
+    const issues = (validate.errors ?? []).map(({ instancePath, message = 'is wrong' }) => ({
+      message,
+      path: instancePath.split('/').filter((part) => part !== ''),
+    }))
+    return { issues }
+  }
+  return { '~standard': { version: 1, vendor: 'ajv', validate: check } }
+}

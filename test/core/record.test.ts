@@ -66,7 +66,7 @@ const TRIGGERS: Readonly<Record<MoveName, Trigger>> = {
   accept: (record) => (record?.state === 'expired' ? undefined : acceptFrom(record, NOW_MS)),
   accept_lapsed: (record) =>
     record?.state === 'in_progress' ? acceptFrom(lapsed(record, 'rerun'), NOW_MS) : undefined,
-  hand_over: (record) => advance(record, { end: { kind: 'hand_over' } }),
+  hand_over: (record) => advance(record, { end: { kind: 'hand_over', afterMs: 0 } }),
   operator_release: (record) => operate(record, { kind: 'release', ref: { identity: 'i' } }),
   accept_expired: (record) => (record ? acceptFrom(record, PAST_EXPIRY_MS) : undefined),
 }

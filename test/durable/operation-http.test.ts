@@ -253,7 +253,7 @@ describe('replies of an operation', () => {
     })
     const [framework] = FRAMEWORKS
     const { send } = await framework!.serve(engine, secret.route, (context) =>
-      secret.accept(context, undefined as never),
+      secret.accept(context, undefined),
     )
     await send({ key: 'k', json: {} })
     await createWorker({ engine, operations: [secret] }).runOnce()

@@ -8,6 +8,15 @@ it('gives each effect its own request and result', () => {
       charge: {
         send: ({ request }: EffectCall<{ amount: number }>) => ({ id: `ch_${request.amount}` }),
       },
+      // Only `send` says what it is about; the rest follows from it.
+      refund: {
+        send: async ({ request }: EffectCall<number>) => ({ amount: request }),
+        reconcile: async ({ request, downstreamKey }) => {
+          expectTypeOf(downstreamKey).toEqualTypeOf<string>()
+          return request === 0 ? { kind: 'not_found' } : { kind: 'pending' }
+        },
+        providerId: ({ amount }) => String(amount),
+      },
       notify: { send: async ({ request }: { request: string }) => request.length },
     },
     async run(op, input: { amount: number }) {
@@ -15,10 +24,11 @@ it('gives each effect its own request and result', () => {
         id: string
       }>()
       expectTypeOf(await op.external('notify', 'x')).toEqualTypeOf<number>()
+      expectTypeOf(await op.external('refund', 5)).toEqualTypeOf<{ amount: number }>()
       // @ts-expect-error: the request of another effect
       const wrong = () => op.external('charge', 'x')
       // @ts-expect-error: not declared
-      const unknown = () => op.external('refund', 'x')
+      const unknown = () => op.external('return', 'x')
       void [wrong, unknown]
       const made = await op.transaction('one', async (tx: { exec(sql: string): void }) => {
         tx.exec('SELECT 1')
@@ -29,16 +39,4 @@ it('gives each effect its own request and result', () => {
     },
   })
   expectTypeOf(pay.run).parameter(1).toEqualTypeOf<{ amount: number }>()
-})
-
-it('declares no effect where none is declared', () => {
-  operation({
-    name: 'pay',
-    async run(op) {
-      // @ts-expect-error: not declared
-      const unknown = () => op.external('refund', 'x')
-      void unknown
-      return { status: 204 }
-    },
-  })
 })

@@ -49,7 +49,7 @@ describe('what was accepted', () => {
     const pay = payment(askable(provider))
     const accepted = await accept(fixture, pay, { amount: 7 })
     expect(accepted.kind).toBe('pending')
-    expect(await record(pay)).toMatchObject({ state: 'pending', attempt: 1 })
+    expect(await record(pay)).toMatchObject({ state: 'pending', attempt: 0 })
     expect(await run(pay, { amount: 7 })).toEqual({ kind: 'pending' })
     expect(provider.calls).toEqual([])
 
@@ -61,7 +61,32 @@ describe('what was accepted', () => {
     expect(await replyOf(result!)).toMatchObject({ status: 201 })
     expect(await run(pay, { amount: 7 })).toMatchObject({ kind: 'replayed', status: 201 })
     expect(ofKind(events, 'operation_accepted')).toHaveLength(1)
-    expect(ofKind(events, 'operation_resumed')).toMatchObject([{ name: pay.name, attempt: 2 }])
+    expect(ofKind(events, 'operation_resumed')).toMatchObject([{ name: pay.name, attempt: 1 }])
+  })
+
+  it('is not tried more often for a client that asks again and again', async () => {
+    const fixture = durableFixture()
+    const { engine, record, clock } = fixture
+    let runs = 0
+    const fails = operation({
+      name: 'fails',
+      run: () => {
+        runs++
+        throw new Error('no')
+      },
+    })
+    await accept(fixture, fails, undefined)
+    const worker = createWorker({ engine, operations: [fails] })
+    await worker.runOnce()
+    for (let n = 0; n < 30; n++) {
+      expect((await accept(fixture, fails, undefined)).kind).toBe('pending')
+      await worker.runOnce()
+    }
+    expect(runs).toBe(1)
+    expect(await record(fails)).toMatchObject({ state: 'pending', attempt: 1 })
+    await clock.advanceAsync(1_000)
+    await worker.runOnce()
+    expect(runs).toBe(2)
   })
 
   it('is run once by any number of workers', async () => {

@@ -49,6 +49,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
     'isOncekeyError',
   ],
   'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
+  'oncekey/durable': ['operation', 'createWorker', 'operationPolicy', 'ajvSchema'],
   'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
   'oncekey/express': [
     'idempotency',
@@ -134,6 +135,16 @@ const TYPES: Readonly<Record<string, readonly string[]>> = {
     ...AUDIT_TYPES,
   ],
   'oncekey/node': ['NodeOptions', 'NodeListener', ...HANDLER_TYPES],
+  'oncekey/durable': [
+    'Effect',
+    'EffectCall<object>',
+    'Finding',
+    'Operation',
+    'OperationContext',
+    'Schema<object>',
+    'Worker',
+    'WorkerOptions',
+  ],
   'oncekey/openapi': ['OpenApiOptions', 'OperationFilter'],
 }
 

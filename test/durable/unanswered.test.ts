@@ -1,0 +1,132 @@
+/** Steps that took hold, or did not, and whose answer was lost. */
+import { describe, expect, it } from 'vitest'
+import type { Step } from '../../src/core/durable-store.ts'
+import { createWorker, operation, operationPolicy } from '../../src/durable/index.ts'
+import { askable, durableFixture, payment } from './durable-fixture.ts'
+import { entriesOf } from './entries.ts'
+
+type Which = (step: Step) => boolean
+
+/** Loses the answers to such steps: after they took hold, or before they were sent. */
+function losing(
+  { store }: ReturnType<typeof durableFixture>,
+  when: 'after' | 'before',
+  { which, times }: { readonly which: Which; readonly times: number },
+): void {
+  const { phases } = store.durable
+  const [advance, record] = [phases.advance.bind(phases), phases.record.bind(phases)]
+  let left = times
+  const lost = () => new Error('connection lost')
+  phases.record = async (lease, step) => {
+    if (!which(step) || left <= 0) return record(lease, step)
+    left--
+    if (when === 'after') await record(lease, step)
+    throw lost()
+  }
+  phases.advance = async (lease, work) => {
+    let isSuch = false
+    const outcome = await advance(lease, async (tx) => {
+      const step = await work(tx)
+      isSuch = left > 0 && which(step)
+      if (!isSuch) return step
+      left--
+      if (when === 'before') throw lost()
+      return step
+    })
+    if (isSuch) throw lost()
+    return outcome
+  }
+}
+
+const isFinish: Which = ({ end }) => end?.kind === 'complete'
+const isTransaction: Which = ({ phase }) => phase?.kind === 'transaction'
+const isIntent: Which = ({ phase }) => phase?.kind === 'intent'
+const isResult: Which = ({ phase }) => phase?.kind === 'result'
+
+describe('the last commit', () => {
+  it('that took hold is found, and the client gets its reply', async () => {
+    const fixture = durableFixture()
+    losing(fixture, 'after', { which: isFinish, times: 1 })
+    const pay = payment(askable(fixture.provider))
+    const first = await fixture.run(pay, { amount: 5 })
+    expect(first).toMatchObject({ status: 201 })
+    expect(await fixture.run(pay, { amount: 5 })).toMatchObject({ kind: 'replayed', status: 201 })
+    expect(entriesOf(fixture.path)).toEqual(['recorded', 'succeeded'])
+  })
+
+  it('that did not take hold is made by the next attempt', async () => {
+    const fixture = durableFixture()
+    losing(fixture, 'before', { which: isFinish, times: 1 })
+    const pay = payment(askable(fixture.provider))
+    await expect(fixture.run(pay, { amount: 5 })).rejects.toThrow('connection lost')
+    expect(await fixture.run(pay, { amount: 5 })).toMatchObject({ kind: 'ran', status: 201 })
+    expect(fixture.provider.calls).toHaveLength(1)
+    expect(entriesOf(fixture.path)).toEqual(['recorded', 'succeeded'])
+  })
+
+  it('of an operation without a last transaction is found too', async () => {
+    const fixture = durableFixture()
+    losing(fixture, 'after', { which: isFinish, times: 1 })
+    const note = operation({ name: 'note', run: () => ({ status: 201, body: { made: true } }) })
+    const ended = fixture.run(note, undefined)
+    for (let n = 0; n < 10; n++) await fixture.clock.advanceAsync(100)
+    expect(await ended).toMatchObject({ status: 201, body: { made: true } })
+  })
+})
+
+describe.each(['after', 'before'] as const)('an answer that is lost %s the step', (when) => {
+  it('of a transaction: the next attempt goes on from what is on record', async () => {
+    const fixture = durableFixture()
+    losing(fixture, when, { which: isTransaction, times: 1 })
+    const pay = payment(askable(fixture.provider))
+    await expect(fixture.run(pay, { amount: 5 })).rejects.toThrow('connection lost')
+    expect(await fixture.run(pay, { amount: 5 })).toMatchObject({ kind: 'ran', status: 201 })
+    expect(entriesOf(fixture.path)).toEqual(['recorded', 'succeeded'])
+  })
+
+  it.each([
+    ['an intent', isIntent],
+    ['a result', isResult],
+  ])('of %s: it is sent again, and the effect happens once', async (_name, which) => {
+    const fixture = durableFixture()
+    losing(fixture, when, { which, times: 2 })
+    const pay = payment(askable(fixture.provider))
+    const ended = fixture.run(pay, { amount: 5 })
+    for (let n = 0; n < 10; n++) await fixture.clock.advanceAsync(100)
+    expect(await ended).toMatchObject({ kind: 'ran', status: 201 })
+    expect(fixture.provider.calls).toHaveLength(1)
+  })
+
+  it('of an intent for good: nothing is sent, and the provider is asked first', async () => {
+    const fixture = durableFixture()
+    losing(fixture, when, { which: isIntent, times: 1_000 })
+    const pay = payment(askable(fixture.provider))
+    const ended = fixture.run(pay, { amount: 5 }).catch((error: unknown) => error)
+    for (let n = 0; n < 20; n++) await fixture.clock.advanceAsync(500)
+    expect(String(await ended)).toContain('connection lost')
+    expect(fixture.provider.calls).toEqual([])
+    expect((await fixture.record(pay)).state).toBe('failed_retryable')
+  })
+
+  it('of a handing over: the client is told that it is accepted, or asks again', async () => {
+    const fixture = durableFixture()
+    const { engine, provider } = fixture
+    losing(fixture, when, { which: ({ end }) => end?.kind === 'hand_over', times: 1_000 })
+    const pay = payment(askable(provider))
+    const scope = { tenant: 'acme', operation: pay.name }
+    const request = { scope, key: 'k', fingerprint: 'f', policy: operationPolicy(engine) }
+    const ended = engine
+      .run(request, async (context) => {
+        await pay.accept(context, { amount: 5 })
+        return new Uint8Array(0)
+      })
+      .catch((error: unknown) => error)
+    for (let n = 0; n < 20; n++) await fixture.clock.advanceAsync(500)
+    const outcome = await ended
+    if (when === 'after') expect(outcome).toMatchObject({ kind: 'pending' })
+    else expect(String(outcome)).toContain('connection lost')
+    await fixture.clock.advanceAsync(60_000)
+    await createWorker({ engine, operations: [pay] }).runOnce()
+    expect(provider.ledger).toHaveLength(when === 'after' ? 1 : 0)
+  })
+})
