@@ -26,7 +26,7 @@ export const FAULTS = [
   /** The request arrives long after its sender was told that the connection broke. */
   'late',
   'silent_late',
-  /** A 500, given again for as long as the key is remembered. */
+  /** A 500, given again for as long as the key is remembered, or until somebody there has helped. */
   'stored_500',
 ] as const
 
@@ -54,7 +54,7 @@ export class Provider {
     const fault = this.#world.next('faults') ?? 'ok'
     if (kind === 'repeatable' || kind === 'both') {
       const remembered = this.#remember(key)
-      if (remembered.isBroken) throw serverError()
+      if (remembered.isBroken && !this.#world.healed) throw serverError()
       if (fault === 'stored_500') remembered.isBroken = true
       const known = this.find(key)
       if (known !== undefined) return known
