@@ -7,6 +7,10 @@ const NEST_10 = join(import.meta.dirname, 'test/nest10/node_modules/@nestjs')
 
 /** Real servers, processes, installs and long random runs: left out of `npm run test:unit`. */
 const SLOW = [
+  'test/durable/nats*.test.ts',
+  'test/durable/rabbitmq*.test.ts',
+  'test/durable/relay-stores.test.ts',
+  'test/durable/relay-processes.test.ts',
   'test/examples/**/*.test.ts',
   'test/process/**/*.test.ts',
   'test/package/**/*.test.ts',

@@ -23,12 +23,14 @@ export { singleTenant } from '../http/guard-options.ts'
 export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './express-audit.ts'
 export { idempotencyErrors } from './express-errors.ts'
+export { idempotencyStatus } from './express-status.ts'
 export { keepRawBody } from './node-handler.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { AuditedRoute, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
 export type { ExpressAuditOptions } from './express-audit.ts'
+export type { ExpressStatusOptions, StatusHandler } from './express-status.ts'
 
 declare global {
   namespace Express {

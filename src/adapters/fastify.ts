@@ -28,10 +28,12 @@ export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './fastify-routes.ts'
+export { idempotencyStatus } from './fastify-status.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { AuditedRoute, AuditOptions, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
+export type { FastifyStatusOptions, StatusHandler } from './fastify-status.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {

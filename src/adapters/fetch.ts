@@ -18,9 +18,11 @@ import { WebHandler, type WebHandlerContext } from './web-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
+export { idempotencyStatus } from './fetch-status.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { RouteOptions } from '../http/route-options.ts'
+export type { FetchStatusOptions, StatusHandler } from './fetch-status.ts'
 export type { WebHandlerContext } from './web-handler.ts'
 
 export type FetchOptions<Req extends Request = Request> = GuardOptions<Req>

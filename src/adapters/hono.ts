@@ -27,10 +27,12 @@ export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './hono-audit.ts'
+export { idempotencyStatus } from './hono-status.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { AuditedRoute, AuditOptions, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
+export type { HonoStatusOptions, StatusHandler } from './hono-status.ts'
 export type { WebHandlerContext } from './web-handler.ts'
 
 declare module 'hono' {

@@ -21,11 +21,13 @@ export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
 export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './koa-audit.ts'
+export { idempotencyStatus } from './koa-status.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { AuditedRoute, RouteAudit } from '../http/route-audit.ts'
 export type { RouteOptions } from '../http/route-options.ts'
 export type { KoaAuditOptions } from './koa-audit.ts'
+export type { KoaStatusOptions, StatusHandler } from './koa-status.ts'
 
 declare module 'koa' {
   // Every context has it, whatever the application says of its own.

@@ -41,6 +41,11 @@ export class NestRoutes {
     return this.#guard.engine
   }
 
+  /** What was said for all routes. */
+  get options(): Options {
+    return this.#options
+  }
+
   /** What protects this method; `undefined` where nothing was said about it. */
   guardOf(owner: object, handler: object): NestGuard | undefined {
     const guards = this.#guards.get(owner) ?? new WeakMap<object, NestGuard | undefined>()

@@ -10,6 +10,7 @@ export { requireProtected } from '../http/route-audit.ts'
 export { auditRoutes } from './nest-audit.ts'
 export { IdempotencyContext, Idempotent, idempotencyOf } from './nest-decorators.ts'
 export { IDEMPOTENCY_ENGINE, IdempotencyModule } from './nest-module.ts'
+export { IdempotencyStatus } from './nest-status.ts'
 export type { HandlerContext } from '../http/handler-context.ts'
 export type { GivenReply } from '../http/http-reply.ts'
 export type { AuditedRoute, AuditOptions, RouteAudit } from '../http/route-audit.ts'
@@ -21,3 +22,4 @@ export type {
   IdempotencyOptionsFactory,
 } from './nest-module.ts'
 export type { NestRequest } from './nest-request.ts'
+export type { IdempotencyStatusOptions } from './nest-status.ts'

@@ -14,6 +14,8 @@ import { createGuard, type Guard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import { markGuard } from '../http/route-audit.ts'
 import { forRoute } from '../http/route-options.ts'
+import type { StatusOptions } from '../http/status-options.ts'
+import { createStatus, lastSegment } from '../http/status.ts'
 import { NodeHandler, splitUrl } from './node-handler.ts'
 import { sendReply } from './outgoing.ts'
 
@@ -32,6 +34,11 @@ export interface NodeOptions extends GuardOptions<IncomingMessage> {
    * @default 500 without details, and a warning of the process
    */
   onRequestError?: (error: unknown, req: IncomingMessage, res: ServerResponse) => unknown
+}
+
+export interface NodeStatusOptions extends StatusOptions<IncomingMessage> {
+  /** As for protected listeners: answers where `tenant` has thrown, for example. */
+  onRequestError?: NodeOptions['onRequestError']
 }
 
 /** What a plain server calls. It may be asynchronous: what it rejects with is not lost. */
@@ -90,6 +97,35 @@ export function idempotency(options: NodeOptions): Protect {
  */
 export function withIdempotency(listener: NodeListener, options: NodeOptions): ProtectedListener {
   return idempotency(options)(listener)
+}
+
+/**
+ * Tells a client what became of its request, by the id in the `Location` of its 202. A plain server
+ * knows no parameters, so the id is the last part of the path.
+ *
+ * @example
+ * ```ts
+ * const status = idempotencyStatus({ engine, tenant: (req) => accountOf(req) })
+ * if (req.url.startsWith('/operations/')) status(req, res)
+ * ```
+ */
+export function idempotencyStatus(
+  options: NodeStatusOptions,
+): (req: IncomingMessage, res: ServerResponse) => void {
+  const { onRequestError, ...statusOptions } = options ?? {}
+  optionalFunction('onRequestError', onRequestError)
+  const answerError = answerWith(onRequestError)
+  const status = createStatus(statusOptions, ({ url = '/' }) => lastSegment(splitUrl(url)[0]))
+  return (req, res) => {
+    const { method = 'GET', headers } = req
+    status
+      .reply(req, { method, accepted: headers['accept-encoding'] })
+      .then((reply) => {
+        // A time limit may have answered meanwhile.
+        if (!res.headersSent) sendReply(res, reply)
+      })
+      .catch((error: unknown) => void answerError(error, req, res))
+  }
 }
 
 /** The key of this request and what its listener may do about it. Throws where there is none. */

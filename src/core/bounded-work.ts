@@ -1,5 +1,4 @@
 import type { Clock } from './clock.ts'
-import type { Completion } from './store.ts'
 
 export interface Bounds {
   readonly clock: Clock
@@ -9,9 +8,9 @@ export interface Bounds {
 }
 
 /** Work that never ends must not keep its connection, and what it has locked, for ever. */
-export function boundedWork(
+export function boundedWork<Result>(
   { clock, limitMs, giveUp }: Bounds,
-  run: () => Completion | Promise<Completion>,
+  run: () => Result | Promise<Result>,
 ) {
   let isOver = false
   let stop = () => {}
@@ -22,6 +21,6 @@ export function boundedWork(
     })
   })
   // What comes after the limit is neither used nor an accident: the race listens and forgets.
-  const result = Promise.race([new Promise<Completion>((resolve) => resolve(run())), limit])
+  const result = Promise.race([new Promise<Result>((resolve) => resolve(run())), limit])
   return { result, isOver: () => isOver, stop: () => stop() }
 }

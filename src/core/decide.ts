@@ -294,7 +294,11 @@ const NO_BYTES = new Uint8Array(0)
 /** Matches no claim: every real token has 32 characters. */
 export const NO_TOKEN = ''
 
-function isExpired(record: StoredRecord, nowMs: number): boolean {
+/** Whether a claim would find it gone, or be refused because it is. */
+export function isExpired(
+  record: Pick<StoredRecord, 'state' | 'recoveryPoint' | 'expiresAtMs'>,
+  nowMs: number,
+): boolean {
   if (record.state === 'expired') return true
   // An operation that was begun is brought to its end: what it has done must not be forgotten.
   if (record.state === 'failed_retryable' && record.recoveryPoint !== undefined) return false
@@ -422,7 +426,8 @@ function claimAgain(
     afterExpiry: request.afterExpiry,
     proof: undefined,
     errorCode: undefined,
-    reconcileAtMs: undefined,
+    // Accepted again, a begun operation is due: nobody else will ask for it.
+    reconcileAtMs: isAccept ? resumeAt(record, nowMs) : undefined,
     lastRunAtMs: nowMs,
     expiresAtMs: Math.max(record.expiresAtMs, nowMs + request.retentionMs),
   }

@@ -93,6 +93,8 @@ export type DurableEvent =
       readonly version: number
       readonly recordId: string
     }
+  /** Accepted work that nobody has taken by its expiry was completed as timed out. */
+  | { readonly kind: 'operation_abandoned'; readonly count: number }
   /** An outside effect was found to have happened, or not, by asking its provider. */
   | (EventSubject & {
       readonly kind: 'effect_found'
@@ -120,6 +122,8 @@ export type DurableEvent =
     }
   /** A relay was too slow: somebody else may have the message by now. */
   | { readonly kind: 'message_lost'; readonly topic: string; readonly messageId: string }
+  /** Messages that were relayed, or dropped, long ago were removed. */
+  | { readonly kind: 'outbox_pruned'; readonly count: number }
   /** Somebody has acted on a record or a message by hand. */
   | {
       readonly kind: 'operator_acted'
@@ -162,12 +166,14 @@ export const EVENT_COUNTERS = {
   operation_resumed: 'api.idempotency.operation.resumed.count',
   operation_failed: 'api.idempotency.operation.failed.count',
   operation_orphaned: 'api.idempotency.operation.orphaned.count',
+  operation_abandoned: 'api.idempotency.operation.abandoned.count',
   effect_found: 'api.idempotency.effect.found.count',
   reconcile_given_up: 'api.idempotency.reconcile.given_up.count',
   message_relayed: 'api.idempotency.outbox.relayed.count',
   message_retried: 'api.idempotency.outbox.retried.count',
   message_dead: 'api.idempotency.outbox.dead.count',
   message_lost: 'api.idempotency.outbox.lost.count',
+  outbox_pruned: 'api.idempotency.outbox.pruned.count',
   operator_acted: 'api.idempotency.operator.acted.count',
   ledger_compared: 'api.idempotency.ledger.compared.count',
   maintenance_failed: 'api.idempotency.maintenance.failed.count',

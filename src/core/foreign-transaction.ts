@@ -26,18 +26,21 @@ export interface ForeignTransaction {
  * what is known not to be a transaction: a pool would run each statement on a connection of its
  * own and commit it at once, apart from everything else. Whether a transaction is really open on a
  * plain connection only the database can tell, and the store must ask it.
+ *
+ * `caller` is for messages: the function that was given it.
  */
-export function foreignTransaction(tx: unknown): RunSql {
-  if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') throw unknownKind(tx)
+export function foreignTransaction(tx: unknown, caller = 'completeIn'): RunSql {
+  const isObject = typeof tx === 'object' && tx !== null
+  if (!isObject && typeof tx !== 'function') throw unknownKind(tx, caller)
   const given = tx as Given
   const kind = KINDS.find(({ fits }) => fits(given))
-  if (kind === undefined) throw unknownKind(tx)
+  if (kind === undefined) throw unknownKind(tx, caller)
   const fault = kind.fault(given)
-  if (fault !== undefined) throw new InvalidOptionsError(`completeIn was given ${fault}`)
+  if (fault !== undefined) throw new InvalidOptionsError(`${caller} was given ${fault}`)
   return async (sql) => {
     const answer = kind.send(given, sql)
     if (!isThenable(answer)) {
-      throw new InvalidOptionsError(`completeIn was given ${kind.name} that returns no promise`)
+      throw new InvalidOptionsError(`${caller} was given ${kind.name} that returns no promise`)
     }
     return rowsOf(await answer)
   }
@@ -239,9 +242,9 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof (value as { then?: unknown }).then === 'function'
 }
 
-function unknownKind(tx: unknown): InvalidOptionsError {
+function unknownKind(tx: unknown, caller: string): InvalidOptionsError {
   return new InvalidOptionsError(
-    'completeIn takes an open transaction: a client of pg, a sql of postgres.js, a connection of ' +
+    `${caller} takes an open transaction: a client of pg, a sql of postgres.js, a connection of ` +
       'mysql2, a transaction of Drizzle, Kysely, Knex, Prisma or TypeORM, or { runSql } for any ' +
       `other, got ${typeof tx === 'function' ? 'a function' : describe(tx)}`,
   )

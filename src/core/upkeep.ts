@@ -67,17 +67,20 @@ export class Upkeep {
   async reapOnce(abandoned?: Completion): Promise<number> {
     const { store, emit, clock } = this.#options
     let count = 0
+    let timedOut = 0
     while (count < RECORDS_MAX) {
       const startedMs = clock.monotonicMs()
       const request = { limit: REAP_BATCH, abandoned }
       const report = await this.#within('reap', () => store.reap(request))
       const reaped = report.removed + report.expired + report.abandoned
       count += reaped
+      timedOut += report.abandoned
       if (reaped < REAP_BATCH || this.#stopping.signal.aborted) break
       const restMs = REST_FACTOR * (clock.monotonicMs() - startedMs)
       await sleep(clock, Math.min(restMs, REST_MS_MAX), this.#stopping.signal)
     }
-    if (count > 0) emit({ kind: 'ttl_pruned', count })
+    if (count > timedOut) emit({ kind: 'ttl_pruned', count: count - timedOut })
+    if (timedOut > 0) emit({ kind: 'operation_abandoned', count: timedOut })
     return count
   }
 

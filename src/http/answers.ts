@@ -58,6 +58,29 @@ export class Answers {
     if (options.location !== undefined) headers.push(['Location', options.location])
     return { status, headers, body: Buffer.from(JSON.stringify(body)) }
   }
+
+  /** The same in both profiles: it is no error. */
+  progress({ status, recordId, createdAt, retryAfterSeconds, location }: Progress): HttpReply {
+    const body = { status, recordId, createdAt, code: PROBLEMS.accepted.code }
+    const headers: HeaderPair[] = [
+      ['Content-Type', 'application/json; charset=utf-8'],
+      ['Cache-Control', 'no-store'],
+      ['Link', this.#link],
+      ['Retry-After', String(retryAfterSeconds)],
+    ]
+    if (location !== undefined) headers.push(['Location', location])
+    return { status: PROBLEMS.accepted.status, headers, body: Buffer.from(JSON.stringify(body)) }
+  }
+}
+
+/** What is told of a request whose reply is still to come. */
+export interface Progress {
+  /** `pending`: it waits for somebody to take it, or to go on with it. */
+  readonly status: 'pending' | 'in_progress'
+  readonly recordId: string
+  readonly createdAt: Date
+  readonly retryAfterSeconds: number
+  readonly location: string | undefined
 }
 
 /** Rounded up, so that a client which waits that long does not come too early. */

@@ -196,7 +196,7 @@ export function resolveGuardOptions<Request>(
   rejectUnknownOptions('idempotency', options, GUARD_OPTION_NAMES)
   checkFunctions(options)
   const profile = oneOf('profile', options.profile, { fallback: 'ietf', words: ['ietf', 'stripe'] })
-  const engine = resolveEngine(options)
+  const engine = resolveEngine('idempotency', options)
   const bytes = (name: 'requestBytesMax' | 'replyBytesMax', fallback: number): number =>
     wholeNumber(name, options[name], { fallback, min: 0, max: BYTES_MAX })
   return Object.freeze({
@@ -218,11 +218,7 @@ export function resolveGuardOptions<Request>(
     fingerprintFields: resolveFields(options.fingerprintFields),
     requestBytesMax: bytes('requestBytesMax', REQUEST_BODY_BYTES_MAX),
     replyBytesMax: bytes('replyBytesMax', REPLY_BODY_BYTES_MAX),
-    replyVersion: wholeNumber('replyVersion', options.replyVersion, {
-      fallback: options.durable?.replyVersion ?? 1,
-      min: 0,
-      max: 65_535,
-    }),
+    replyVersion: resolveReplyVersion(options.replyVersion ?? options.durable?.replyVersion),
     upgradeReply: options.upgradeReply,
     seal: options.seal ?? options.durable?.seal,
     open: options.open ?? options.durable?.open,
@@ -235,12 +231,7 @@ export function resolveGuardOptions<Request>(
 }
 
 function checkFunctions<Request>(options: GuardOptions<Request>): void {
-  if (typeof options.tenant !== 'function') {
-    throw new InvalidOptionsError(
-      `tenant must be a function from the request to the caller's tenant (or singleTenant), got ` +
-        `${describe(options.tenant)}; without it all callers would share their keys`,
-    )
-  }
+  checkTenantOption(options.tenant)
   for (const name of [
     'principal',
     'keyFrom',
@@ -256,6 +247,14 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
   }
   checkKeySource(options)
   checkDurable(options.durable, options)
+}
+
+export function checkTenantOption(tenant: unknown): void {
+  if (typeof tenant === 'function') return
+  throw new InvalidOptionsError(
+    `tenant must be a function from the request to the caller's tenant (or singleTenant), got ` +
+      `${describe(tenant)}; without it all callers would share their keys`,
+  )
 }
 
 /** Where the key is, is said once; the syntax is that of a header. */
@@ -278,12 +277,15 @@ function resolveKeyField(field: unknown): string | undefined {
 const engines = new WeakMap<Store, Engine>()
 
 /** One engine a store, so that all its routes share batches and upkeep. */
-function resolveEngine<Request>({ engine, store }: GuardOptions<Request>): Engine {
+export function resolveEngine(
+  where: string,
+  { engine, store }: { readonly engine?: Engine; readonly store?: Store },
+): Engine {
   if ((engine === undefined) === (store === undefined)) {
     throw new InvalidOptionsError(
       engine === undefined
-        ? 'idempotency needs a store, such as sqliteStore({ path }), or an engine'
-        : 'idempotency takes a store or an engine, not both: the engine has its store already',
+        ? `${where} needs a store, such as sqliteStore({ path }), or an engine`
+        : `${where} takes a store or an engine, not both: the engine has its store already`,
     )
   }
   if (engine !== undefined) {
@@ -422,7 +424,11 @@ function resolveBoolean(name: string, value: unknown, fallback: boolean): boolea
   throw new InvalidOptionsError(`${name} must be true or false, got ${describe(value)}`)
 }
 
-function resolveUrl(name: string, value: unknown): string | undefined {
+export function resolveReplyVersion(version: unknown): number {
+  return wholeNumber('replyVersion', version, { fallback: 1, min: 0, max: 65_535 })
+}
+
+export function resolveUrl(name: string, value: unknown): string | undefined {
   if (value === undefined) return undefined
   // It goes into a header between angle brackets.
   if (typeof value === 'string' && /^[\x21-\x3b\x3d\x3f-\x7e]+$/.test(value)) return value

@@ -96,16 +96,40 @@ export function guardResponses(
   required: boolean,
   add: Add,
 ): DescribedResponse[] {
+  return describeAll(answered(options, required), options, add)
+}
+
+/** One for each status that the status handler answers with, besides the reply itself. */
+export function statusResponses(options: PartsOptions, add: Add): DescribedResponse[] {
+  const problems = STATUS_PROBLEMS.map((name): Problem => PROBLEMS[name])
+  return [progressResponse(add), ...describeAll(problems, options, add)]
+}
+
+/** Only those who ask by an id get these. */
+const STATUS_ONLY = ['record_not_found', 'retry_required', 'status_unavailable'] as const
+
+const STATUS_PROBLEMS = [
+  ...STATUS_ONLY,
+  'outcome_unknown',
+  'reply_unreadable',
+  'key_expired',
+] as const
+
+function describeAll(
+  problems: readonly Problem[],
+  options: PartsOptions,
+  add: Add,
+): DescribedResponse[] {
   const byStatus = new Map<number, Problem[]>()
-  for (const problem of answered(options, required)) {
+  for (const problem of problems) {
     const status = statusOf(problem, options.profile)
     byStatus.set(status, [...(byStatus.get(status) ?? []), problem])
   }
-  return [...byStatus].map(([status, problems]) => describe(status, problems, options, add))
+  return [...byStatus].map(([status, same]) => describe(status, same, options, add))
 }
 
 function answered({ refusesExpired, accepts }: PartsOptions, required: boolean): Problem[] {
-  const left = new Set<string>()
+  const left = new Set<string>(STATUS_ONLY)
   if (!required) left.add('key_missing')
   if (!refusesExpired) left.add('key_expired')
   if (!accepts) left.add('accepted')
@@ -147,6 +171,36 @@ function describe(
     content: { [mediaType]: { schema, examples: Object.fromEntries(examples) } },
   }
   return { status: String(status), mediaType, response }
+}
+
+function progressResponse(add: Add): DescribedResponse {
+  const mediaType = 'application/json'
+  const schema = add('schemas', 'IdempotencyProgress', progressSchema())
+  const response: Json = {
+    description: 'The request is accepted or under way, and its reply is still to come.',
+    headers: {
+      'Retry-After': add('headers', 'IdempotencyRetryAfter', RETRY_AFTER),
+      Location: add('headers', 'IdempotencyLocation', LOCATION),
+      // Of a finished reply that has this status as well.
+      ...replyHeaders(add),
+    },
+    content: { [mediaType]: { schema } },
+  }
+  return { status: '202', mediaType, response }
+}
+
+function progressSchema(): Json {
+  return {
+    description: 'What is known of a request whose reply is still to come.',
+    type: 'object',
+    required: ['status', 'recordId', 'createdAt', 'code'],
+    properties: {
+      status: { type: 'string', enum: ['pending', 'in_progress'] },
+      recordId: { type: 'string', format: 'uuid' },
+      createdAt: { type: 'string', format: 'date-time' },
+      code: { type: 'string', enum: [PROBLEMS.accepted.code] },
+    },
+  }
 }
 
 /** After these, the same request may be sent again. */

@@ -13,7 +13,9 @@ import {
   guardResponses,
   keyParameter,
   replyHeaders,
+  statusResponses,
   type Add,
+  type DescribedResponse,
   type Json,
   type PartsOptions,
   type Section,
@@ -61,6 +63,8 @@ export interface OpenApiOptions {
   afterExpiry?: 'new' | 'refuse'
   /** With `accepted`, 202 is described. @default 'conflict' */
   whileInProgress?: 'conflict' | 'accepted'
+  /** The GET operations that `idempotencyStatus` serves. @default none of them */
+  status?: OperationFilter
 }
 
 const OPTION_NAMES = [
@@ -75,6 +79,7 @@ const OPTION_NAMES = [
   'profile',
   'afterExpiry',
   'whileInProgress',
+  'status',
 ] as const satisfies readonly (keyof OpenApiOptions)[]
 
 /**
@@ -116,16 +121,20 @@ class Description {
   }
 
   write(): void {
-    const { operations, optional } = this.#options
-    const all = this.#operations()
+    const { operations, optional, status } = this.#options
+    const methods = auditedMethods(this.#options)
+    const found = this.#operations([...new Set([...methods, 'GET'])])
+    const all = found.filter(({ known }) => methods.has(known.method))
+    const gets = found.filter(({ known }) => known.method === 'GET')
     const meant = pick('operations', all, operations, true)
     const lax = new Set(pick('optional', meant, optional, false))
+    const asked = pick('status', gets, status, false)
     for (const one of meant) this.#describe(one, !lax.has(one))
+    for (const one of asked) this.#describeStatus(one)
   }
 
   /** Paths that refer to one item give one entry each: any of them may be meant. */
-  #operations(): Found[] {
-    const methods = [...auditedMethods(this.#options)]
+  #operations(methods: readonly string[]): Found[] {
     const paths = asObject(this.#document['paths'])
     // What does not begin with a slash is no path, but somebody's extension.
     const names = Object.keys(paths).filter((name) => name.startsWith('/'))
@@ -152,16 +161,33 @@ class Description {
   }
 
   /** Writes into copies: other operations may be the same objects in part, as YAML makes them. */
-  #describe({ known, pathItem, parameters }: Found, required: boolean): void {
+  #describe(found: Found, required: boolean): void {
+    const { operation, responses } = this.#openOperation(found)
+    if (this.#options.keyHeader !== false) {
+      this.#addParameter(operation, found.parameters, required)
+    }
+    const described = guardResponses(this.#parts, required, this.#add)
+    this.#addResponses(responses, described, (status) => {
+      return `Idempotency${status}${required || status !== '400' ? '' : 'Optional'}`
+    })
+  }
+
+  #describeStatus(found: Found): void {
+    const { responses } = this.#openOperation(found)
+    const described = statusResponses(this.#parts, this.#add)
+    this.#addResponses(responses, described, (status) => `IdempotencyStatus${status}`)
+  }
+
+  /** A copy of the operation, in its place, whose replies have our headers. */
+  #openOperation({ known, pathItem }: Found): { operation: Json; responses: Json } {
     const method = known.method.toLowerCase()
     const operation = { ...asObject(pathItem[method]) }
     const responses = { ...asObject(operation['responses']) }
     Object.assign(pathItem, { [method]: Object.assign(operation, { responses }) })
-    if (this.#options.keyHeader !== false) this.#addParameter(operation, parameters, required)
     for (const status of Object.keys(responses)) {
       if (/^2(?:\d\d|XX)$/.test(status)) this.#addHeaders(responses, status)
     }
-    this.#addResponses(responses, required)
+    return { operation, responses }
   }
 
   #addParameter(operation: Json, ofPath: readonly unknown[], required: boolean): void {
@@ -192,16 +218,18 @@ class Description {
     responses[status] = structuredClone({ ...response, ...said, headers })
   }
 
-  #addResponses(responses: Json, required: boolean): void {
-    const described = guardResponses(this.#parts, required, this.#add)
+  #addResponses(
+    responses: Json,
+    described: readonly DescribedResponse[],
+    nameOf: (status: string) => string,
+  ): void {
     for (const { status, mediaType, response } of described) {
       const own = responses[status]
       if (own === undefined) {
-        const name = `Idempotency${status}${required || status !== '400' ? '' : 'Optional'}`
         const range = this.#rangeOf(responses, status)
         responses[status] =
           range === undefined
-            ? this.#add('responses', name, response)
+            ? this.#add('responses', nameOf(status), response)
             : structuredClone(withRange(response, range, mediaType))
       } else if (isObject(own) && own['$ref'] === undefined) {
         const ours = asObject(response['content'])[mediaType]

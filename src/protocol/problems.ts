@@ -149,6 +149,39 @@ export const PROBLEMS = {
       'Ask again with the same request and the same key, or at the Location given, after the ' +
       'time given in Retry-After.',
   },
+  record_not_found: {
+    code: 'idempotency_record_not_found',
+    type: 'urn:oncekey:problem:idempotency-record-not-found',
+    status: 404,
+    stripeStatus: 404,
+    stripeType: 'invalid_request_error',
+    title: 'There is no such request',
+    detail:
+      'No request of yours is on record under this id, or what was on record is no longer kept. ' +
+      'This does not say that a request was not executed.',
+  },
+  retry_required: {
+    code: 'idempotency_retry_required',
+    type: 'urn:oncekey:problem:idempotency-retry-required',
+    status: 409,
+    stripeStatus: 409,
+    stripeType: 'idempotency_error',
+    title: 'The request was given up and has to be sent again',
+    detail:
+      'Its last attempt failed and nobody works on it any more, so there is nothing to wait for ' +
+      'here. Send the same request with the same key again: it may run again.',
+  },
+  status_unavailable: {
+    code: 'idempotency_status_unavailable',
+    type: 'urn:oncekey:problem:idempotency-status-unavailable',
+    status: 503,
+    stripeStatus: 503,
+    stripeType: 'api_error',
+    title: 'What became of the request cannot be told at the moment',
+    detail:
+      'This says nothing about the request itself, which may be done or under way. Ask here ' +
+      'again after the time given in Retry-After.',
+  },
 } as const satisfies Record<string, Problem>
 
 export type ProblemName = keyof typeof PROBLEMS

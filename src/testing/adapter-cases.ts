@@ -10,10 +10,11 @@ import { keyCases } from './adapter-cases/key-cases.ts'
 import { optionCases } from './adapter-cases/option-cases.ts'
 import { requestCases } from './adapter-cases/request-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
+import { statusCases } from './adapter-cases/status-cases.ts'
 import { storeFailureCases } from './adapter-cases/store-failure-cases.ts'
 import { transactionCases } from './adapter-cases/transaction-cases.ts'
 
-export { adaptOptions } from './adapter-cases/adapter-case.ts'
+export { adaptOptions, adaptStatusOptions } from './adapter-cases/adapter-case.ts'
 export type {
   AdapterAbility,
   AdapterCase,
@@ -26,6 +27,7 @@ export type {
   CaseReply,
   CaseRequest,
   CaseRoute,
+  CaseStatus,
   ServedApp,
 } from './adapter-cases/adapter-case.ts'
 
@@ -44,4 +46,5 @@ export const adapterCases: readonly AdapterCase[] = [
   ...transactionCases,
   ...joinCases,
   ...optionCases,
+  ...statusCases,
 ]

@@ -1,4 +1,6 @@
+export { adaptOptions, adaptStatusOptions, adapterCases } from './adapter-cases.ts'
 export { adaptOptions, adapterCases } from './adapter-cases.ts'
+export { durableCases } from './durable-cases.ts'
 export { FakeClock } from './fake-clock.ts'
 export { claimRequest, claimRequests, storeCases } from './store-cases.ts'
 export type {
@@ -13,6 +15,8 @@ export type {
   CaseReply,
   CaseRequest,
   CaseRoute,
+  CaseStatus,
   ServedApp,
 } from './adapter-cases.ts'
+export type { DurableCase, DurableFixture } from './durable-cases.ts'
 export type { StoreCase, StoreFixture } from './store-cases.ts'

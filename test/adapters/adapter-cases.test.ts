@@ -1,9 +1,22 @@
 /** The shared cases on the adapters that need no framework, and on both versions of Express. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { idempotency, idempotencyErrors } from '../../src/adapters/express.ts'
-import { idempotency as forFetch, idempotencyOf as ofFetch } from '../../src/adapters/fetch.ts'
-import { idempotency as forNode, idempotencyOf } from '../../src/adapters/node.ts'
-import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import { idempotency, idempotencyErrors, idempotencyStatus } from '../../src/adapters/express.ts'
+import {
+  idempotency as forFetch,
+  idempotencyOf as ofFetch,
+  idempotencyStatus as statusForFetch,
+} from '../../src/adapters/fetch.ts'
+import {
+  idempotency as forNode,
+  idempotencyOf,
+  idempotencyStatus as statusForNode,
+} from '../../src/adapters/node.ts'
+import {
+  adaptOptions,
+  adaptStatusOptions,
+  type AdapterSubject,
+  type CaseReply,
+} from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { caught, EXPRESSES, serve, type ExpressModule } from './run-express.ts'
 import { serveWeb } from './serve-web.ts'
@@ -28,7 +41,7 @@ async function sendTo(res: ServerResponse, { status, headers, body, stream }: Ca
 
 function expressSubject(express: ExpressModule): AdapterSubject {
   return {
-    async serve({ options, routes }) {
+    async serve({ options, routes, status }) {
       const app = express()
       const guard = idempotency(adaptOptions(options, headOf))
       for (const { method = 'POST', path, options: own, handle } of routes) {
@@ -50,6 +63,10 @@ function expressSubject(express: ExpressModule): AdapterSubject {
           }),
         )
       }
+      if (status !== undefined) {
+        const handler = idempotencyStatus(adaptStatusOptions(status.options, headOf))
+        app.get(`${status.path}/:id`, handler)
+      }
       app.use(idempotencyErrors())
       return serve(app)
     },
@@ -66,7 +83,13 @@ function answer500(_error: unknown, _req: IncomingMessage, res: ServerResponse) 
 
 runAdapterCases('node:http', {
   without: { templates: 'a plain server knows no routes' },
-  async serve({ options, routes }) {
+  async serve({ options, routes, status }) {
+    const tell =
+      status &&
+      statusForNode({
+        ...adaptStatusOptions(status.options, headOf),
+        onRequestError: answer500,
+      })
     const protect = forNode({ ...adaptOptions(options, headOf), onRequestError: answer500 })
     const listeners = routes.map(({ method = 'POST', path, options: own, handle }) => {
       const listener = async (req: IncomingMessage, res: ServerResponse) => {
@@ -86,7 +109,8 @@ runAdapterCases('node:http', {
     return serve((req, res) => {
       const path = req.url?.split('?')[0]
       const found = listeners.find((one) => one.method === req.method && one.path === path)
-      if (found === undefined) res.writeHead(404).end()
+      if (tell !== undefined && path?.startsWith(`${status!.path}/`)) tell(req, res)
+      else if (found === undefined) res.writeHead(404).end()
       else void found.listen(req, res)
     })
   },
@@ -98,7 +122,8 @@ const webHeadOf = (request: Request) => ({
 
 runAdapterCases('fetch', {
   without: { templates: 'a handler by itself knows no routes' },
-  async serve({ options, routes }) {
+  async serve({ options, routes, status }) {
+    const tell = status && statusForFetch(adaptStatusOptions(status.options, webHeadOf))
     const protect = forFetch(adaptOptions(options, webHeadOf))
     const handlers = routes.map(({ method = 'POST', path, options: own, handle }) => {
       const handler = async (request: Request) => {
@@ -116,6 +141,7 @@ runAdapterCases('fetch', {
     })
     return serveWeb((request) => {
       const { pathname } = new URL(request.url)
+      if (tell !== undefined && pathname.startsWith(`${status!.path}/`)) return tell(request)
       const found = handlers.find(({ method, path }) => {
         return method === request.method && path === pathname
       })

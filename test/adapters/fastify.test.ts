@@ -1,8 +1,13 @@
 /** The shared cases on Fastify. */
 import { Readable } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { idempotency } from '../../src/adapters/fastify.ts'
-import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import { idempotency, idempotencyStatus } from '../../src/adapters/fastify.ts'
+import {
+  adaptOptions,
+  adaptStatusOptions,
+  type AdapterSubject,
+  type CaseReply,
+} from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { newApp, serveApp } from './run-fastify.ts'
 
@@ -22,7 +27,7 @@ function bytesOf(body: unknown): Uint8Array {
 }
 
 const subject: AdapterSubject = {
-  async serve({ options, routes }) {
+  async serve({ options, routes, status }) {
     const app = newApp()
     app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
       done(null, body)
@@ -43,6 +48,10 @@ const subject: AdapterSubject = {
           return sendTo(reply, answer)
         },
       })
+    }
+    if (status !== undefined) {
+      const handler = idempotencyStatus(adaptStatusOptions(status.options, headOf))
+      app.get(`${status.path}/:id`, handler)
     }
     return serveApp(app)
   },

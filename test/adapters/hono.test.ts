@@ -7,13 +7,19 @@ import {
   currentIdempotency,
   idempotency,
   idempotencyOf,
+  idempotencyStatus,
   singleTenant,
   type HonoOptions,
 } from '../../src/adapters/hono.ts'
 import { NotExecutedError, OutcomeUnknownError } from '../../src/core/errors.ts'
 import type { Store } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
-import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import {
+  adaptOptions,
+  adaptStatusOptions,
+  type AdapterSubject,
+  type CaseReply,
+} from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { gate, header, json, problemOf, text, turns } from './run-express.ts'
 import { serveHono } from './serve-web.ts'
@@ -47,7 +53,7 @@ function toResponse(c: Context, { status, headers = {}, body, stream: chunks }: 
 }
 
 const subject: AdapterSubject = {
-  async serve({ options, routes }) {
+  async serve({ options, routes, status }) {
     const app = new Hono()
     const guard = idempotency(adaptOptions(options, headOf))
     for (const { method = 'POST', path, options: own, handle } of routes) {
@@ -69,6 +75,10 @@ const subject: AdapterSubject = {
           handler,
         )
       }
+    }
+    if (status !== undefined) {
+      const handler = idempotencyStatus(adaptStatusOptions(status.options, headOf))
+      app.get(`${status.path}/:id`, handler)
     }
     return serveHono(app)
   },

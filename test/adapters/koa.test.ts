@@ -2,8 +2,13 @@
 import { Readable } from 'node:stream'
 import bodyParser from 'koa-bodyparser'
 import type { Context } from 'koa'
-import { idempotency } from '../../src/adapters/koa.ts'
-import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import { idempotency, idempotencyStatus } from '../../src/adapters/koa.ts'
+import {
+  adaptOptions,
+  adaptStatusOptions,
+  type AdapterSubject,
+  type CaseReply,
+} from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { KOAS, Router, serveKoa, type KoaModule } from './run-koa.ts'
 
@@ -33,7 +38,7 @@ function reply(ctx: Context, { status, headers, body, stream }: CaseReply): void
 
 function koaSubject(koa: KoaModule): AdapterSubject {
   return {
-    async serve({ options, routes }) {
+    async serve({ options, routes, status }) {
       const router = new Router()
       const guard = idempotency(adaptOptions(options, headOf))
       for (const { method = 'POST', path, options: own, handle } of routes) {
@@ -52,6 +57,10 @@ function koaSubject(koa: KoaModule): AdapterSubject {
             reply(ctx, given)
           },
         ] as never)
+      }
+      if (status !== undefined) {
+        const handler = idempotencyStatus(adaptStatusOptions(status.options, headOf))
+        router.get(`${status.path}/:id`, handler)
       }
       return serveKoa(koa, router.routes())
     },

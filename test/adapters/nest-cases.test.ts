@@ -3,8 +3,14 @@ import type { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import { Req, Res, StreamableFile, type INestApplication } from '@nestjs/common'
 import type { FastifyInstance } from 'fastify'
-import { Idempotent, type NestRequest } from '../../src/adapters/nest.ts'
-import { adaptOptions, type AdapterSubject, type CaseReply } from '../../src/testing/index.ts'
+import { Idempotent, IdempotencyStatus, type NestRequest } from '../../src/adapters/nest.ts'
+import {
+  adaptOptions,
+  adaptStatusOptions,
+  type AdapterSubject,
+  type CaseReply,
+  type CaseStatus,
+} from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { controllerOf, PLATFORMS, serveNest, type Platform, type RouteSpec } from './run-nest.ts'
 
@@ -19,7 +25,7 @@ const headOf = (request: NestRequest) => ({
 
 function nestSubject(platform: Platform): AdapterSubject {
   return {
-    serve: ({ options, routes }) => {
+    serve: ({ options, routes, status }) => {
       const controllers = routes.map(({ method = 'POST', path, options: own, handle }) => {
         const route: RouteSpec = {
           method,
@@ -41,12 +47,23 @@ function nestSubject(platform: Platform): AdapterSubject {
       return serveNest({
         platform,
         idempotency: adaptOptions(options, headOf),
-        controllers,
+        controllers: [...controllers, ...statusOf(status)],
         app: { rawBody: true },
         prepare: (app) => (platform === 'fastify' ? takeAnyBody(app) : undefined),
       })
     },
   }
+}
+
+function statusOf(status: CaseStatus | undefined) {
+  if (status === undefined) return []
+  const decorators = [IdempotencyStatus(adaptStatusOptions(status.options, headOf))]
+  const handle = () => {
+    throw new Error('the method is never called')
+  }
+  return [
+    controllerOf({ status: { method: 'GET', path: ':id', decorators, handle } }, [], status.path),
+  ]
 }
 
 /** Fastify refuses what it has no parser for. */

@@ -49,7 +49,7 @@ function check(doc: Json): void {
   }
   visit(doc)
   for (const item of Object.values<Json>(doc['paths'])) {
-    for (const name of ['post', 'patch']) {
+    for (const name of ['get', 'post', 'patch']) {
       const operation = at(doc, item)[name] as Json | undefined
       if (operation === undefined) continue
       const parameters = ((operation['parameters'] ?? []) as Json[]).map((one) => at(doc, one))
@@ -112,6 +112,40 @@ describe('describeIdempotency', () => {
       expect(Object.keys(untouched.responses)).toEqual(['200'])
       expect(untouched).not.toHaveProperty('parameters')
     }
+  })
+
+  it('adds to a GET that tells what became of a request what it tells', () => {
+    const own = { 200: ok, 410: { description: 'gone', content: { 'text/plain': {} } } }
+    const get = { operationId: 'status', responses: own }
+    const shared = { get, post: { operationId: 'again', responses: { 201: ok } } }
+    const doc = written(
+      document({ '/operations/{id}': shared, '/other': { get: structuredClone(get) } }),
+      { status: { paths: [/^\/operations/] } },
+    )
+    const { responses, parameters } = doc['paths']['/operations/{id}'].get
+    expect(parameters).toBeUndefined()
+    expect(Object.keys(responses)).toEqual(['200', '202', '404', '409', '410', '503'])
+    expect(Object.keys(responses[200].headers)).toContain('Idempotent-Replayed')
+    const accepted = at(doc, responses[202])
+    expect(Object.keys(accepted['headers']).slice(0, 2)).toEqual(['Retry-After', 'Location'])
+    const progress = at(doc, accepted['content']['application/json']['schema'])
+    expect(progress['properties']['status']['enum']).toEqual(['pending', 'in_progress'])
+    const conflict = at(doc, responses[409])['content']['application/problem+json'] as Json
+    expect(Object.keys(conflict['examples'])).toEqual([
+      PROBLEMS.retry_required.code,
+      PROBLEMS.outcome_unknown.code,
+      PROBLEMS.reply_unreadable.code,
+    ])
+    expect(Object.keys(responses[410].content)).toEqual(['text/plain', 'application/problem+json'])
+    expect(Object.keys(doc['paths']['/operations/{id}'].post.responses)).not.toContain('404')
+    expect(doc['paths']['/other'].get).toEqual(get)
+  })
+
+  it('leaves every GET alone unless it was named', () => {
+    const doc = written(shop(), { status: ({ path }) => path === '/nowhere' })
+    expect(doc['paths']['/payments'].get.responses).toEqual({ 200: ok })
+    const named = () => describeIdempotency(shop(), { status: { operationIds: ['pay'] } })
+    expect(named).toThrow('describeIdempotency.status: pay names no operation')
   })
 
   it('keeps the type of the document, and takes 3.0 as well', () => {

@@ -24,6 +24,9 @@ describe('problems', () => {
       ['request_unreadable', 'idempotency_request_unreadable', 400, 400, invalid],
       ['reply_unreadable', 'idempotency_reply_unreadable', 409, 409, conflict],
       ['accepted', 'idempotency_accepted', 202, 202, undefined],
+      ['record_not_found', 'idempotency_record_not_found', 404, 404, invalid],
+      ['retry_required', 'idempotency_retry_required', 409, 409, conflict],
+      ['status_unavailable', 'idempotency_status_unavailable', 503, 503, 'api_error'],
     ])
   })
 

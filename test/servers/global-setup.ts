@@ -1,6 +1,8 @@
 import { findMariadb } from './mariadb.ts'
+import { findNats } from './nats.ts'
 import { findPgbouncer } from './pgbouncer.ts'
 import { findBinaries as findPostgres } from './postgres.ts'
+import { findRabbitmq } from './rabbitmq.ts'
 import { findBinaries as findRedis } from './redis.ts'
 
 /** Once, before any test file: two of them must not install the same package side by side. */
@@ -8,6 +10,8 @@ export function setup(): void {
   findUnlessGiven('ONCEKEY_TEST_POSTGRES_URL', findPostgres)
   findUnlessGiven('ONCEKEY_TEST_MYSQL_URL', findMariadb)
   findUnlessGiven('ONCEKEY_TEST_REDIS_URL', findRedis)
+  findUnlessGiven('ONCEKEY_TEST_RABBITMQ_URL', findRabbitmq)
+  findUnlessGiven('ONCEKEY_TEST_NATS_URL', findNats)
   findPgbouncer()
 }
 

@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest'
+import * as durable from '../../src/stores/sqlite/durable-sql.ts'
 import * as sql from '../../src/stores/sqlite/sql.ts'
 import { setup } from './sqlite-setup.ts'
 
@@ -8,6 +9,12 @@ it.each([
   ['reap of what was abandoned', sql.ABANDONED, [0, 1], 'oncekey_record_pending (expires_at_ms<?)'],
   ['list', sql.LIST, ['unknown', 1], 'oncekey_record_list (state=?)'],
   ['claim', sql.FIND, [new Uint8Array(16)], 'oncekey_record_identity (identity=?)'],
+  [
+    'the reconciler',
+    sql.UNKNOWN,
+    [0, 1],
+    'oncekey_record_unknown (reconcile_at_ms>? AND reconcile_at_ms<?)',
+  ],
   ['read', sql.FIND_BY_RECORD_ID, ['id'], 'oncekey_record_record_id (record_id=?)'],
 ] as const)(
   'finds what %s needs by an index, in a table never analysed',
@@ -18,6 +25,73 @@ it.each([
     expect(steps).toEqual([`SEARCH oncekey_record USING INDEX ${index}`])
   },
 )
+
+it.each([
+  ['due', durable.DUE],
+  ['orphaned', durable.ORPHANS],
+])('finds %s operations by the index of what is due, in its order', (_, text) => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
+  const steps = plan.all(0, '[]', 1).map((row) => String(row['detail']))
+  expect(steps.filter((step) => step.startsWith('SEARCH'))).toEqual([
+    'SEARCH r USING INDEX oncekey_record_due (reconcile_at_ms>? AND reconcile_at_ms<?)',
+    'SEARCH o USING INDEX sqlite_autoindex_oncekey_record_operation_1 (record_id=?)',
+  ])
+  expect(steps.filter((step) => step.includes('ORDER BY'))).toEqual([])
+})
+
+const BY_DUE_TIME = 'topic=? AND due_at_ms>? AND due_at_ms<?'
+
+it.each([
+  ['claim', durable.DUE_MESSAGES, 'message', `COVERING INDEX {table}_message_due (${BY_DUE_TIME})`],
+  ['repeated claim', durable.HELD_MESSAGES, 'message', 'INDEX {table}_message_token (token=?)'],
+  ['settlement', durable.FIND_MESSAGE, 'message', 'INDEX {table}_message_id (id=?)'],
+  [
+    'lane that goes on',
+    durable.FIRST_OF_LANE,
+    'message',
+    'COVERING INDEX {table}_message_lane (topic=? AND lane=?)',
+  ],
+  [
+    'lane with a message that comes back',
+    durable.FIND_HEAD,
+    'message',
+    'INDEX {table}_message_lane (topic=? AND lane=?)',
+  ],
+  ['list of messages', durable.LIST_MESSAGES, 'message', 'INDEX {table}_message_state (state=?)'],
+  ['pruning', durable.ENDED_MESSAGES, 'message', 'INDEX {table}_message_ended (ended_at_ms<?)'],
+  [
+    'webhook with a downstream key',
+    durable.FIND_PHASE_BY_DOWNSTREAM_KEY,
+    'phase',
+    'INDEX {table}_phase_downstream (downstream_key=?)',
+  ],
+  [
+    "webhook with a provider's id",
+    durable.FIND_PHASE_BY_PROVIDER_ID,
+    'phase',
+    'INDEX {table}_phase_provider (provider_id=?)',
+  ],
+  ['audit of a record', durable.LIST_AUDIT_OF, 'audit', 'INDEX {table}_audit_subject (subject=?)'],
+] as const)('finds what a %s needs by an index, and need not sort it', (_, text, table, index) => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
+  const steps = plan.all().map((row) => row['detail'])
+  const used = sql.forTable('oncekey_record', index)
+  // Numbered as the rows of its table are, so the newest is first without sorting.
+  expect(steps).toEqual([`SEARCH oncekey_record_${table} USING ${used}`])
+})
+
+it('adds a message without a walk over those that wait in its partition', () => {
+  const { app } = setup()
+  const text = sql.forTable('oncekey_record', durable.INSERT_MESSAGE)
+  const steps = app
+    .prepare(`EXPLAIN QUERY PLAN ${text}`)
+    .all()
+    .map((row) => row['detail'])
+  const index = 'oncekey_record_message_lane (topic=? AND lane=?)'
+  expect(steps).toContain(`SEARCH oncekey_record_message USING COVERING INDEX ${index}`)
+})
 
 it.each([
   ['identity', sql.HISTORY, new Uint8Array(16)],
@@ -39,6 +113,9 @@ it.each([
   ['COMPLETE', sql.COMPLETE],
   ['UPDATE', sql.UPDATE],
   ['DELETE', sql.DELETE],
+  ['INSERT_MESSAGE', durable.INSERT_MESSAGE],
+  ['UPDATE_MESSAGE', durable.UPDATE_MESSAGE],
+  ['PUT_PHASE', durable.PUT_PHASE],
 ])('checks the words of a row without a temporary index on %s', (_, text) => {
   const { app } = setup()
   const program = app.prepare(`EXPLAIN ${sql.forTable('oncekey_record', text)}`).all()

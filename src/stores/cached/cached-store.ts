@@ -1,4 +1,5 @@
 import { answerWithin } from '../../core/answer-within.ts'
+import type { DurableStore } from '../../core/durable-store.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -19,6 +20,7 @@ import type {
 } from '../../core/store.ts'
 import { warnOnce } from '../../core/warn.ts'
 import { Breaker } from './breaker.ts'
+import { cachedDurable } from './cached-durable.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { decodeEntry } from './entry.ts'
 import { Fills } from './fills.ts'
@@ -37,7 +39,7 @@ const FORGET_TIMEOUT_MS = 5000
 
 export interface CachedStore extends Store {
   /**
-   * For a record that was removed, or changed, behind the back of the store: drops its reply from
+   * For a record that was removed, or changed, in the database itself: drops its reply from
    * the cache, and keeps out what other nodes may still be about to put in. Change the database
    * first: until then its reply may come back. It rejects where the cache cannot be reached; the
    * reply may be served until it succeeds.
@@ -64,6 +66,7 @@ class ReadThroughStore implements CachedStore {
   readonly history?: NonNullable<Store['history']>
   readonly watch?: NonNullable<Store['watch']>
   readonly now?: NonNullable<Store['now']>
+  readonly durable?: DurableStore
   readonly close?: NonNullable<Store['close']>
   readonly #options: ResolvedCachedStoreOptions
   readonly #durable: Store
@@ -104,6 +107,15 @@ class ReadThroughStore implements CachedStore {
     if (durable.history) this.history = (query) => durable.history!(query)
     if (durable.watch) this.watch = (identity, wake) => durable.watch!(identity, wake)
     if (durable.now) this.now = () => durable.now!()
+    if (durable.durable) {
+      this.durable = cachedDurable({
+        durable: durable.durable,
+        read: (ref) => durable.read(ref),
+        forget: (identity) => this.forget(identity),
+        onFailure: (error) => this.#report({ operation: 'forget', error }),
+        used: (lease) => this.#used(lease),
+      })
+    }
     if (durable.close) this.close = () => this.#close()
   }
 
@@ -130,7 +142,8 @@ class ReadThroughStore implements CachedStore {
   }
 
   // What these change is not in the cache: only completed replies are, and those neither get a
-  // verdict nor lapse, and are not reaped before the expiry that each entry carries.
+  // verdict nor lapse, and are not reaped before the expiry that each entry carries. What an
+  // operator busts is forgotten by `cachedDurable`.
 
   resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
     return this.#durable.resolve(verdicts)

@@ -13,7 +13,7 @@ import type { ReplyCache } from './reply-cache.ts'
 /** What went wrong beside the answers, which come from the durable store meanwhile. */
 export interface CacheTrouble {
   /** `clock`: the durable store did not tell its time, without which no entry can be judged. */
-  readonly operation: 'read' | 'fill' | 'clock'
+  readonly operation: 'read' | 'fill' | 'forget' | 'clock'
   readonly error: unknown
 }
 

@@ -1,9 +1,10 @@
 import { sleep, systemClock, type Clock } from '../../core/clock.ts'
 import type { ClaimRequest, Settlement } from '../../core/store.ts'
-import { isUuid, literalOf, ValueFault } from './columns.ts'
+import { literalOf } from './columns.ts'
 import type { Driver, Session } from './driver.ts'
 import { isConflict, isLockTimeout, storeFailed } from './failures.ts'
 import { SERVER_NOW } from './sql.ts'
+import { isUuid, ValueFault } from './values.ts'
 
 /** A deadlock is over when it is reported. */
 const TRIES_MAX = 5

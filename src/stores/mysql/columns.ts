@@ -1,22 +1,9 @@
-/**
- * The record as columns: how each field is read and how it is written, in one table.
- *
- * Texts travel as hexadecimal digits in both directions. So neither the character set of a
- * connection nor its `sql_mode` nor a driver's own conversions can change a single byte of them.
- */
+/** The record as columns: how each field is read and how it is written, in one table. */
 import type { StoredRecord } from '../../core/record.ts'
 import type { Row } from './client.ts'
-
-type Kind = 'hex' | 'text' | 'word' | 'number' | 'bytes'
+import { fromColumn, readColumn, toColumn, type Column } from './values.ts'
 
 export type Field = keyof StoredRecord
-
-interface Column {
-  readonly name: string
-  readonly kind: Kind
-  /** Texts: how long the column is, in characters. */
-  readonly lengthMax?: number
-}
 
 const COLUMNS: Readonly<Record<Field, Column>> = {
   identity: { name: 'identity', kind: 'hex' },
@@ -57,6 +44,7 @@ export const LEASE: readonly Field[] = [
   'token',
   'leaseUntilMs',
   'proof',
+  'recoveryPoint',
   'errorCode',
   'reconcileAtMs',
   'tries',
@@ -81,10 +69,7 @@ export const KEPT: readonly Field[] = FIELDS.filter(
 export const nameOf = (field: Field): string => COLUMNS[field].name
 
 /** How a column is read from the table that is called `r`. */
-export function readSql(field: Field): string {
-  const { name, kind } = COLUMNS[field]
-  return kind === 'hex' || kind === 'text' ? `HEX(r.${name})` : `r.${name}`
-}
+export const readSql = (field: Field): string => readColumn(COLUMNS[field], 'r')
 
 /**
  * The fields of one row, in the order that they were asked for; others are `undefined`. The checks
@@ -92,11 +77,7 @@ export function readSql(field: Field): string {
  */
 export function toRecord(fields: readonly Field[], values: Row): StoredRecord {
   const record: Record<Field, unknown> = { ...NOTHING }
-  for (const [n, field] of fields.entries()) {
-    const value = values[n]
-    record[field] =
-      value === null || value === undefined ? undefined : READERS[COLUMNS[field].kind](value)
-  }
+  for (const [n, field] of fields.entries()) record[field] = fromColumn(COLUMNS[field], values[n])
   return record as unknown as StoredRecord
 }
 
@@ -105,81 +86,44 @@ const NOTHING = Object.fromEntries(FIELDS.map((field) => [field, undefined])) as
   undefined
 >
 
-const READERS: Readonly<Record<Kind, (value: unknown) => unknown>> = {
-  hex: (value) => String(value).toLowerCase(),
-  text: (value) => Buffer.from(String(value), 'hex').toString('utf8'),
-  word: String,
-  number: Number,
-  bytes: (value) => toBytes(value as Uint8Array),
-}
-
-/** As it came in: drivers give a `Buffer`. */
-function toBytes({ buffer, byteOffset, byteLength }: Uint8Array): Uint8Array {
-  return new Uint8Array(buffer, byteOffset, byteLength)
-}
-
-/** One value that no column can hold. Thrown before anything is sent. */
-export class ValueFault extends Error {}
-
 /** A value as SQL. Whatever is not exactly what the column holds is refused, never cut or bent. */
-export function literalOf(field: Field, value: unknown): string {
-  if (value === undefined) return 'NULL'
-  const column = COLUMNS[field]
-  const sql = WRITERS[column.kind](value, column)
-  if (sql === undefined) throw new ValueFault(`${column.name} cannot hold its value`)
-  return sql
-}
+export const literalOf = (field: Field, value: unknown): string => toColumn(COLUMNS[field], value)
 
-const WRITERS: Readonly<Record<Kind, (value: unknown, column: Column) => string | undefined>> = {
-  hex: (value) => (isMatch(value, /^[0-9a-f]{32}$/) ? `x'${value}'` : undefined),
-  // Half a surrogate pair would be written as U+FFFD, and two keys would become one.
-  text: (value, { lengthMax = Infinity }) =>
-    typeof value === 'string' && value.length <= lengthMax && value.isWellFormed()
-      ? `x'${Buffer.from(value, 'utf8').toString('hex')}'`
-      : undefined,
-  word: (value) => (isMatch(value, /^[0-9a-z_-]{1,36}$/) ? `'${value}'` : undefined),
-  number: (value) => {
-    const whole = Math.round(Number(value))
-    return typeof value === 'number' && Number.isSafeInteger(whole) ? String(whole) : undefined
-  },
-  bytes: (value) =>
-    value instanceof Uint8Array
-      ? `x'${Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('hex')}'`
-      : undefined,
-}
-
-function isMatch(value: unknown, pattern: RegExp): value is string {
-  return typeof value === 'string' && pattern.test(value)
-}
-
-/** Another text can be the id of no record. */
-export function isUuid(text: string | undefined): text is string {
-  return isMatch(text, /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/)
-}
-
-export function isIdentity(text: string | undefined): text is string {
-  return isMatch(text, /^[0-9a-f]{32}$/)
-}
+/** Later than everything: nothing will happen to it by itself. */
+const NEVER_MS = Number.MAX_SAFE_INTEGER
 
 /**
- * When something has to happen to a record: the sweep, the reap. Where nothing will, when it last
- * ran. It is what lets one index serve all of them: MySQL has no partial ones.
+ * When something has to happen to a record: the sweep, the reap, the reconciler, a worker. Where
+ * nothing will, when it last ran. It is what lets one index serve all of them: MySQL has no partial
+ * ones.
  */
 export function dueAtMs(record: StoredRecord): number {
   switch (record.state) {
     case 'in_progress':
       return record.leaseUntilMs
-    case 'pending':
     case 'completed':
-    case 'failed_retryable':
       return record.expiresAtMs
+    case 'pending':
+    case 'failed_retryable':
+      return isToRun(record) ? (record.reconcileAtMs ?? NEVER_MS) : record.expiresAtMs
     case 'unknown':
+      return record.reconcileAtMs ?? NEVER_MS
     case 'expired':
       return record.lastRunAtMs
   }
 }
 
+/**
+ * Whether it waits for a worker that goes on with its operation. The index has these apart from
+ * what only waits for its expiry: neither the reaper nor a worker may have to walk past the other's.
+ */
+export function isToRun({ state, recoveryPoint, reconcileAtMs }: StoredRecord): boolean {
+  if (recoveryPoint === undefined) return false
+  return state === 'failed_retryable' || (state === 'pending' && reconcileAtMs !== undefined)
+}
+
 export const DUE = 'due_at_ms'
+export const TO_RUN = 'to_run'
 
 /** The columns that differ, with what they become. */
 export function changesOf(before: StoredRecord, after: StoredRecord): Map<string, string> {
@@ -191,5 +135,7 @@ export function changesOf(before: StoredRecord, after: StoredRecord): Map<string
   if (after.state === 'expired') changes.set(nameOf('result'), 'NULL')
   const due = [dueAtMs(before), dueAtMs(after)]
   if (due[0] !== due[1]) changes.set(DUE, literalOf('expiresAtMs', due[1]))
+  const toRun = [isToRun(before), isToRun(after)]
+  if (toRun[0] !== toRun[1]) changes.set(TO_RUN, toRun[1] === true ? '1' : '0')
   return changes
 }

@@ -1,10 +1,11 @@
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
-import { ValueFault } from './columns.ts'
+import { ValueFault } from './values.ts'
 
 const LOCK_WAIT_TIMEOUT = 1205
 const LOCK_TABLE_FULL = 1206
 const DEADLOCK = 1213
 const NO_SUCH_SAVEPOINT = 1305
+const DUPLICATE = 1062
 const TRANSACTION_OPEN = 1568
 
 /**
@@ -67,6 +68,11 @@ export function isCertainRollback(error: unknown): boolean {
 /** The savepoint is gone: the transaction it was set in has ended. */
 export function isSealBroken(error: unknown): boolean {
   return numberOf(error) === NO_SUCH_SAVEPOINT
+}
+
+/** A row of the same key is there already. */
+export function isDuplicate(error: unknown): boolean {
+  return numberOf(error) === DUPLICATE
 }
 
 export function isTransactionOpen(error: unknown): boolean {

@@ -1,13 +1,9 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
+import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
 import { isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
-
-const WORD = 'CHARACTER SET ascii COLLATE ascii_bin'
-const TEXT = 'CHARACTER SET utf8mb4 COLLATE utf8mb4_bin'
-
-const ENGINE = 'ENGINE = InnoDB ROW_FORMAT = DYNAMIC'
 
 const COLUMNS = `
   identity BINARY(16) NOT NULL,
@@ -38,8 +34,9 @@ const COLUMNS = `
  * was released: append another.
  *
  * Every index costs a write with each claim and each completion, and none can be partial. So one
- * index serves the sweep, the reap and the lists: `due_at_ms` is whatever time counts in the
- * record's state, and the last run is in it for the lists.
+ * index serves the sweep, the reap, workers, reconcilers and the lists: `due_at_ms` is whatever
+ * time counts in the record's state, `to_run` keeps operations that wait for a worker apart from
+ * what waits for its expiry, and the last run is in it for the lists.
  *
  * The token is compared by the database and so is binary: text collations here ignore trailing
  * spaces.
@@ -50,10 +47,11 @@ const MIGRATIONS: readonly (readonly string[])[] = [
 CREATE TABLE IF NOT EXISTS {record} (${COLUMNS}
   state VARCHAR(16) ${WORD} NOT NULL,
   token VARBINARY(32) NOT NULL,
+  to_run TINYINT NOT NULL DEFAULT 0,
   due_at_ms BIGINT NOT NULL,
   PRIMARY KEY (identity),
   UNIQUE KEY record_id (record_id),
-  KEY due (state, due_at_ms, last_run_at_ms),
+  KEY due (state, to_run, due_at_ms, last_run_at_ms),
   CHECK (state IN
     ('pending', 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')),
   CHECK (on_lapse IN ('unknown', 'rerun', 'resume')),
@@ -67,6 +65,7 @@ CREATE TABLE IF NOT EXISTS {history} (${COLUMNS}
   KEY identity (identity),
   KEY record_id (record_id)
 ) ${ENGINE}`,
+    ...DURABLE_TABLES,
   ],
 ]
 
@@ -159,13 +158,12 @@ function migration(number: number): string[] {
   return [...MIGRATIONS[number - 1]!, applied]
 }
 
-function forTables({ record, history, migration: applied }: Tables, sql: string): string {
-  return sql
-    .replaceAll('{record}', record)
-    .replaceAll('{history}', history)
-    .replaceAll('{migration}', applied)
-    .trim()
+function forTables(tables: Tables, sql: string): string {
+  const names = ['record', 'history', 'migration', ...DURABLE_NAMES] as const
+  return names.reduce((text, name) => text.replaceAll(`{${name}}`, tables[name]), sql).trim()
 }
+
+const DURABLE_NAMES = ['operation', 'phase', 'message', 'partition', 'audit'] as const
 
 async function appliedCount(session: Session, tables: Tables): Promise<number> {
   let rows

@@ -6,6 +6,7 @@ import type { StoredRecord } from '../../core/record.ts'
 import type { Row } from './client.ts'
 import { changesOf, LEASE, toRecord, VIEW, type Field } from './columns.ts'
 import { isRows, readCommitted, writeAlone, type Session } from './driver.ts'
+import { deleteOperationsSql, deletePhasesSql } from './phase-sql.ts'
 import {
   deleteSql,
   keepSql,
@@ -124,19 +125,29 @@ export async function makeMoves(
   const gone = await freeOf(session, place, ending)
   const changed = moves.filter(({ before, after }) => after?.recordId === before.recordId)
   if (place.history) await keep(session, place, [...gone, ...changed])
-  if (gone.length > 0) {
-    await session.run(
-      deleteSql(
-        place.tables,
-        gone.map(({ before }) => before),
-      ),
-    )
-  }
+  await remove(
+    session,
+    place,
+    gone.map(({ before }) => before),
+  )
   const fresh = gone.flatMap(({ after }) => (after === undefined ? [] : [after]))
   if (fresh.length > 0) await session.run(replaceSql(place.tables, fresh))
   const changes = changed.map(toChange).filter(({ columns }) => columns.size > 0)
   if (changes.length > 0) await session.run(updateSql(place.tables, changes))
   return [...gone, ...changed]
+}
+
+/** With what they have beside them. Only what has a recovery point has anything. */
+async function remove(
+  session: Session,
+  { tables }: Place,
+  records: readonly StoredRecord[],
+): Promise<void> {
+  if (records.length > 0) await session.run(deleteSql(tables, records))
+  const begun = records.filter(({ recoveryPoint }) => recoveryPoint !== undefined)
+  if (begun.length === 0) return
+  await session.run(deleteOperationsSql(tables, begun))
+  await session.run(deletePhasesSql(tables, begun))
 }
 
 /** What a row of somebody's open transaction refers to is left for the next time. */

@@ -1,4 +1,4 @@
-import { sleep, systemClock, type Clock } from '../../core/clock.ts'
+import { sleep, systemClock } from '../../core/clock.ts'
 import {
   decideReap,
   decideRenew,
@@ -8,9 +8,9 @@ import {
   toView,
 } from '../../core/decide.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import type { DurableStore } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import { inRounds } from '../../core/rounds.ts'
-import { Slots } from '../../core/slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -32,7 +32,8 @@ import type {
 } from '../../core/store.ts'
 import { Calls, checkClaims, checkSettlements, inPieces, ROWS_MAX } from './calls.ts'
 import { claimOnce, type ClaimPass } from './claiming.ts'
-import { isIdentity, isUuid, KEPT, toRecord, VIEW } from './columns.ts'
+import { KEPT, toRecord, VIEW } from './columns.ts'
+import { deskStore } from './desk.ts'
 import { Driver, readCommitted, transact, type Session } from './driver.ts'
 import { storeFailed } from './failures.ts'
 import { migrate } from './migrations.ts'
@@ -42,10 +43,22 @@ import {
   type MysqlStoreOptions,
   type ResolvedMysqlStoreOptions,
 } from './options.ts'
+import { outboxStore } from './outbox.ts'
+import { phaseStore } from './phases.ts'
 import { settleIn } from './settle-in.ts'
 import { settleBatch } from './settlement.ts'
-import { dueSql, findSql, historySql, identitiesSql, listSql, nowSql, type Tables } from './sql.ts'
-import { runTransaction, type TransactionWork } from './transaction.ts'
+import {
+  abandonedSql,
+  dueSql,
+  findSql,
+  historySql,
+  identitiesSql,
+  listSql,
+  nowSql,
+  type Tables,
+} from './sql.ts'
+import { completing, Transactions, type TransactionWork } from './transaction.ts'
+import { isIdentity, isUuid } from './values.ts'
 
 /**
  * How often a row is looked at that somebody has locked: whoever it is, is about to commit. After
@@ -53,9 +66,6 @@ import { runTransaction, type TransactionWork } from './transaction.ts'
  */
 const LOCKED_TRIES = 10
 const LOCKED_MS = 10
-
-/** Connections that are never given to transactions, so that renewals find one. */
-const RESERVED = 2
 
 /** A store in a MySQL or MariaDB database. It can commit a key together with the caller's rows. */
 export interface MysqlStore extends Store {
@@ -75,6 +85,9 @@ export interface MysqlStore extends Store {
    * `fenced`: roll back.
    */
   settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
+
+  /** Its outbox takes transactions of the same tools as `settleIn`, and the store's own. */
+  readonly durable: DurableStore
 }
 
 /**
@@ -89,24 +102,37 @@ export function mysqlStore(options: MysqlStoreOptions): MysqlStore {
 class TableStore implements MysqlStore {
   readonly name = 'mysql'
   readonly batching = { rowsMax: 64, flushesMax: 2 } as const
+  readonly durable: DurableStore
   readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
   readonly #driver: Driver
   readonly #tables: Tables
   readonly #keepsHistory: boolean
   readonly #calls: Calls
-  readonly #clock: Clock
-  readonly #transactionMs: number
-  readonly #slots: Slots | undefined
+  readonly #transactions: Transactions
 
   constructor(options: ResolvedMysqlStoreOptions, driver: Driver) {
     this.#driver = driver
     this.#tables = options.tables
     this.#keepsHistory = options.history
     this.#calls = new Calls(driver, options.clock)
-    this.#clock = options.clock ?? systemClock
-    this.#transactionMs = options.transactionMs
-    const spare = driver.connectionsMax - (driver.connectionsMax < 4 ? 1 : RESERVED)
-    this.#slots = spare > 0 ? new Slots(spare) : undefined
+    this.#transactions = new Transactions({
+      driver,
+      calls: this.#calls,
+      tables: options.tables,
+      clock: options.clock ?? systemClock,
+      transactionMs: options.transactionMs,
+    })
+    const context = {
+      tables: options.tables,
+      calls: this.#calls,
+      transactions: this.#transactions,
+      place: () => this.#place,
+    }
+    this.durable = {
+      phases: phaseStore(context),
+      outbox: outboxStore(context),
+      desk: deskStore(context),
+    }
     if (options.history) this.history = (query) => this.#history(query)
   }
 
@@ -155,18 +181,15 @@ class TableStore implements MysqlStore {
   }
 
   sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    return this.#moveDue('sweep', { states: ['in_progress'], limit }, (before, nowMs) => {
+    return this.#moveDue('sweep', { queues: [HELD], limit }, (before, nowMs) => {
       const after = decideSweep(before, nowMs)
       return after && { before, after, tells: toSwept(after) }
     })
   }
 
   async reap(request: ReapRequest): Promise<ReapReport> {
-    const states = ['completed', 'failed_retryable'] as const
-    const query = {
-      states: request.abandoned === undefined ? states : ([...states, 'pending'] as const),
-      limit: request.limit,
-    }
+    const queues = request.abandoned === undefined ? ENDED : [...ENDED, ...ACCEPTED]
+    const query = { queues, limit: request.limit }
     const kinds = await this.#moveDue('reap', query, (before, nowMs) => {
       const decision = decideReap(before, request, nowMs)
       return decision && { before, after: decision.write, tells: decision.kind }
@@ -194,21 +217,8 @@ class TableStore implements MysqlStore {
     return new Date(Number(row?.[0]))
   }
 
-  async transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
-    if (this.#slots === undefined) {
-      throw new InvalidOptionsError(
-        'mysqlStore: a transaction needs a pool of at least 2 connections: with one, no lease ' +
-          'could be renewed and no other key claimed while it is open',
-      )
-    }
-    const context = {
-      driver: this.#driver,
-      calls: this.#calls,
-      tables: this.#tables,
-      clock: this.#clock,
-      transactionMs: this.#transactionMs,
-    }
-    return this.#slots.use(() => runTransaction(context, lease, work as TransactionWork<never>))
+  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
+    return this.#transactions.run(completing(lease, work))
   }
 
   async settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome> {
@@ -330,19 +340,16 @@ class TableStore implements MysqlStore {
   /** Moves records on that are due, in pieces that are committed one by one. */
   async #moveDue<Told>(
     operation: string,
-    {
-      states,
-      limit,
-    }: { readonly states: readonly StoredRecord['state'][]; readonly limit: number },
+    { queues, limit }: { readonly queues: readonly QueueSql[]; readonly limit: number },
     decide: (before: StoredRecord, nowMs: number) => DueMove<Told> | undefined,
   ): Promise<Told[]> {
     const told: Told[] = []
-    for (const state of states) {
+    for (const queueSql of queues) {
       for (;;) {
         const piece = Math.min(ROWS_MAX, limit - told.length)
         if (piece <= 0) return told
         const { made, isLast } = await this.#calls.make(operation, (session) =>
-          this.#movePiece(session, { state, limit: piece }, decide),
+          this.#movePiece(session, { queueSql, limit: piece }, decide),
         )
         told.push(...made.map(({ tells }) => tells))
         // Without a single one moved, somebody else is at work on all that are due.
@@ -354,13 +361,13 @@ class TableStore implements MysqlStore {
 
   #movePiece<Told>(
     session: Session,
-    query: { readonly state: StoredRecord['state']; readonly limit: number },
+    { queueSql, limit }: { readonly queueSql: QueueSql; readonly limit: number },
     decide: (before: StoredRecord, nowMs: number) => DueMove<Told> | undefined,
   ): Promise<{ made: readonly DueMove<Told>[]; isLast: boolean }> {
     return transact(session, async () => {
       const place = this.#place
-      const rows = await session.rows(dueSql(place.tables, place.now, query))
-      const isLast = rows.length < query.limit
+      const rows = await session.rows(queueSql(place, limit))
+      const isLast = rows.length < limit
       if (rows.length === 0) return { made: [], isLast }
       const due = rows.map(([identity]) => ({ identity: String(identity).toLowerCase() }))
       const { nowMs, byIdentity } = await lockFree(session, place, due)
@@ -378,6 +385,24 @@ class TableStore implements MysqlStore {
     return rows.map((row) => toView({ ...toRecord(KEPT, row), state: 'expired', token: '' }))
   }
 }
+
+/** Finds what is due of one kind. */
+type QueueSql = (place: Place, limit: number) => string
+
+const HELD: QueueSql = ({ tables, now }, limit) =>
+  dueSql(tables, now, { state: 'in_progress', limit })
+
+/** What may be removed. An operation that was begun is brought to its end, and is not in it. */
+const ENDED: readonly QueueSql[] = (['completed', 'failed_retryable'] as const).map(
+  (state): QueueSql =>
+    ({ tables, now }, limit) =>
+      dueSql(tables, now, { state, limit }),
+)
+
+const ACCEPTED: readonly QueueSql[] = [
+  ({ tables, now }, limit) => dueSql(tables, now, { state: 'pending', limit }),
+  ({ tables, now }, limit) => abandonedSql(tables, now, limit),
+]
 
 interface DueMove<Told> extends Move {
   readonly tells: Told

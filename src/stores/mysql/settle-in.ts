@@ -1,19 +1,19 @@
 import { decideSettle } from '../../core/decide.ts'
-import { InvalidOptionsError } from '../../core/errors.ts'
-import {
-  answerOf,
-  causesOf,
-  driverErrorOf,
-  foreignTransaction,
-  type RunSql,
-} from '../../core/foreign-transaction.ts'
+import { answerOf } from '../../core/foreign-transaction.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease, SettleOutcome, Settlement } from '../../core/store.ts'
 import { LEASE, toRecord } from './columns.ts'
-import { isConflict, isLockTimeout, isSealBroken, storeFailed } from './failures.ts'
+import { storeFailed } from './failures.ts'
+import { checkOpen, joinTransaction, notOpen, send, type Joined } from './joined-transaction.ts'
 import { toChange, type Move } from './moves.ts'
 import type { Inside } from './settlement.ts'
-import { END_PROBE, joinedLeaseSql, joinedUpdateSql, NONE, PROBE } from './sql.ts'
+import { joinedLeaseSql, joinedUpdateSql, NONE } from './sql.ts'
+
+const COMPLETING = {
+  caller: 'completeIn',
+  operation: 'complete in a transaction',
+  advice: 'begin one, write, complete the key, and commit',
+} as const
 
 /**
  * Completes a key in a transaction that the caller has begun: locks the record, decides, writes,
@@ -30,23 +30,23 @@ export async function settleIn(
   inside: Inside,
   settlement: Settlement,
 ): Promise<SettleOutcome> {
-  const run = foreignTransaction(tx)
+  const joined = joinTransaction(tx, COMPLETING)
   const { lease } = settlement
-  const seen = await look(run, inside, { lease, lock: true })
-  await checkOpen(run, seen)
+  const seen = await look(joined, inside, { lease, lock: true })
+  await checkOpen(joined, seen.open)
   const { record } = seen
   const { outcome, write } = decideSettle(record, settlement, seen.nowMs)
   if (record === undefined || write === undefined) {
     return outcome.kind === 'fenced' ? outcome : { kind: 'fenced', own: true, state: 'completed' }
   }
-  await writeMove(run, { inside, connection: seen.connection }, { before: record, after: write })
-  const after = await look(run, inside, { lease, lock: false })
-  if (!isWritten(seen, after, lease)) throw notOpen()
+  await writeMove(joined, { inside, connection: seen.connection }, { before: record, after: write })
+  const after = await look(joined, inside, { lease, lock: false })
+  if (!isWritten(seen, after, lease)) throw notOpen(joined)
   return outcome
 }
 
 async function writeMove(
-  run: RunSql,
+  joined: Joined,
   { inside, connection }: { readonly inside: Inside; readonly connection: string },
   move: Move,
 ): Promise<void> {
@@ -54,9 +54,9 @@ async function writeMove(
   try {
     sql = joinedUpdateSql(inside.tables, toChange(move), connection)
   } catch (error) {
-    throw storeFailed(OPERATION, error)
+    throw storeFailed(COMPLETING.operation, error)
   }
-  await send(run, sql)
+  await send(joined, sql)
 }
 
 /** What one statement in the transaction has seen. */
@@ -69,16 +69,16 @@ interface Seen {
 }
 
 async function look(
-  run: RunSql,
+  joined: Joined,
   { tables, now }: Inside,
   { lease, lock }: { readonly lease: Lease; readonly lock: boolean },
 ): Promise<Seen> {
   const sql = joinedLeaseSql(tables, now, { identity: lease.identity, lock })
-  const rows = await send(run, sql)
+  const rows = await send(joined, sql)
   try {
     return toSeen(answerOf(rows))
   } catch (error) {
-    throw storeFailed(OPERATION, error)
+    throw storeFailed(COMPLETING.operation, error)
   }
 }
 
@@ -101,53 +101,4 @@ function isWritten(before: Seen, after: Seen, { token, attempt }: Lease): boolea
     after.connection === before.connection &&
     after.open === before.open
   )
-}
-
-/**
- * Without a transaction the key would be completed at once, whatever becomes of the rest. A user
- * variable proves nothing here: it lasts as long as its connection.
- */
-async function checkOpen(run: RunSql, { open }: Seen): Promise<void> {
-  if (open === 'none') throw notOpen()
-  if (open === 'open') return
-  // MySQL. Outside of a transaction a savepoint is gone as soon as it is set. By its documentation
-  // MySQL takes no savepoints in its protocol for prepared statements: a tool that knows no other
-  // gets the server's error here, and nothing is written.
-  await send(run, PROBE)
-  try {
-    await run(END_PROBE)
-  } catch (error) {
-    if (causesOf(error).some(isSealGone)) throw notOpen(error)
-    throw toFailure(error, END_PROBE)
-  }
-}
-
-/** By its number, or by what the server says where a tool keeps only that. */
-function isSealGone(error: Error): boolean {
-  return isSealBroken(error) || /savepoint oncekey_settle does not exist/i.test(error.message)
-}
-
-function notOpen(cause?: unknown): InvalidOptionsError {
-  return new InvalidOptionsError(
-    'completeIn was given a connection on which no transaction is open: begin one, write, ' +
-      'complete the key, and commit. What was written on it before is committed already',
-    { cause },
-  )
-}
-
-const OPERATION = 'complete in a transaction'
-
-async function send(run: RunSql, sql: string): Promise<readonly Record<string, unknown>[]> {
-  try {
-    return await run(sql)
-  } catch (error) {
-    throw toFailure(error, sql)
-  }
-}
-
-/** A conflict is left as it is: whoever repeats transactions for it must recognise it. */
-function toFailure(error: unknown, sql: string): unknown {
-  if (error instanceof InvalidOptionsError) return error
-  if (causesOf(error).some((cause) => isConflict(cause) || isLockTimeout(cause))) return error
-  return storeFailed(OPERATION, driverErrorOf(error, sql))
 }

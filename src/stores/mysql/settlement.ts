@@ -52,12 +52,6 @@ function decide(
   return { moves, outcomes }
 }
 
-export interface SettledIn {
-  readonly outcome: SettleOutcome
-  /** By this very call, and not by an earlier one of the same lease. */
-  readonly isWritten: boolean
-}
-
 /** Where a transaction settles: the tables, and the time as SQL. */
 export type Inside = Pick<Place, 'tables' | 'now'>
 
@@ -76,7 +70,7 @@ export async function settleWithin(
   session: Session,
   { tables, now }: Inside,
   settlement: Settlement,
-): Promise<SettledIn> {
+): Promise<{ readonly outcome: SettleOutcome; readonly isWritten: boolean }> {
   const { identity } = settlement.lease
   const [row] = await session.rows(leaseSql(tables, now, { identity, lock: true }))
   const { record: before, nowMs } = toLease(row)

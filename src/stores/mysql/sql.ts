@@ -16,6 +16,7 @@ import {
   literalOf,
   nameOf,
   readSql,
+  TO_RUN,
   VIEW,
   type Field,
 } from './columns.ts'
@@ -25,6 +26,11 @@ export interface Tables {
   readonly record: string
   readonly history: string
   readonly migration: string
+  readonly operation: string
+  readonly phase: string
+  readonly message: string
+  readonly partition: string
+  readonly audit: string
   readonly database: string | undefined
 }
 
@@ -34,10 +40,16 @@ export function tablesOf(names: {
 }): Tables {
   const { database, table } = names
   const prefix = database === undefined ? '' : `\`${database}\`.`
+  const named = (suffix: string) => `${prefix}\`${table}${suffix}\``
   return Object.freeze({
-    record: `${prefix}\`${table}\``,
-    history: `${prefix}\`${table}_history\``,
-    migration: `${prefix}\`${table}_migration\``,
+    record: named(''),
+    history: named('_history'),
+    migration: named('_migration'),
+    operation: named('_operation'),
+    phase: named('_phase'),
+    message: named('_message'),
+    partition: named('_partition'),
+    audit: named('_audit'),
     database,
   })
 }
@@ -45,13 +57,15 @@ export function tablesOf(names: {
 /** The server's clock in whole milliseconds. UTC, so that no session's time zone has a say. */
 export const SERVER_NOW = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000`
 
+export const SERVER_NOW_US = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
 /** What makes a statement fail that would cut a value, whatever the session's own mode. */
-const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
+export const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
 
 /** Also bounds the wait for a lock. MySQL knows no such bound for one statement. */
-const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
+export const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
 
-const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
+export const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
 
 /**
  * Whether the session would show more, or less, than what is committed by now: 1 where it would,
@@ -59,7 +73,7 @@ const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
  * MySQL does not say whether a transaction is open, so that there the answer is 1 or NULL. MariaDB
  * skips comments that are for MySQL 8.
  */
-const IS_OPEN = `CASE WHEN @@autocommit = 0
+export const IS_OPEN = `CASE WHEN @@autocommit = 0
     /*M! OR @@in_transaction OR @@tx_isolation = 'READ-UNCOMMITTED' */
     /*!80000 OR @@transaction_isolation = 'READ-UNCOMMITTED' */
     THEN 1 /*M! ELSE 0 */ END`
@@ -70,7 +84,7 @@ export const ASK_OPEN = `SELECT ${IS_OPEN}`
 /** Does nothing. Its answer has the flags of the session. */
 export const DO_NOTHING = 'DO 0'
 
-const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
+export const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
 
 const identities = (of: readonly { readonly identity: string }[]) =>
   of.map(({ identity }) => literalOf('identity', identity)).join(', ')
@@ -119,6 +133,11 @@ export const NONE = '-'
  * MariaDB knows, whatever was or was not sent before. Nothing that MySQL says to everybody does.
  */
 const OPENNESS = `COALESCE(/*M! IF(@@in_transaction, 'open', 'none'), */ 'unknown')`
+
+/** Whether a transaction is open, and on which connection, for somebody's tool: see below. */
+export function openSql(): string {
+  return `SELECT CONVERT(CONCAT_WS(' ', ${OPENNESS}, CONNECTION_ID()) USING utf8mb4) AS answer`
+}
 
 /**
  * One record for a settlement in a transaction of somebody's tool. One row, one column and one
@@ -202,8 +221,10 @@ export interface Change {
  * no column but their own, because MySQL works through them one after the other.
  */
 export function updateSql({ record }: Tables, changes: readonly Change[]): string {
-  const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
-  const assignments = [...names].map((name) => `${name} = ${valueSql(name, changes)}`)
+  const keyed = changes.map(({ from, columns }) => ({
+    key: literalOf('identity', from.identity),
+    columns,
+  }))
   const fences = changes.map(({ from }) => {
     const [identity, token, attempt, state] = [
       literalOf('identity', from.identity),
@@ -214,7 +235,7 @@ export function updateSql({ record }: Tables, changes: readonly Change[]): strin
     return `WHEN ${identity} THEN token = ${token} AND attempt = ${attempt} AND state = ${state}`
   })
   return `${STRICT} UPDATE ${STRICT_HINT} ${record} FORCE INDEX (PRIMARY)
-    SET ${assignments.join(', ')}
+    SET ${assignments('identity', keyed)}
     WHERE identity IN (${identities(changes.map(({ from }) => from))})
     AND CASE identity ${fences.join(' ')} END`
 }
@@ -225,16 +246,28 @@ export function joinedUpdateSql(tables: Tables, change: Change, connection: stri
     AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
 }
 
-function valueSql(name: string, changes: readonly Change[]): string {
+/** What becomes of some columns of one row, which its key tells from the others. */
+export interface KeyedChange {
+  readonly key: string
+  readonly columns: ReadonlyMap<string, string>
+}
+
+/** For an update of several rows, each of which changes in its own way. */
+export function assignments(keyColumn: string, changes: readonly KeyedChange[]): string {
+  const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
+  return [...names].map((name) => `${name} = ${valueSql(keyColumn, name, changes)}`).join(', ')
+}
+
+function valueSql(keyColumn: string, name: string, changes: readonly KeyedChange[]): string {
   const [first] = changes
   const value = first!.columns.get(name)
   const isSame = changes.every(({ columns }) => columns.get(name) === value)
   if (isSame && value !== undefined) return value
-  const cases = changes.flatMap(({ from, columns }) => {
+  const cases = changes.flatMap(({ key, columns }) => {
     const own = columns.get(name)
-    return own === undefined ? [] : [`WHEN ${literalOf('identity', from.identity)} THEN ${own}`]
+    return own === undefined ? [] : [`WHEN ${key} THEN ${own}`]
   })
-  return `CASE identity ${cases.join(' ')} ELSE ${name} END`
+  return `CASE ${keyColumn} ${cases.join(' ')} ELSE ${name} END`
 }
 
 /** In the form for several tables, because the other one takes no index. */
@@ -252,14 +285,31 @@ export function keepSql({ record, history }: Tables, records: readonly StoredRec
     WHERE r.identity IN (${identities(records)}) ORDER BY r.identity`
 }
 
-/** Which records of a state are due, the longest due first. Locks nothing. */
+/** Records that wait for the same. `toRun`: for a worker, see `isToRun`. */
+export interface Queue {
+  readonly state: RecordState
+  readonly toRun?: boolean
+}
+
+export const inQueue = ({ state, toRun = false }: Queue, now: string) =>
+  `r.state = ${literalOf('state', state)} AND r.${TO_RUN} = ${toRun ? 1 : 0} AND r.${DUE} <= ${now}`
+
+/** Which records of a queue are due, the longest due first. Locks nothing. */
 export function dueSql(
   { record }: Tables,
   now: string,
-  { state, limit }: { readonly state: RecordState; readonly limit: number },
+  { limit, ...queue }: Queue & { readonly limit: number },
 ): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
-    WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now}
+    WHERE ${inQueue(queue, now)}
+    ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
+}
+
+/** Accepted operations that nobody has taken in time: due to be run, but also past their expiry. */
+export function abandonedSql({ record }: Tables, now: string, limit: number): string {
+  return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
+    WHERE ${inQueue({ state: 'pending', toRun: true }, now)}
+    AND r.${nameOf('expiresAtMs')} <= ${now}
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
@@ -288,9 +338,11 @@ export function listSql(
   { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
   const order = state === 'completed' ? DUE : nameOf('lastRunAtMs')
+  // None of these is ever to be run, which the index must be told to be in the order of expiry.
+  const queue = state === 'completed' ? `AND x.${TO_RUN} = 0` : ''
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${list(VIEW)}
     FROM (SELECT x.identity FROM ${record} AS x FORCE INDEX (due)
-      WHERE x.state = ${literalOf('state', state)}
+      WHERE x.state = ${literalOf('state', state)} ${queue}
       ORDER BY x.${order} LIMIT ${literalOf('attempt', limit)}) AS found
     JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
     ORDER BY r.${order}`

@@ -1,13 +1,15 @@
 import { boundedWork } from '../../core/bounded-work.ts'
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
-import { OutcomeUnknownError } from '../../core/errors.ts'
+import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
+import type { StoredRecord } from '../../core/record.ts'
 import { revocable } from '../../core/revocable.ts'
+import { Slots } from '../../core/slots.ts'
 import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
 import type { Calls } from './calls.ts'
 import { transact, type Driver, type Session } from './driver.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
-import { readWithin, settleWithin } from './settlement.ts'
+import { readWithin, settleWithin, type Inside } from './settlement.ts'
 import { RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, type Tables } from './sql.ts'
 import { StatementWatch, watched } from './statement-watch.ts'
 
@@ -21,33 +23,102 @@ export interface TransactionContext {
   readonly transactionMs: number
 }
 
-/** Not an error: how the body of a transaction says that nothing of it may be kept. */
-class RolledBack extends Error {
-  readonly outcome: SettleOutcome
+/** What a transaction is for: what runs in it, and what is written last before it commits. */
+export interface Purpose<Worked, Outcome> {
+  readonly lease: Lease
+  /** What is answered where the work must not run; `undefined`: it may. */
+  readonly refuse: (record: StoredRecord | undefined) => Outcome | undefined
+  readonly work: (tx: never) => Worked | Promise<Worked>
+  readonly finish: (session: Session, inside: Inside, worked: Worked) => Promise<Finished<Outcome>>
+}
 
-  constructor(outcome: SettleOutcome) {
+export interface Finished<Outcome> {
+  readonly outcome: Outcome
+  /** By this very call, and not by an earlier one of the same lease. */
+  readonly isWritten: boolean
+}
+
+/** Not an error: how the body of a transaction says that nothing of it may be kept. */
+class RolledBack<Outcome> extends Error {
+  readonly outcome: Outcome
+
+  constructor(outcome: Outcome) {
     super('rolled back')
     this.outcome = outcome
   }
 }
 
-/**
- * Runs the work in a transaction, and completes the key as its last statement. Until then the row
- * of the key is not locked, so that its duplicates are answered and its lease can be renewed.
- */
-export async function runTransaction(
-  context: TransactionContext,
-  lease: Lease,
-  work: TransactionWork<never>,
-): Promise<SettleOutcome> {
-  try {
-    return await lend(context, (session) =>
-      transact(session, () => settleWith(context, session, lease, work)),
-    )
-  } catch (error) {
-    if (error instanceof RolledBack) return error.outcome
-    throw error
+/** Connections that are never given to transactions, so that renewals find one. */
+const RESERVED = 2
+
+/** Transactions of the store's own, with work of the caller's in them. */
+export class Transactions {
+  readonly #context: TransactionContext
+  readonly #slots: Slots | undefined
+  readonly #lent = new WeakSet<object>()
+
+  constructor(context: TransactionContext) {
+    this.#context = context
+    const { connectionsMax } = context.driver
+    const spare = connectionsMax - (connectionsMax < 4 ? 1 : RESERVED)
+    this.#slots = spare > 0 ? new Slots(spare) : undefined
   }
+
+  /** Whether work was given this to write with. */
+  hasLent(tx: unknown): tx is object {
+    return typeof tx === 'object' && tx !== null && this.#lent.has(tx)
+  }
+
+  /**
+   * Runs the work in a transaction, and writes about the key with its last statements. Until then
+   * the row of the key is not locked, so that its duplicates are answered and its lease can be
+   * renewed. Waits while as many transactions are open as the pool has connections to spare.
+   */
+  async run<Worked, Outcome>(purpose: Purpose<Worked, Outcome>): Promise<Outcome> {
+    if (this.#slots === undefined) {
+      throw new InvalidOptionsError(
+        'mysqlStore: a transaction needs a pool of at least 2 connections: with one, no lease ' +
+          'could be renewed and no other key claimed while it is open',
+      )
+    }
+    const show = (tx: object) => this.#lent.add(tx)
+    try {
+      return await this.#slots.use(() =>
+        lend(this.#context, (session) =>
+          transact(session, () => workAndFinish({ ...this.#context, show }, session, purpose)),
+        ),
+      )
+    } catch (error) {
+      if (error instanceof RolledBack) return error.outcome as Outcome
+      throw error
+    }
+  }
+}
+
+/** Completes the key with what the work returns. */
+export function completing<Tx>(
+  lease: Lease,
+  work: TransactionWork<Tx>,
+): Purpose<Completion, SettleOutcome> {
+  return {
+    lease,
+    work: work as TransactionWork<never>,
+    // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither
+    // case may the work run.
+    refuse: (record) => {
+      const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
+      const { outcome, write } = decideSettle(record, trial, 0)
+      return write === undefined ? outcome : undefined
+    },
+    finish: (session, inside, completion) => {
+      const settlement: Settlement = { kind: 'complete', lease, ...completion }
+      return settleWithin(session, inside, settlement)
+    },
+  }
+}
+
+interface WorkContext extends TransactionContext {
+  readonly show: (tx: object) => void
 }
 
 /** The work's own errors say nothing about the connection, which was rolled back after them. */
@@ -72,26 +143,19 @@ async function lend<Result>(
   return result as Result
 }
 
-async function settleWith(
-  context: TransactionContext,
+async function workAndFinish<Worked, Outcome>(
+  context: WorkContext,
   session: Session,
-  lease: Lease,
-  work: TransactionWork<never>,
-): Promise<SettleOutcome> {
-  const asked = await ask(context, session, lease)
-  // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither case
-  // may the work run.
-  if (asked !== undefined) throw new RolledBack(asked)
+  purpose: Purpose<Worked, Outcome>,
+): Promise<Outcome> {
+  const refusal = await ask(context, session, purpose)
+  if (refusal !== undefined) throw new RolledBack(refusal)
   const watch = new StatementWatch()
-  const completion = await runWork(context, session, { work, watch })
+  const worked = await runWork(context, session, { work: purpose.work, watch })
   await endSeal(session, watch)
-  const settlement: Settlement = { kind: 'complete', lease, ...completion }
   try {
-    const { outcome, isWritten } = await settleWithin(
-      session,
-      { tables: context.tables, now: context.calls.now },
-      settlement,
-    )
+    const inside = { tables: context.tables, now: context.calls.now }
+    const { outcome, isWritten } = await purpose.finish(session, inside, worked)
     // Also where an earlier call of the same lease has committed meanwhile: its rows are kept, and
     // these must not be.
     if (!isWritten) throw new RolledBack(outcome)
@@ -102,19 +166,15 @@ async function settleWith(
 }
 
 /** `undefined`: the lease is held and the work may run. Sets the seal. */
-async function ask(
+async function ask<Outcome>(
   { tables, calls }: TransactionContext,
   session: Session,
-  lease: Lease,
-): Promise<SettleOutcome | undefined> {
+  { lease, refuse }: Pick<Purpose<never, Outcome>, 'lease' | 'refuse'>,
+): Promise<Outcome | undefined> {
   try {
-    const inside = { tables, now: calls.now }
-    const record = await readWithin(session, inside, lease)
-    const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-    const asked = decideSettle(record, trial, 0)
-    if (asked.write === undefined) return asked.outcome
-    await session.run(SEAL)
-    return undefined
+    const refusal = refuse(await readWithin(session, { tables, now: calls.now }, lease))
+    if (refusal === undefined) await session.run(SEAL)
+    return refusal
   } catch (error) {
     throw storeFailed('begin a transaction', error)
   }
@@ -133,14 +193,15 @@ async function endSeal(session: Session, watch: StatementWatch): Promise<void> {
 }
 
 /** The work's own errors pass through as they are, unless its transaction has ended under it. */
-async function runWork(
-  context: TransactionContext,
+async function runWork<Worked>(
+  context: WorkContext,
   session: Session,
-  { work, watch }: { work: TransactionWork<never>; watch: StatementWatch },
-): Promise<Completion> {
+  { work, watch }: { work: Purpose<Worked, unknown>['work']; watch: StatementWatch },
+): Promise<Worked> {
   const { tx, revoke } = revocable(watched(session.connection, watch), () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })
+  context.show(tx)
   const { clock, transactionMs: limitMs } = context
   const giveUp = (cause: Error) => {
     session.destroy()

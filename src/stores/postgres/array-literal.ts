@@ -30,6 +30,13 @@ export function bytesValue(value: Uint8Array | undefined): string | null {
   return value === undefined ? null : hexValue(toHex(value))
 }
 
+/** A text by itself, refused where it would be changed on its way. */
+export function textValue(value: string | undefined): string | null {
+  if (value === undefined) return null
+  if (!value.isWellFormed()) throw new ValueFault('a text contains half a surrogate pair')
+  return value
+}
+
 /** One value that no column can hold. Thrown before anything is sent. */
 export class ValueFault extends Error {}
 

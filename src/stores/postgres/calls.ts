@@ -31,6 +31,7 @@ export class Calls {
   readonly #texts = new Map<string, string>()
   /** The default isolation of the connections is another one. Known once a call was refused. */
   #needsTransaction = false
+  #isClosed = false
 
   constructor(driver: Driver, { name, clock }: { name: TableName; clock: Clock | undefined }) {
     this.#driver = driver
@@ -43,6 +44,14 @@ export class Calls {
     return this.#clock?.nowMs() ?? null
   }
 
+  close(): void {
+    this.#isClosed = true
+  }
+
+  checkOpen(operation: string): void {
+    if (this.#isClosed) throw storeFailed(operation, new Error('the store is closed'))
+  }
+
   textOf(sql: string): string {
     let text = this.#texts.get(sql)
     if (text === undefined) this.#texts.set(sql, (text = forTable(this.#name, sql)))
@@ -51,6 +60,7 @@ export class Calls {
 
   /** `values` is a function, so that what cannot be sent fails as a call that was refused. */
   async send(operation: string, sql: string, values: () => Value[]): Promise<readonly Row[]> {
+    this.checkOpen(operation)
     for (let tries = 1; ; tries++) {
       const isPlain = !this.#needsTransaction
       try {
@@ -107,6 +117,7 @@ export function settleValues(nowMs: number | null, settlements: readonly Settlem
     textArray(settlements.map((one) => (one.kind === 'complete' ? null : one.errorCode))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
+    numberArray(settlements.map((one) => (one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0))),
   ]
 }
 

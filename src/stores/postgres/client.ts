@@ -16,6 +16,8 @@ export interface Session {
   script(sql: string): Promise<void>
   /** What the caller's work gets: the driver's own object for this connection. */
   readonly tx: object
+  /** What the last statement of the opening gave. */
+  readonly opened: readonly Row[]
   /** Drops the connection, whatever it is doing. What the transaction wrote is gone. */
   destroy(): void
 }
@@ -43,16 +45,16 @@ export interface Driver {
   /**
    * Runs `body` in a READ COMMITTED transaction on a connection of its own. Commits if it
    * resolves; rolls back and rethrows if it rejects. Failures to begin and to commit are
-   * `StoreFailedError`s.
+   * `StoreFailedError`s. `opening`: statements without values that come right behind BEGIN.
    */
-  transact<Result>(body: (session: Session) => Promise<Result>): Promise<Result>
+  transact<Result>(body: (session: Session) => Promise<Result>, opening?: string): Promise<Result>
   readonly listen?: Listen
 }
 
 /** A query as `pg` takes it. */
 export interface PgQuery {
   text: string
-  values: Value[]
+  values?: Value[]
   name?: string
   rowMode: 'array'
 }

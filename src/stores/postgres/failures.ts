@@ -7,6 +7,7 @@ const ROW_FAULT_CLASSES: readonly string[] = ['22', '23', '54']
 
 const SERIALIZATION_FAILURE = '40001'
 const DEADLOCK = '40P01'
+const UNIQUE_VIOLATION = '23505'
 const NO_SUCH_SAVEPOINT = '3B001'
 const NO_TRANSACTION = '25P01'
 
@@ -27,6 +28,11 @@ export function storeFailed(operation: string, cause: unknown): StoreFailedError
 export function isConflict(error: unknown): boolean {
   const code = sqlStateOf(error)
   return code === SERIALIZATION_FAILURE || code === DEADLOCK
+}
+
+/** Two claims have taken messages of one partition at once, and this is the second. */
+export function isHeldTwice(error: unknown): boolean {
+  return isCausedBy(error, (cause) => sqlStateOf(cause) === UNIQUE_VIOLATION)
 }
 
 export function isWrongIsolation(error: unknown): boolean {

@@ -27,6 +27,12 @@ export const CHECK_ISOLATION = checkIsolation(IS_READ_COMMITTED)
 export const JOINED = 'oncekey.joined'
 
 /**
+ * The setting of a transaction that the store has begun itself. It is gone with the transaction,
+ * also where another has begun since.
+ */
+export const SEALED = 'oncekey.sealed'
+
+/**
  * What joins a transaction of the caller's takes its level. With a snapshot, a record that has
  * moved on since makes PostgreSQL raise 40001: nothing is decided from what is no longer true, and
  * whoever chose that level repeats transactions for it anyway.
@@ -43,17 +49,40 @@ export const RECORD = '"{schema}"."{table}"'
 
 export const HISTORY = '"{schema}"."{table}_history"'
 
+export const OPERATION = '"{schema}"."{table}_operation"'
+
+export const PHASE = '"{schema}"."{table}_phase"'
+
+export const MESSAGE = '"{schema}"."{table}_message"'
+
+export const PARTITION = '"{schema}"."{table}_partition"'
+
+/** One row: until when somebody waits to hear of new messages. */
+export const WAITING = '"{schema}"."{table}_waiting"'
+
+export const AUDIT = '"{schema}"."{table}_audit"'
+
 export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
 
 /** Not by `extract`, whose numeric takes its way to a float through a text. */
 export const epochMs = (expression: string) => `round(date_part('epoch', ${expression}) * 1000)`
 
-/** Past its retention: as if it had never been. */
+/**
+ * Past its retention: as if it had never been. An operation that was begun is brought to its end:
+ * what it has done must not be forgotten.
+ */
 export const IS_EXPIRED = `CASE r.state
           WHEN 'expired' THEN true
           WHEN 'completed' THEN r.expires_at <= v_now
-          WHEN 'failed_retryable' THEN r.expires_at <= v_now
+          WHEN 'failed_retryable' THEN r.recovery_point IS NULL AND r.expires_at <= v_now
           ELSE false END`
+
+/** What may expire by itself. The index has this predicate, word for word. */
+export const MAY_EXPIRE = `(r.state = 'completed'
+        OR (r.state = 'failed_retryable' AND r.recovery_point IS NULL))`
+
+/** When a worker may go on with a released record; only what has an operation is gone on with. */
+export const resumeAt = (at: string) => `CASE WHEN r.recovery_point IS NOT NULL THEN ${at} END`
 
 /**
  * True; and where `watched` holds, tells those who wait that the record has moved on, once the
@@ -63,7 +92,7 @@ export const wake = (watched: string) => `CASE WHEN ${watched}
         THEN pg_notify('{channel}', encode(r.identity, 'hex')) IS NOT NULL ELSE true END`
 
 const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, created_at, last_run_at,
-        completed_at, expires_at, reconcile_at, on_lapse, after_expiry, proof, fingerprint, tenant,
+        completed_at, expires_at, reconcile_at, tries, on_lapse, after_expiry, proof, fingerprint, tenant,
         operation, key, error_code, recovery_point, result`
 
 /**
@@ -83,7 +112,7 @@ export const keepHistory = (identities: string) => `
 const viewColumns = ({ state, token }: { state: string; token: string }) => `
   encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.key, r.fingerprint,
   ${state}, r.attempt, r.lapses, ${token}, r.on_lapse, r.after_expiry, r.proof,
-  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')},
+  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')}, r.tries,
   ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
   ${epochMs('r.expires_at')}`
 
@@ -99,5 +128,5 @@ export const VIEW_TYPES = `out_identity text, out_record_id text, out_tenant tex
   out_fingerprint text, out_state text, out_attempt int, out_lapses int, out_token text,
   out_on_lapse text, out_after_expiry text, out_proof text, out_recovery_point text,
   out_error_code text, out_lease_until_ms float8, out_reconcile_at_ms float8,
-  out_created_at_ms float8, out_last_run_at_ms float8, out_completed_at_ms float8,
+  out_tries int, out_created_at_ms float8, out_last_run_at_ms float8, out_completed_at_ms float8,
   out_expires_at_ms float8`

@@ -26,6 +26,7 @@ import {
   ms,
   NOW,
   RECORD,
+  resumeAt,
   SETTINGS,
   VIEW_COLUMNS,
   VIEW_TYPES,
@@ -105,7 +106,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         FROM ${CLAIM_REQUESTS}
         JOIN ${RECORD} r ON r.identity = q.identity
         WHERE r.fingerprint = q.fingerprint AND CASE r.state
-          WHEN 'failed_retryable' THEN r.expires_at > v_now AND r.token <> q.token
+          WHEN 'failed_retryable' THEN r.token <> q.token
+            AND (r.recovery_point IS NOT NULL OR r.expires_at > v_now)
           WHEN 'in_progress' THEN r.lease_until <= v_now AND r.token <> q.token
           WHEN 'pending' THEN q.mode = 'take' AND r.expires_at > v_now
           ELSE false END
@@ -125,7 +127,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         after_expiry = CASE WHEN l.doubt THEN r.after_expiry ELSE l.after_expiry END,
         proof = NULL,
         error_code = CASE WHEN l.doubt THEN 'lease_lapsed' END,
-        reconcile_at = CASE WHEN l.doubt THEN v_now END,
+        reconcile_at = CASE WHEN l.doubt THEN v_now WHEN l.later THEN ${resumeAt('v_now')} END,
+        tries = CASE WHEN l.doubt THEN 0 ELSE r.tries END,
         last_run_at = CASE WHEN l.doubt THEN r.last_run_at ELSE v_now END,
         expires_at = CASE WHEN l.doubt THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
@@ -175,7 +178,7 @@ const SETTLE = `
 CREATE FUNCTION "{schema}"."{table}_settle" (
   p_now_ms float8, p_identity bytea[], p_token text[], p_attempt int[], p_kind text[],
   p_result bytea[], p_proof text[], p_error_code text[], p_retention_ms float8[],
-  p_reconcile_after_ms float8[]
+  p_reconcile_after_ms float8[], p_resume_after_ms float8[]
 ) RETURNS TABLE (
   out_identity text, out_done bool, out_own bool, out_state text, out_expires_at_ms float8
 ) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
@@ -186,11 +189,11 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
     RETURN QUERY
       WITH l AS MATERIALIZED (
         SELECT r.identity AS id, r.watched, q.kind, q.result, q.proof, q.error_code,
-          q.retention_ms, q.reconcile_after_ms
+          q.retention_ms, q.reconcile_after_ms, q.resume_after_ms
         FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof, p_error_code,
-            p_retention_ms, p_reconcile_after_ms)
+            p_retention_ms, p_reconcile_after_ms, p_resume_after_ms)
           AS q (identity, token, attempt, kind, result, proof, error_code, retention_ms,
-            reconcile_after_ms)
+            reconcile_after_ms, resume_after_ms)
         JOIN ${RECORD} r ON r.identity = q.identity
         WHERE r.token = q.token
           AND CASE WHEN q.kind = 'release' AND q.attempt = 0 THEN true
@@ -208,7 +211,9 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
         proof = CASE l.kind WHEN 'doubt' THEN r.proof ELSE l.proof END,
         error_code = l.error_code,
         watched = false,
-        reconcile_at = CASE l.kind WHEN 'doubt' THEN v_now + ${ms('l.reconcile_after_ms')} END,
+        reconcile_at = CASE l.kind WHEN 'doubt' THEN v_now + ${ms('l.reconcile_after_ms')}
+          WHEN 'release' THEN ${resumeAt(`v_now + ${ms('l.resume_after_ms')}`)} END,
+        tries = CASE l.kind WHEN 'doubt' THEN 0 ELSE r.tries END,
         completed_at = CASE l.kind WHEN 'complete' THEN v_now ELSE r.completed_at END,
         expires_at = CASE l.kind WHEN 'doubt' THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
@@ -296,7 +301,7 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
         token = CASE l.kind WHEN 'completed' THEN '' ELSE r.token END,
         proof = CASE l.kind WHEN 'completed' THEN NULL ELSE 'proven' END,
         error_code = CASE l.kind WHEN 'completed' THEN NULL ELSE r.error_code END,
-        reconcile_at = NULL,
+        reconcile_at = CASE l.kind WHEN 'completed' THEN NULL ELSE ${resumeAt('v_now')} END,
         watched = false,
         completed_at = CASE l.kind WHEN 'completed' THEN v_now ELSE r.completed_at END,
         expires_at = greatest(r.expires_at, v_now + ${ms('l.retention_ms')})

@@ -1,6 +1,10 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import type { Driver, Session } from './client.ts'
+import { DESK_FUNCTIONS } from './desk-functions.ts'
+import { DURABLE_TABLES } from './durable-tables.ts'
 import { FUNCTIONS } from './functions.ts'
+import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
+import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
 import { forTable, type TableName } from './sql.ts'
 
@@ -19,6 +23,7 @@ CREATE TABLE "{schema}"."{table}" (
   record_id uuid NOT NULL,
   attempt int NOT NULL,
   lapses int NOT NULL,
+  tries int NOT NULL DEFAULT 0,
   lease_until timestamptz NOT NULL,
   created_at timestamptz NOT NULL,
   last_run_at timestamptz NOT NULL,
@@ -38,6 +43,8 @@ CREATE TABLE "{schema}"."{table}" (
   watched boolean NOT NULL DEFAULT false,
   error_code text,
   recovery_point text,
+  run_name text,
+  run_version int,
   result bytea,
   CONSTRAINT "{table}_pkey" PRIMARY KEY (identity),
   CONSTRAINT "{table}_record_id" UNIQUE (record_id)
@@ -45,18 +52,21 @@ CREATE TABLE "{schema}"."{table}" (
 CREATE INDEX "{table}_lease" ON "{schema}"."{table}" (lease_until)
   WHERE state = 'in_progress';
 CREATE INDEX "{table}_expiry" ON "{schema}"."{table}" (expires_at)
-  WHERE state IN ('completed', 'failed_retryable');
+  WHERE state = 'completed' OR (state = 'failed_retryable' AND recovery_point IS NULL);
 CREATE INDEX "{table}_listed" ON "{schema}"."{table}" (state, last_run_at)
   WHERE state NOT IN ('in_progress', 'completed');
 CREATE INDEX "{table}_pending" ON "{schema}"."{table}" (expires_at)
   WHERE state = 'pending';
 CREATE INDEX "{table}_reconcile" ON "{schema}"."{table}" (reconcile_at)
   WHERE state = 'unknown';
+CREATE INDEX "{table}_due" ON "{schema}"."{table}" (run_name, run_version, reconcile_at)
+  WHERE state IN ('pending', 'failed_retryable') AND reconcile_at IS NOT NULL;
 CREATE TABLE "{schema}"."{table}_history" (
   identity bytea NOT NULL,
   record_id uuid NOT NULL,
   attempt int NOT NULL,
   lapses int NOT NULL,
+  tries int NOT NULL DEFAULT 0,
   lease_until timestamptz NOT NULL,
   created_at timestamptz NOT NULL,
   last_run_at timestamptz NOT NULL,
@@ -76,7 +86,8 @@ CREATE TABLE "{schema}"."{table}_history" (
   CONSTRAINT "{table}_history_pkey" PRIMARY KEY (record_id)
 );
 CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, created_at);
-${FUNCTIONS.join('\n')}
+${FUNCTIONS.join('\n')}${DURABLE_TABLES}
+${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
 `,
 ]
 

@@ -94,7 +94,7 @@ const KNOWN = [
 const TRANSACTION_MS = 30_000
 const TRANSACTION_MS_MAX = 15 * 60 * 1000
 
-/** PostgreSQL cuts names at 63 bytes; the longest suffix of ours has 13. */
+/** PostgreSQL cuts names at 63 bytes; the longest suffix of ours has 15. */
 const NAME_PATTERN = /^[a-z_][a-z0-9_]{0,47}$/i
 
 /** Fills defaults and checks every rule once. The caller's object is not touched. */

@@ -41,10 +41,10 @@ export function pgClientDriver(client: PgSingleClient, prepare: boolean): Driver
         checkIdle()
         return rows
       }),
-    transact: (body) =>
+    transact: (body, opening) =>
       turns.use(async () => {
         checkIdle()
-        const session: Session = {
+        const session: Omit<Session, 'opened'> = {
           query: send,
           script: async (sql) => void (await client.query(sql)),
           tx: client,
@@ -56,7 +56,7 @@ export function pgClientDriver(client: PgSingleClient, prepare: boolean): Driver
           lostBy: () => undefined,
           giveBack: () => undefined,
         }
-        return within(lent, () => body(session))
+        return within(lent, (opened) => body({ ...session, opened }), opening)
       }),
   }
 }

@@ -5,6 +5,7 @@ import type {
   PgListeningClient,
   PgPool,
   PgQuery,
+  Row,
   Session,
   Value,
 } from './client.ts'
@@ -34,11 +35,11 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
         lent.giveBack(!isDone)
       }
     },
-    async transact(body) {
+    async transact(body, opening) {
       const lent = await lendIdle(pool).catch((error: unknown) => {
         throw storeFailed('begin a transaction', error)
       })
-      const session: Session = {
+      const session: Omit<Session, 'opened'> = {
         query: async (text, values) =>
           (await lent.client.query(toPgQuery(text, values, prepare))).rows,
         script: async (sql) => void (await lent.client.query(sql)),
@@ -46,7 +47,7 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
         destroy: () => lent.giveBack(true),
       }
       try {
-        return await within(lent, () => body(session))
+        return await within(lent, (opened) => body({ ...session, opened }), opening)
       } finally {
         lent.giveBack(false)
       }
@@ -146,10 +147,11 @@ async function lend(pool: PgPool): Promise<LentClient> {
   return { client, isGone: () => isGone, lostBy: () => lostBy, giveBack }
 }
 
-/** Runs `body` between BEGIN and COMMIT. */
+/** Runs `body` between BEGIN and COMMIT. It gets what the last statement of the opening gave. */
 export async function within<Result>(
   lent: Omit<LentClient, 'client'> & { readonly client: Pick<PgClient, 'query'> },
-  body: () => Promise<Result>,
+  body: (opened: readonly Row[]) => Promise<Result>,
+  opening?: string,
 ): Promise<Result> {
   const { client } = lent
   const run = async (sql: string, operation: string) => {
@@ -161,10 +163,12 @@ export async function within<Result>(
       throw storeFailed(operation, error)
     }
   }
-  await run(BEGIN, 'begin a transaction')
+  let opened: readonly Row[] = []
+  if (opening === undefined) await run(BEGIN, 'begin a transaction')
+  else opened = await open(lent, `${BEGIN}; ${opening}`)
   let result: Result
   try {
-    result = await body()
+    result = await body(opened)
   } catch (error) {
     // A rollback that fails has its effect all the same: the connection is dropped.
     if (!lent.isGone()) await run('ROLLBACK', 'roll back').catch(() => undefined)
@@ -174,4 +178,20 @@ export async function within<Result>(
   }
   await run('COMMIT', 'commit a transaction')
   return result
+}
+
+/** Several statements in one message: there is an answer to each, and the last one counts. */
+async function open(
+  { client, giveBack }: Parameters<typeof within>[0],
+  sql: string,
+): Promise<readonly Row[]> {
+  try {
+    const answers: unknown = await client.query({ text: sql, rowMode: 'array' })
+    return (answers as readonly { rows: readonly Row[] }[]).at(-1)?.rows ?? []
+  } catch (error) {
+    // BEGIN may have been carried out, and a connection that is shared cannot be dropped.
+    await client.query('ROLLBACK').catch(() => undefined)
+    giveBack(true)
+    throw storeFailed('begin a transaction', error)
+  }
 }

@@ -21,7 +21,7 @@ export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver
   return {
     connectionsMax: pool.options.max,
     query: (text, values) => send(pool, text, values),
-    transact: (body) => new Transaction(pool, send).run(body),
+    transact: (body, opening) => new Transaction(pool, send).run(body, opening),
     listen: listenBeside(pool),
   }
 }
@@ -71,12 +71,15 @@ class Transaction {
     this.#send = send
   }
 
-  run<Result>(body: (session: Session) => Promise<Result>): Promise<Result> {
+  run<Result>(
+    body: (session: Session) => Promise<Result>,
+    opening: string | undefined,
+  ): Promise<Result> {
     return new Promise((resolve, reject) => {
       let end: { readonly result: Result } | { readonly error: Error } | undefined
       const within = async (tx: PostgresJsClient) => {
         try {
-          const session = await this.#open(tx)
+          const session = await this.#open(tx, opening)
           this.#step = 'continue'
           end = { result: await body(session) }
           this.#step = 'commit'
@@ -102,10 +105,14 @@ class Transaction {
     })
   }
 
-  async #open(tx: PostgresJsClient): Promise<Session> {
-    const [row] = await this.#onIt(tx.unsafe(BACKEND_ID).values())
-    const id = row?.[0] as number
+  /** The driver says BEGIN by itself; the rest of the opening goes along with its own question. */
+  async #open(tx: PostgresJsClient, opening: string | undefined): Promise<Session> {
+    const sql = opening === undefined ? BACKEND_ID : `${BACKEND_ID}; ${opening}`
+    const answer = await this.#onIt(tx.unsafe(sql).values())
+    const answers = opening === undefined ? [answer] : (answer as unknown[][][])
+    const id = answers[0]?.[0]?.[0] as number
     return {
+      opened: answers.at(-1) ?? [],
       tx: this.#checked(tx),
       query: async (text, values) => {
         this.#check()

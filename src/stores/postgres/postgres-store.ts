@@ -1,5 +1,6 @@
 import { sleep, systemClock, type Clock } from '../../core/clock.ts'
 import { toView } from '../../core/decide.ts'
+import type { DurableStore } from '../../core/durable-store.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { inRounds } from '../../core/rounds.ts'
 import { Slots } from '../../core/slots.ts'
@@ -65,8 +66,11 @@ import {
   SWEEP,
   type TableName,
 } from './sql.ts'
+import { deskStore } from './desk-store.ts'
+import { outboxStore } from './outbox-store.ts'
+import { phaseStore } from './phase-store.ts'
 import { settleIn } from './settle-in.ts'
-import { transact, type TransactionWork } from './transaction.ts'
+import { completing, transact, type Purpose, type TransactionWork } from './transaction.ts'
 import { Watcher } from './watcher.ts'
 
 /**
@@ -81,6 +85,8 @@ const RESERVED = 2
 
 /** A store in a PostgreSQL database. It can commit a key together with the caller's rows. */
 export interface PostgresStore extends Store {
+  readonly durable: DurableStore
+
   /** Makes the table, its indexes and its functions, or brings them up to date. */
   migrate(): Promise<void>
 
@@ -118,9 +124,10 @@ class TableStore implements PostgresStore {
   readonly #slots: Slots | undefined
   readonly #hasHistory: boolean
   readonly #watcher: Watcher | undefined
+  readonly #handedOut = new WeakSet<object>()
+  readonly durable: DurableStore
   readonly history?: NonNullable<Store['history']>
   readonly watch?: NonNullable<Store['watch']>
-  #isClosed = false
 
   constructor(options: ResolvedPostgresStoreOptions, driver: Driver) {
     this.#driver = driver
@@ -135,15 +142,29 @@ class TableStore implements PostgresStore {
     const watcher = toWatcher(options, driver, this.#calls)
     this.#watcher = watcher
     if (watcher !== undefined) this.watch = (identity, wake) => watcher.watch(identity, wake)
+    this.durable = this.#openDurable()
+  }
+
+  #openDurable(): DurableStore {
+    const calls = this.#calls
+    return {
+      phases: phaseStore({ calls, transact: (purpose) => this.#transact(purpose) }),
+      outbox: outboxStore({ calls, watcher: this.#watcher, handedOut: this.#handedOut }),
+      desk: deskStore({
+        calls,
+        driver: this.#driver,
+        hasHistory: this.#hasHistory,
+      }),
+    }
   }
 
   async close(): Promise<void> {
-    this.#isClosed = true
+    this.#calls.close()
     this.#watcher?.close()
   }
 
   async migrate(): Promise<void> {
-    this.#checkOpen('migrate')
+    this.#calls.checkOpen('migrate')
     try {
       await migrate(this.#driver, this.#tableName)
     } catch (error) {
@@ -207,8 +228,12 @@ class TableStore implements PostgresStore {
     return rows.map((row) => toView(toRecord(row)))
   }
 
-  async transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
-    this.#checkOpen('begin a transaction')
+  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
+    return this.#transact(completing(this.#calls, lease, work as TransactionWork<never>))
+  }
+
+  async #transact<Given, Outcome>(purpose: Purpose<Given, Outcome>): Promise<Outcome> {
+    this.#calls.checkOpen('begin a transaction')
     if (this.#slots === undefined) {
       throw new InvalidOptionsError(
         'postgresStore: a transaction needs a pool of at least 2 connections: with one, no ' +
@@ -220,8 +245,9 @@ class TableStore implements PostgresStore {
       calls: this.#calls,
       clock: this.#clock,
       transactionMs: this.#transactionMs,
+      handedOut: this.#handedOut,
     }
-    return this.#slots.use(() => transact(context, lease, work as TransactionWork<never>))
+    return this.#slots.use(() => transact(context, purpose))
   }
 
   async #listHistory(query: HistoryQuery): Promise<RecordView[]> {
@@ -317,12 +343,7 @@ class TableStore implements PostgresStore {
     sql: string,
     values: (nowMs: number | null) => Value[],
   ): Promise<readonly Row[]> {
-    this.#checkOpen(operation)
     return this.#calls.send(operation, sql, () => values(this.#calls.nowMs))
-  }
-
-  #checkOpen(operation: string): void {
-    if (this.#isClosed) throw storeFailed(operation, new Error('the store is closed'))
   }
 }
 

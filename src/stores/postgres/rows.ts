@@ -179,6 +179,7 @@ type RecordRow = readonly [
   errorCode: string | null,
   leaseUntilMs: number,
   reconcileAtMs: number | null,
+  tries: number,
   createdAtMs: number,
   lastRunAtMs: number,
   completedAtMs: number | null,
@@ -207,12 +208,12 @@ export function toRecord(columns: Row): StoredRecord {
     errorCode: row[14] ?? undefined,
     leaseUntilMs: row[15],
     reconcileAtMs: row[16] ?? undefined,
-    tries: 0,
-    createdAtMs: row[17],
-    lastRunAtMs: row[18],
-    completedAtMs: row[19] ?? undefined,
-    expiresAtMs: row[20],
-    result: row[21] ?? undefined,
+    tries: row[17],
+    createdAtMs: row[18],
+    lastRunAtMs: row[19],
+    completedAtMs: row[20] ?? undefined,
+    expiresAtMs: row[21],
+    result: row[22] ?? undefined,
   }
 }
 

@@ -1,4 +1,4 @@
-import { epochMs, VIEW_COLUMNS } from './function-parts.ts'
+import { epochMs, SEALED, VIEW_COLUMNS } from './function-parts.ts'
 import { preparedName } from './prepared-name.ts'
 
 /** A table by its checked names. */
@@ -21,11 +21,15 @@ export function channelOf({ schema, table }: TableName): string {
 }
 
 /**
- * One call of a function of `functions.ts`, its columns listed one by one: a connection that has
+ * One call of a function of the migrations, its columns listed one by one: a connection that has
  * prepared `select *` fails for ever once a migration adds a column. By way of `text` where a
  * driver has ideas of its own about a type.
  */
-const call = (name: string, types: readonly string[], columns: readonly string[]): string => {
+export const call = (
+  name: string,
+  types: readonly string[],
+  columns: readonly string[],
+): string => {
   const values = types.map((type, index) => `$${index + 1}::${type}`).join(', ')
   return `SELECT ${columns.map((column) => `out_${column}`).join(', ')}
     FROM "{schema}"."{table}_${name}"(${values})`
@@ -79,6 +83,7 @@ export const SETTLE = call(
     'text[]',
     'float8[]',
     'float8[]',
+    'float8[]',
   ],
   ['identity', 'done', 'own', 'state', 'expires_at_ms'],
 )
@@ -90,7 +95,7 @@ export const RENEW = call(
 )
 
 /** What `rows.ts` makes a record of. */
-const VIEW = [
+export const VIEW = [
   'identity',
   'record_id',
   'tenant',
@@ -108,6 +113,7 @@ const VIEW = [
   'error_code',
   'lease_until_ms',
   'reconcile_at_ms',
+  'tries',
   'created_at_ms',
   'last_run_at_ms',
   'completed_at_ms',
@@ -148,15 +154,15 @@ export const FIND = `
 export const FIND_BY_RECORD_ID = `
   SELECT ${VIEW_COLUMNS}, r.result FROM "{schema}"."{table}" r WHERE r.record_id = $1::uuid`
 
-/** What the transaction of a caller asks first. It locks nothing: duplicates must get through. */
-export const FIND_LEASE = `
-  SELECT ${VIEW_COLUMNS} FROM "{schema}"."{table}" r WHERE r.identity = decode($1::text, 'hex')`
-
 /**
- * Set around the work. If it is gone afterwards, the transaction has ended under the work, even
- * where another one has begun since.
+ * How a transaction with work of the caller's begins; sent together with BEGIN.
+ *
+ * The seal is set around the work, twice: as a savepoint and as a setting of the transaction. If it
+ * is gone afterwards, the transaction has ended under the work, even where another one has begun
+ * since. The question locks nothing: duplicates must get through.
  */
-export const SEAL = 'SAVEPOINT oncekey_seal'
+export const OPENING = `SAVEPOINT oncekey_seal; SET LOCAL ${SEALED} = 'yes';
+  SELECT ${VIEW_COLUMNS} FROM "{schema}"."{table}" r WHERE r.identity = decode('{identity}', 'hex')`
 
 /** For work that returned. */
 export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'

@@ -2,13 +2,15 @@ import { boundedWork } from '../../core/bounded-work.ts'
 import type { Clock } from '../../core/clock.ts'
 import { decideSettle } from '../../core/decide.ts'
 import { OutcomeUnknownError } from '../../core/errors.ts'
+import type { StoredRecord } from '../../core/record.ts'
 import { revocable } from '../../core/revocable.ts'
 import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
+import { ValueFault } from './array-literal.ts'
 import { settleValues, type Calls } from './calls.ts'
 import type { Driver, Session } from './client.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
 import { AGAIN, isWritten, toRecord, toSettleOutcome } from './rows.ts'
-import { FIND_LEASE, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, SETTLE } from './sql.ts'
+import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE } from './sql.ts'
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
 
@@ -17,98 +19,119 @@ export interface TransactionContext {
   readonly calls: Calls
   readonly clock: Clock
   readonly transactionMs: number
+  /** What works were given: transactions of the store's own. */
+  readonly handedOut: WeakSet<object>
+}
+
+/** What a transaction with work of the caller's is for. */
+export interface Purpose<Given, Outcome> {
+  readonly lease: Lease
+  readonly work: (tx: never) => Given | Promise<Given>
+  /**
+   * An outcome here means that the work may not run: the lease is lost, or an earlier call whose
+   * answer was lost has ended it.
+   */
+  readonly before: (record: StoredRecord | undefined) => Outcome | undefined
+  /** The last statements. Where they are not to be kept, nothing of the work is. */
+  readonly after: (session: Session, given: Given) => Promise<{ outcome: Outcome; isKept: boolean }>
 }
 
 /** Not an error: how the body of a transaction says that nothing of it may be kept. */
-class RolledBack extends Error {
-  readonly outcome: SettleOutcome
+class RolledBack<Outcome> extends Error {
+  readonly outcome: Outcome
 
-  constructor(outcome: SettleOutcome) {
+  constructor(outcome: Outcome) {
     super('rolled back')
     this.outcome = outcome
   }
 }
 
 /**
- * Runs the work in a transaction, and completes the key as its last statement. Until then the row
- * of the key is not locked, so that its duplicates are answered and its lease can be renewed.
+ * Runs the work in a transaction, and writes what it is for as the last statement. Until then the
+ * row of the key is not locked, so that its duplicates are answered and its lease can be renewed.
  */
-export async function transact(
+export async function transact<Given, Outcome>(
   context: TransactionContext,
-  lease: Lease,
-  work: TransactionWork<never>,
-): Promise<SettleOutcome> {
+  purpose: Purpose<Given, Outcome>,
+): Promise<Outcome> {
+  const opening = openingFor(context, purpose.lease)
   try {
-    return await context.driver.transact((session) => settleWith(context, session, lease, work))
+    return await context.driver.transact((session) => runWithin(context, session, purpose), opening)
   } catch (error) {
-    if (error instanceof RolledBack) return error.outcome
+    if (error instanceof RolledBack) return (error as RolledBack<Outcome>).outcome
     throw error
   }
 }
 
-async function settleWith(
+function openingFor({ calls }: TransactionContext, { identity }: Lease): string {
+  if (/^[0-9a-f]*$/i.test(identity)) return calls.textOf(OPENING).replace('{identity}', identity)
+  throw storeFailed('begin a transaction', new ValueFault('an identity is not hexadecimal'))
+}
+
+async function runWithin<Given, Outcome>(
   context: TransactionContext,
   session: Session,
-  lease: Lease,
-  work: TransactionWork<never>,
-): Promise<SettleOutcome> {
-  const asked = await ask(context, session, lease)
-  // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither case
-  // may the work run.
-  if (asked !== undefined) throw new RolledBack(asked)
-  const completion = await runWork(context, session, work)
-  const settlement: Settlement = { kind: 'complete', lease, ...completion }
-  const { row, outcome } = await settleLast(context, session, settlement)
+  { work, before, after }: Purpose<Given, Outcome>,
+): Promise<Outcome> {
+  const [row] = session.opened
+  const refusal = before(row && toRecord(row))
+  if (refusal !== undefined) throw new RolledBack(refusal)
+  const given = await runWork(context, session, work)
+  const { outcome, isKept } = await after(session, given)
   // Also where an earlier call of the same lease has committed meanwhile: its rows are kept, and
   // these must not be.
-  if (!isWritten(row)) throw new RolledBack(outcome)
+  if (!isKept) throw new RolledBack(outcome)
   return outcome
 }
 
-/** `undefined`: the lease is held and the work may run. Sets the seal. */
-async function ask(
-  { calls }: TransactionContext,
-  session: Session,
+/** Completes the key with what the work wrote. */
+export function completing(
+  calls: Calls,
   lease: Lease,
-): Promise<SettleOutcome | undefined> {
-  try {
-    const [row] = await session.query(calls.textOf(FIND_LEASE), [lease.identity])
-    const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-    const asked = decideSettle(row && toRecord(row), trial, 0)
-    if (asked.write === undefined) return asked.outcome
-    await session.script(SEAL)
-    return undefined
-  } catch (error) {
-    throw storeFailed('begin a transaction', error)
+  work: TransactionWork<never>,
+): Purpose<Completion, SettleOutcome> {
+  return {
+    lease,
+    work,
+    before: (record) => {
+      const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
+      const asked = decideSettle(record, trial, 0)
+      return asked.write === undefined ? asked.outcome : undefined
+    },
+    after: async (session, completion) => {
+      await releaseSeal(session)
+      const settlement: Settlement = { kind: 'complete', lease, ...completion }
+      try {
+        const values = settleValues(calls.nowMs, [settlement])
+        const [row] = await session.query(calls.textOf(SETTLE), values)
+        const outcome = toSettleOutcome(row, settlement)
+        if (outcome === AGAIN) throw new Error('the record changed while it was settled')
+        return { outcome, isKept: isWritten(row) }
+      } catch (error) {
+        throw storeFailed('commit a transaction', error)
+      }
+    },
   }
 }
 
-async function settleLast({ calls }: TransactionContext, session: Session, settlement: Settlement) {
+async function releaseSeal(session: Session): Promise<void> {
   try {
     await session.script(RELEASE_SEAL)
   } catch (error) {
     throw isSealBroken(error) ? endedItself() : storeFailed('commit a transaction', error)
   }
-  try {
-    const values = settleValues(calls.nowMs, [settlement])
-    const [row] = await session.query(calls.textOf(SETTLE), values)
-    const outcome = toSettleOutcome(row, settlement)
-    if (outcome === AGAIN) throw new Error('the record changed while it was settled')
-    return { row, outcome }
-  } catch (error) {
-    throw storeFailed('commit a transaction', error)
-  }
 }
 
 /** The work's own errors pass through as they are, unless its transaction has ended under it. */
-async function runWork(
+async function runWork<Given>(
   context: TransactionContext,
   session: Session,
-  work: TransactionWork<never>,
-): Promise<Completion> {
+  work: Purpose<Given, unknown>['work'],
+): Promise<Given> {
   const { tx, revoke } = revocable(session.tx, () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })
+  context.handedOut.add(tx)
   const { clock, transactionMs: limitMs } = context
   const giveUp = (cause: Error) => {
     session.destroy()
@@ -137,7 +160,7 @@ async function checkSeal(session: Session, cause: unknown): Promise<void> {
   }
 }
 
-function endedItself(options?: ErrorOptions): OutcomeUnknownError {
+export function endedItself(options?: ErrorOptions): OutcomeUnknownError {
   return new OutcomeUnknownError(
     "the callback ended the store's transaction itself (COMMIT or ROLLBACK in its SQL), so what " +
       'it wrote may be kept without the key',

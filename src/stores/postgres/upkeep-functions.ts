@@ -4,9 +4,11 @@ import {
   HISTORY,
   HISTORY_VIEW_COLUMNS,
   keepHistory,
+  MAY_EXPIRE,
   ms,
   NOW,
   RECORD,
+  resumeAt,
   SETTINGS,
   VIEW_COLUMNS,
   VIEW_TYPES,
@@ -35,7 +37,8 @@ RETURNS TABLE (
         proof = CASE WHEN l.doubt THEN NULL ELSE 'proven' END,
         error_code = 'lease_lapsed',
         watched = false,
-        reconcile_at = CASE WHEN l.doubt THEN v_now END,
+        reconcile_at = CASE WHEN l.doubt THEN v_now ELSE ${resumeAt('v_now')} END,
+        tries = CASE WHEN l.doubt THEN 0 ELSE r.tries END,
         expires_at = CASE WHEN l.doubt THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + (r.expires_at - r.last_run_at)) END
       FROM l WHERE r.identity = l.id
@@ -78,7 +81,7 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
     WITH l AS MATERIALIZED (
       SELECT r.identity AS id, r.after_expiry = 'refuse' AS kept
       FROM ${RECORD} r
-      WHERE r.state IN ('completed', 'failed_retryable') AND r.expires_at <= v_now
+      WHERE ${MAY_EXPIRE} AND r.expires_at <= v_now
       ORDER BY r.expires_at LIMIT p_limit - out_abandoned FOR UPDATE OF r SKIP LOCKED)
     SELECT coalesce(array_agg(l.id) FILTER (WHERE NOT l.kept), '{}'),
         coalesce(array_agg(l.id) FILTER (WHERE l.kept), '{}')
@@ -104,7 +107,7 @@ RETURNS TABLE (
           WHERE r.state = 'in_progress' ORDER BY r.last_run_at LIMIT p_limit;
       WHEN 'completed' THEN
         RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
-          WHERE r.state = 'completed' AND r.state IN ('completed', 'failed_retryable')
+          WHERE r.state = 'completed'
           ORDER BY r.expires_at LIMIT p_limit;
       ELSE
         RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r

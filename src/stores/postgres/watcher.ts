@@ -2,6 +2,7 @@ import { sleep, type Clock } from '../../core/clock.ts'
 import { hexArray } from './array-literal.ts'
 import type { Calls } from './calls.ts'
 import type { Listen } from './client.ts'
+import { NEWS } from './outbox-functions.ts'
 import { WATCH } from './sql.ts'
 
 /** Records in one call that marks them. */
@@ -33,6 +34,8 @@ export class Watcher {
   readonly #calls: Calls
   readonly #clock: Clock
   readonly #watches = new Map<string, Watch>()
+  /** Of those who wait for messages. They stay until they are taken back. */
+  readonly #messageWakes = new Set<() => void>()
   readonly #closing = new AbortController()
   /** Ends the listening under way. */
   #end: (() => void) | undefined
@@ -64,9 +67,29 @@ export class Watcher {
     }
   }
 
+  /** Calls `wake` for every commit that brought messages, as long as it is listened. */
+  watchMessages(wake: () => void): () => void {
+    const own = () => wake()
+    if (!this.#closing.signal.aborted) this.#messageWakes.add(own)
+    this.#start()
+    return () => {
+      if (this.#messageWakes.delete(own)) this.#rest()
+    }
+  }
+
+  /** Somebody waits for messages, and what is announced is heard. */
+  get isHearingMessages(): boolean {
+    return this.#isListening && this.#messageWakes.size > 0
+  }
+
+  wakeForMessages(): void {
+    for (const wake of [...this.#messageWakes]) wake()
+  }
+
   close(): void {
     this.#closing.abort()
     this.#watches.clear()
+    this.#messageWakes.clear()
     this.#stop()
   }
 
@@ -87,13 +110,17 @@ export class Watcher {
         // What was said while nobody listened was missed.
         this.#unmark()
         void this.#mark()
+        this.wakeForMessages()
       },
-      heard: (identity) => this.#wake(identity),
+      heard: (payload) => {
+        if (payload === NEWS) this.wakeForMessages()
+        else this.#wake(payload)
+      },
       lost: () => {
         this.#end = undefined
         this.#isListening = false
         this.#unmark()
-        if (this.#watches.size > 0) this.#openLater()
+        if (this.#isWanted) this.#openLater()
       },
     })
   }
@@ -106,8 +133,12 @@ export class Watcher {
 
   /** Nobody watches any more. */
   #rest(): void {
-    if (this.#watches.size > 0) return
+    if (this.#isWanted) return
     this.#timer(this.#end && { ms: IDLE_MS, run: () => this.#stop() })
+  }
+
+  get #isWanted(): boolean {
+    return this.#watches.size > 0 || this.#messageWakes.size > 0
   }
 
   #stop(): void {

@@ -129,10 +129,13 @@ export const FIRST_OF_LANE = `
 
 export const SET_HEAD = `UPDATE "{table}_message" SET is_head = ?2 WHERE number = ?1`
 
-export const PRUNE_MESSAGES = `
-  DELETE FROM "{table}_message" WHERE number IN (
-    SELECT number FROM "{table}_message" INDEXED BY "{table}_message_ended"
-    WHERE state IN ('done', 'dropped') AND ended_at_ms < ? ORDER BY ended_at_ms LIMIT ?)`
+/** With the size of their payloads: it is what removing them costs. */
+export const ENDED_MESSAGES = `
+  SELECT number, length(payload) AS bytes FROM "{table}_message"
+  INDEXED BY "{table}_message_ended"
+  WHERE state IN ('done', 'dropped') AND ended_at_ms < ? ORDER BY ended_at_ms LIMIT ?`
+
+export const DELETE_MESSAGE = `DELETE FROM "{table}_message" WHERE number = ?`
 
 export const INSERT_AUDIT = `
   INSERT INTO "{table}_audit" (at_ms, act, subject, who, why, detail) VALUES (?, ?, ?, ?, ?, ?)`

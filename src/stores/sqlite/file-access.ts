@@ -27,6 +27,8 @@ export class FileAccess {
   readonly transactionMs: number
   readonly table: string
   readonly open = new OpenTransactions()
+  /** Clients of the caller's that are known to be on this file. */
+  readonly onSameFile = new WeakSet<object>()
   readonly #readerTables: Tables
   readonly #connections: Connections
   #closed: Promise<void> | undefined

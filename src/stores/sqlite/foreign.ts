@@ -12,8 +12,6 @@ export interface ForeignClient {
   readonly inTransaction?: unknown
 }
 
-const checkedClients = new WeakMap<object, string>()
-
 /**
  * A client on which the caller has begun a transaction, on the same file. Throws
  * `InvalidOptionsError` for anything else: what is added outside a transaction would be there
@@ -55,11 +53,14 @@ function isInTransaction(tx: ForeignClient): boolean {
 }
 
 /** A connection stays with its file, so it is asked once. */
-function refuseOtherFile(access: FileAccess, tx: ForeignClient): void {
-  const own = access.writer.file
-  const file = checkedClients.get(tx) ?? mainFileOf(tx)
-  checkedClients.set(tx, file)
-  if (file === own) return
+function refuseOtherFile({ writer, onSameFile }: FileAccess, tx: ForeignClient): void {
+  if (onSameFile.has(tx)) return
+  const own = writer.file
+  const file = mainFileOf(tx)
+  if (file === own) {
+    onSameFile.add(tx)
+    return
+  }
   throw new InvalidOptionsError(
     `outbox.add was given a connection to ${JSON.stringify(file)}, and the store keeps its ` +
       `messages in ${JSON.stringify(own)}: they can only commit together in one file`,

@@ -7,7 +7,9 @@ import type {
 } from '../../core/durable-store.ts'
 import { readErrors } from '../../core/messages.ts'
 import {
+  DELETE_MESSAGE,
   DUE_MESSAGES,
+  ENDED_MESSAGES,
   FIND_HEAD,
   FIND_MESSAGE,
   FIRST_OF_LANE,
@@ -15,7 +17,6 @@ import {
   HELD_MESSAGES,
   INSERT_MESSAGE,
   LIST_MESSAGES,
-  PRUNE_MESSAGES,
   READ_MESSAGE,
   SET_HEAD,
   UPDATE_MESSAGE,
@@ -62,7 +63,8 @@ export class MessageTable {
   readonly #head: StatementSync
   readonly #first: StatementSync
   readonly #setHead: StatementSync
-  readonly #prune: StatementSync
+  readonly #ended: StatementSync
+  readonly #delete: StatementSync
 
   constructor(db: DatabaseSync, table: string) {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
@@ -77,7 +79,8 @@ export class MessageTable {
     this.#head = prepare(FIND_HEAD)
     this.#first = prepare(FIRST_OF_LANE)
     this.#setHead = prepare(SET_HEAD)
-    this.#prune = prepare(PRUNE_MESSAGES)
+    this.#ended = prepare(ENDED_MESSAGES)
+    this.#delete = prepare(DELETE_MESSAGE)
   }
 
   insert(message: NewMessage, nowMs: number): void {
@@ -140,14 +143,27 @@ export class MessageTable {
   retakeHead({ topic, number }: MessageRow, lane: string): boolean {
     const head = this.#head.get(topic, lane) as Pick<MessageRow, 'number' | 'state'> | undefined
     if (head === undefined) return true
-    if (head.state !== 'ready' || head.number < number) return false
+    if (head.state === 'held' || head.number < number) return false
     this.#setHead.run(head.number, 0)
     return true
   }
 
-  prune(endedBeforeMs: number, limit: number): number {
-    return Number(this.#prune.run(endedBeforeMs, limit).changes)
+  /** As many as have `bytes` of payload together, and one in any case. */
+  ended(beforeMs: number, limits: { readonly rows: number; readonly bytes: number }): number[] {
+    const rows = this.#ended.all(beforeMs, limits.rows) as unknown as EndedRow[]
+    let bytes = 0
+    const end = rows.findIndex((row, n) => (bytes += row.bytes) > limits.bytes && n > 0)
+    return rows.slice(0, end === -1 ? rows.length : end).map(({ number }) => number)
   }
+
+  remove(number: number): void {
+    this.#delete.run(number)
+  }
+}
+
+interface EndedRow {
+  readonly number: number
+  readonly bytes: number
 }
 
 /** For `INSERT_MESSAGE`. */

@@ -18,6 +18,7 @@ import {
   type MessageRow,
   type MessageTable,
 } from './message-table.ts'
+import { inPieces, PIECE_BYTES } from './pieces.ts'
 import { forTable } from './sql.ts'
 
 export function outboxStore(access: FileAccess): OutboxStore {
@@ -47,8 +48,20 @@ export function outboxStore(access: FileAccess): OutboxStore {
       access.read('list messages', () =>
         access.committed.messages.list(state, limit).map(toMessageView),
       ),
-    prune: ({ limit, olderThanMs }) =>
-      access.write('prune messages', (nowMs) => messages.prune(nowMs - olderThanMs, limit)),
+    prune: async ({ limit, olderThanMs }) => {
+      const ended = (table: MessageTable, nowMs: number, rows: number) =>
+        table.ended(nowMs - olderThanMs, { rows, bytes: PIECE_BYTES })
+      const pruned = await inPieces(access, 'prune messages', {
+        limit,
+        isDue: (nowMs) => ended(access.committed.messages, nowMs, 1).length > 0,
+        piece: (nowMs, rows) => {
+          const numbers = ended(messages, nowMs, rows)
+          for (const number of numbers) messages.remove(number)
+          return numbers
+        },
+      })
+      return pruned.length
+    },
     watch: (wake) => access.open.watch(wake),
   }
 }
@@ -71,7 +84,8 @@ function addMessage(access: FileAccess, tx: unknown, message: NewMessage): void 
 }
 
 async function claimMessages(access: FileAccess, request: MessageClaim): Promise<HeldMessage[]> {
-  const { topics, token } = request
+  const { token } = request
+  const topics = [...new Set(request.topics)]
   // Most calls find nothing, and need not take the write lock to learn it.
   const isDue = await access.read('claim messages', (nowMs) => {
     const { messages } = access.committed
@@ -79,7 +93,9 @@ async function claimMessages(access: FileAccess, request: MessageClaim): Promise
     return messages.held(token, nowMs).length > 0
   })
   if (!isDue) return []
-  return access.write('claim messages', (nowMs) => take(access.tables.messages, request, nowMs))
+  return access.write('claim messages', (nowMs) =>
+    take(access.tables.messages, { ...request, topics }, nowMs),
+  )
 }
 
 function take(

@@ -1,4 +1,3 @@
-import { systemClock } from '../../core/clock.ts'
 import {
   decideClaim,
   decideReap,
@@ -42,16 +41,8 @@ import {
 import { outboxStore } from './outbox-store.ts'
 import { phaseStore } from './phase-store.ts'
 import type { RecordTable } from './record-table.ts'
+import { inPieces, PIECE_BYTES } from './pieces.ts'
 import { transact, type Purpose, type TransactionWork } from './transaction.ts'
-
-/** Upkeep in one write transaction: a few milliseconds of it, even where the results are large. */
-const PIECE_ROWS = 100
-const PIECE_BYTES = 4 * 1024 * 1024
-
-interface UpkeepWork<Done> {
-  readonly isDue: (nowMs: number) => boolean
-  readonly piece: (nowMs: number, rows: number) => Done[]
-}
 
 /** A store in one SQLite file. It can commit a key together with the caller's rows. */
 export interface SqliteStore extends Store {
@@ -152,7 +143,8 @@ class FileStore implements SqliteStore {
   }
 
   sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    return this.#inPieces('sweep', limit, {
+    return inPieces(this.#access, 'sweep', {
+      limit,
       isDue: (nowMs) => this.#committed.lapsed(nowMs, 1).length > 0,
       piece: (nowMs, rows) =>
         this.#records.lapsed(nowMs, rows).flatMap((record) => {
@@ -165,7 +157,8 @@ class FileStore implements SqliteStore {
   }
 
   async reap(request: ReapRequest): Promise<ReapReport> {
-    const reaped = await this.#inPieces('reap', request.limit, {
+    const reaped = await inPieces(this.#access, 'reap', {
+      limit: request.limit,
       isDue: (nowMs) => dueForReaping(this.#committed, request, { nowMs, rows: 1 }).length > 0,
       piece: (nowMs, rows) =>
         dueForReaping(this.#records, request, { nowMs, rows }).flatMap((record) => {
@@ -248,32 +241,6 @@ class FileStore implements SqliteStore {
   #apply<Outcome>({ outcome, write }: Decision<Outcome>): Outcome {
     if (write !== undefined) this.#records.update(write)
     return outcome
-  }
-
-  /**
-   * Upkeep, at most `limit` rows of it. SQLite works on the event loop's own thread, so everybody
-   * gets a turn between two pieces.
-   */
-  async #inPieces<Done>(
-    operation: 'sweep' | 'reap',
-    limit: number,
-    { isDue, piece }: UpkeepWork<Done>,
-  ): Promise<Done[]> {
-    const done: Done[] = []
-    try {
-      // Most calls find nothing, and need not take the write lock to learn it.
-      while (done.length < limit && (await this.#access.read(operation, isDue))) {
-        const rows = Math.min(PIECE_ROWS, limit - done.length)
-        const some = await this.#access.write(operation, (nowMs) => piece(nowMs, rows))
-        if (some.length === 0) break
-        done.push(...some)
-        await new Promise<void>((resolve) => systemClock.soon(resolve))
-      }
-    } catch (error) {
-      // What is committed must be told; the next call meets the trouble again.
-      if (done.length === 0) throw error
-    }
-    return done
   }
 }
 

@@ -1,6 +1,7 @@
 import type { Store } from '../../core/store.ts'
 import type { GuardOptions } from '../../http/guard-options.ts'
 import type { HandlerContext } from '../../http/handler-context.ts'
+import type { StatusOptions } from '../../http/status-options.ts'
 import type { FakeClock } from '../fake-clock.ts'
 
 /**
@@ -27,6 +28,15 @@ export interface CaseApp {
   /** What holds for all routes. */
   readonly options: CaseOptions
   readonly routes: readonly CaseRoute[]
+  /** Absent where clients cannot ask what became of a request. */
+  readonly status?: CaseStatus
+}
+
+/** Where clients ask what became of a request. */
+export interface CaseStatus {
+  /** GET is served for this path with an id behind it: `/operations/:id`. */
+  readonly path: string
+  readonly options: StatusOptions<CaseHead>
 }
 
 export interface ServedApp {
@@ -102,11 +112,28 @@ export function adaptOptions<Request>(
   options: Partial<CaseOptions>,
   headOf: (request: Request) => CaseHead,
 ): Partial<GuardOptions<Request>> {
-  const adapted: Record<string, unknown> = { ...options }
-  for (const name of ['tenant', 'principal', 'operation', 'keyFrom'] as const) {
-    const given = options[name]
+  return adapted(options, ['tenant', 'principal', 'operation', 'keyFrom'], headOf)
+}
+
+/** The same for those of a status handler. */
+export function adaptStatusOptions<Request>(
+  options: StatusOptions<CaseHead>,
+  headOf: (request: Request) => CaseHead,
+): StatusOptions<Request> {
+  return adapted(options, ['tenant', 'recordId'], headOf) as unknown as StatusOptions<Request>
+}
+
+function adapted<Request>(
+  options: object,
+  names: readonly string[],
+  headOf: (request: Request) => CaseHead,
+): Record<string, unknown> {
+  const all: Record<string, unknown> = { ...options }
+  for (const name of names) {
+    const given = all[name]
     if (typeof given !== 'function') continue
-    adapted[name] = (request: Request) => given(headOf(request))
+    const ask = given as (head: CaseHead) => unknown
+    all[name] = (request: Request) => ask(headOf(request))
   }
-  return adapted
+  return all
 }

@@ -8,6 +8,7 @@ import type {
   CaseOptions,
   CaseReply,
   CaseRoute,
+  CaseStatus,
 } from './adapter-case.ts'
 import { send, TENANT_HEADER, type Received, type Send } from './case-client.ts'
 
@@ -21,6 +22,7 @@ export interface Setup {
   readonly routes?: readonly CaseRoute[]
   /** Of the whole app. The tenant is that of the header, unless they say otherwise. */
   readonly options?: Partial<CaseOptions>
+  readonly status?: CaseStatus
 }
 
 export interface Stage {
@@ -31,7 +33,7 @@ export interface Stage {
 }
 
 export async function stage({ subject, store }: AdapterFixture, setup: Setup): Promise<Stage> {
-  const { handle = () => created, route, options = {} } = setup
+  const { handle = () => created, route, options = {}, status } = setup
   let runs = 0
   const given = setup.routes ?? [
     { path: '/payments', handle, ...(route === undefined ? {} : { options: route }) },
@@ -50,6 +52,7 @@ export async function stage({ subject, store }: AdapterFixture, setup: Setup): P
       ...options,
     },
     routes,
+    ...(status === undefined ? {} : { status }),
   })
   return { port, runs: () => runs, send: (request) => send({ port, ...request }) }
 }

@@ -1,0 +1,83 @@
+import { answerWithin } from '../core/answer-within.ts'
+import { Coalescer } from '../core/coalescer.ts'
+import type {
+  HeldMessage,
+  MessageClaim,
+  MessageLease,
+  MessageSettlement,
+  MessageView,
+  OutboxStore,
+} from '../core/durable-store.ts'
+import type { Engine } from '../core/engine-contract.ts'
+
+/** One call: large enough to pay for a commit, small enough not to stall an event loop. */
+const ROWS_MAX = 64
+const FLUSHES_MAX = 4
+const BATCH_BYTES_MAX = 8 * 1024 * 1024
+const WAITING_MAX = 20_000
+/** A call that takes longer is given up, and made again. */
+const TIMEOUT_MS = 5_000
+/** What a settlement costs beside its error: enough to bound a batch, not to account for it. */
+const ROW_BYTES = 256
+
+/**
+ * The outbox of a store as a relay uses it: settlements of messages that end together share a call,
+ * every call is given up in time, and every failure is reported.
+ */
+export class OutboxPort {
+  readonly #engine: Engine
+  readonly #outbox: OutboxStore
+  readonly #settlements: Coalescer<MessageSettlement, boolean>
+
+  constructor(engine: Engine, outbox: OutboxStore) {
+    this.#engine = engine
+    this.#outbox = outbox
+    const { clock, store } = engine
+    this.#settlements = new Coalescer({
+      clock,
+      store: store.name,
+      call: 'settle messages',
+      flush: (settlements) => outbox.settle(settlements),
+      bytesOf: (settlement) => ROW_BYTES + ('error' in settlement ? settlement.error.length : 0),
+      limits: {
+        rowsMax: store.batching?.rowsMax ?? ROWS_MAX,
+        flushesMax: store.batching?.flushesMax ?? FLUSHES_MAX,
+        bytesMax: BATCH_BYTES_MAX,
+        waitingMax: WAITING_MAX,
+        timeoutMs: TIMEOUT_MS,
+      },
+      onFailure: (error) => this.#report('settle messages', error),
+    })
+  }
+
+  claim(claim: MessageClaim): Promise<HeldMessage[]> {
+    return this.#ask('claim messages', () => this.#outbox.claim(claim))
+  }
+
+  settle(settlement: MessageSettlement): Promise<boolean> {
+    return this.#settlements.add(settlement)
+  }
+
+  renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]> {
+    return this.#ask('renew messages', () => this.#outbox.renew(leases, leaseMs))
+  }
+
+  read(id: string): Promise<MessageView | undefined> {
+    return this.#ask('read a message', () => this.#outbox.read(id))
+  }
+
+  async #ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+    const { clock, store } = this.#engine
+    try {
+      const details = { store: store.name, call, timeoutMs: TIMEOUT_MS }
+      return await answerWithin(clock, details, ask)
+    } catch (error) {
+      this.#report(call, error)
+      throw error
+    }
+  }
+
+  #report(call: string, error: unknown): void {
+    this.#engine.emit({ kind: 'store_error', store: this.#engine.store.name, call, error })
+  }
+}

@@ -1,0 +1,200 @@
+import { InvalidOptionsError } from '../core/errors.ts'
+import { describe, optionalFunction, rejectUnknownOptions } from '../core/options.ts'
+import { toMessageBody } from './message-body.ts'
+import type { MessageHandler, RelayMessage } from './relay-contract.ts'
+
+/**
+ * The part of a `ConfirmChannel` of amqplib that is used. Described, not imported: whatever behaves
+ * like one will do.
+ */
+export interface RabbitmqChannel {
+  publish(
+    exchange: string,
+    routingKey: string,
+    content: Buffer,
+    options: RabbitmqProperties,
+    confirmed: (error: unknown) => void,
+  ): unknown
+  on(event: string, listener: (...args: never[]) => void): unknown
+  /** What every confirm channel has, and no other. */
+  waitForConfirms: unknown
+}
+
+/** Properties of a message, as amqplib names them. */
+export type RabbitmqProperties = Readonly<Record<string, unknown>>
+
+export interface RabbitmqTargetOptions {
+  /**
+   * From `connection.createConfirmChannel()`. A channel ends with its connection, so give a
+   * function that returns the one you have now; it is asked for every message.
+   */
+  channel: RabbitmqChannel | (() => RabbitmqChannel | Promise<RabbitmqChannel>)
+
+  /** Where messages are published to. `''`: the default exchange, whose routing keys are queues. */
+  exchange: string
+
+  /**
+   * Under which routing key.
+   *
+   * @default the topic of the message
+   */
+  routingKey?: string | ((message: RelayMessage) => string)
+
+  /**
+   * Properties of your own, as amqplib names them (`headers`, `expiration`, `priority`).
+   * `messageId`, `persistent` and `mandatory` are ours: they are what the promise rests on.
+   *
+   * @default none
+   */
+  properties?: (message: RelayMessage) => RabbitmqProperties
+}
+
+/**
+ * A handler that publishes messages to RabbitMQ, and calls them done once the broker has confirmed
+ * them. Persistent, with the downstream key as `messageId`, for receivers to know repeats by. A
+ * message that no queue takes comes back and has failed: it is tried again, and then a dead letter.
+ */
+export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
+  const { channel, exchange, routingKey, properties } = checkOptions(options)
+  return async (message) => {
+    const open = typeof channel === 'function' ? await channel() : channel
+    const { content, contentType } = toMessageBody(message)
+    const { topic, downstreamKey, createdAt, signal } = message
+    const route = typeof routingKey === 'function' ? routingKey(message) : (routingKey ?? topic)
+    await publishingOf(open).publish({
+      exchange,
+      route,
+      content,
+      signal,
+      properties: {
+        contentType,
+        type: topic,
+        timestamp: Math.floor(createdAt.getTime() / 1000),
+        ...properties?.(message),
+        messageId: downstreamKey,
+        persistent: true,
+        mandatory: true,
+      },
+    })
+    return undefined
+  }
+}
+
+function checkOptions(options: RabbitmqTargetOptions): RabbitmqTargetOptions {
+  rejectUnknownOptions('rabbitmqTarget', options, [
+    'channel',
+    'exchange',
+    'routingKey',
+    'properties',
+  ])
+  const { channel, exchange, routingKey, properties } = options
+  if (typeof channel !== 'function') checkChannel(channel)
+  if (typeof exchange !== 'string') {
+    throw new InvalidOptionsError(
+      `rabbitmqTarget.exchange must be a string, got ${describe(exchange)}`,
+    )
+  }
+  if (typeof routingKey !== 'string') {
+    optionalFunction('rabbitmqTarget.routingKey', routingKey)
+  }
+  optionalFunction('rabbitmqTarget.properties', properties)
+  return options
+}
+
+/** Without confirms a message would be done because it was written to a socket. */
+function checkChannel(channel: RabbitmqChannel | undefined): asserts channel is RabbitmqChannel {
+  if (typeof channel?.waitForConfirms === 'function') return
+  throw new InvalidOptionsError(
+    'rabbitmqTarget.channel must be a confirm channel of amqplib ' +
+      `(connection.createConfirmChannel()), got ${describe(channel)}`,
+  )
+}
+
+const publishings = new WeakMap<RabbitmqChannel, Publishing>()
+
+/** One for each channel: its events tell of all that is published there, by whichever target. */
+function publishingOf(channel: RabbitmqChannel): Publishing {
+  checkChannel(channel)
+  const made = publishings.get(channel) ?? new Publishing(channel)
+  publishings.set(channel, made)
+  return made
+}
+
+interface Publication {
+  readonly exchange: string
+  readonly route: string
+  readonly content: Buffer
+  readonly signal: AbortSignal
+  readonly properties: RabbitmqProperties & { readonly messageId: string }
+}
+
+interface Pending {
+  readonly end: (error?: Error) => void
+  returned: Error | undefined
+}
+
+interface ReturnedMessage {
+  readonly fields: { readonly replyCode?: unknown; readonly replyText?: unknown }
+  readonly properties: { readonly messageId?: unknown }
+}
+
+class Publishing {
+  readonly #channel: RabbitmqChannel
+  /** By message id. The last one where an earlier attempt has had no answer: it is the stricter. */
+  readonly #pending = new Map<string, Pending>()
+
+  constructor(channel: RabbitmqChannel) {
+    this.#channel = channel
+    channel.on('return', (message: ReturnedMessage) => this.#onReturn(message))
+    // Not every version of amqplib calls back then.
+    channel.on('close', () => this.#onClose())
+  }
+
+  publish({ exchange, route, content, signal, properties }: Publication): Promise<void> {
+    const { messageId } = properties
+    return new Promise((resolve, reject) => {
+      const onAbort = () => pending.end(toError(signal.reason))
+      const pending: Pending = {
+        returned: undefined,
+        end: (error) => {
+          signal.removeEventListener('abort', onAbort)
+          if (this.#pending.get(messageId) === pending) this.#pending.delete(messageId)
+          if (error === undefined) resolve()
+          else reject(error)
+        },
+      }
+      signal.addEventListener('abort', onAbort)
+      this.#pending.set(messageId, pending)
+      try {
+        signal.throwIfAborted()
+        // A broker gives a message back before it confirms it.
+        this.#channel.publish(exchange, route, content, properties, (error) => {
+          if (error === null || error === undefined) pending.end(pending.returned)
+          else pending.end(toError(error))
+        })
+      } catch (error) {
+        pending.end(toError(error))
+      }
+    })
+  }
+
+  #onReturn({ fields, properties }: ReturnedMessage): void {
+    const pending = this.#pending.get(String(properties.messageId))
+    if (pending === undefined) return
+    const { replyCode, replyText } = fields
+    pending.returned = new Error(
+      `RabbitMQ gave the message back: ${String(replyText)} (${String(replyCode)})`,
+    )
+  }
+
+  #onClose(): void {
+    const error = new Error('the channel was closed before RabbitMQ confirmed the message')
+    for (const pending of [...this.#pending.values()]) pending.end(error)
+  }
+}
+
+function toError(error: unknown): Error {
+  return error instanceof Error
+    ? error
+    : new Error(`RabbitMQ refused the message: ${String(error)}`)
+}

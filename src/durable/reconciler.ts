@@ -1,0 +1,313 @@
+import { sleep } from '../core/clock.ts'
+import type { ActOutcome, DueUnknown, StoredOperation, StoredPhase } from '../core/durable-store.ts'
+import type { ResolveVerdict } from '../core/engine-contract.ts'
+import { InvalidOptionsError } from '../core/errors.ts'
+import { describe, rejectUnknownOptions } from '../core/options.ts'
+import type { RecordView } from '../core/store.ts'
+import { checkActedBy } from './acted-by.ts'
+import { askWithin } from './ask-within.ts'
+import {
+  checkEffectTarget,
+  checkEffectVerdict,
+  checkRecordTarget,
+  checkRecordVerdict,
+} from './desk-checks.ts'
+import { Desk, subjectOf, type EffectTarget, type EffectVerdict } from './desk.ts'
+import { askStore, STORE_TIMEOUT_MS, storeTimeMs } from './durable-engine.ts'
+import { findOut, type FoundOut } from './find-out.ts'
+import type { Effect } from './operation-contract.ts'
+import { nextLookInMs } from './reconcile-schedule.ts'
+import {
+  resolveReconcilerOptions,
+  type ReconcileHandler,
+  type ReconcilerOptions,
+  type ResolvedReconcilerOptions,
+} from './reconciler-options.ts'
+
+export interface Reconciler {
+  /**
+   * One bounded pass: looks into the records that are due, each by asking its provider. Safe on
+   * every node at once: a record that is looked into here is not due elsewhere.
+   */
+  runOnce(): Promise<ReconcileReport>
+
+  /** Passes on, until `signal` aborts; then ends what it has begun, and no more. */
+  run(signal: AbortSignal): Promise<void>
+
+  /**
+   * For webhooks and your own code: what is known of an outside effect. May come twice, early or
+   * late. While somebody still holds the record, a result is kept for them; otherwise the
+   * operation goes on with it.
+   */
+  resolve(target: EffectTarget, verdict: EffectVerdict, by?: Said): Promise<ActOutcome>
+
+  /** A verdict on a whole `unknown` record. */
+  resolve(
+    target: { readonly recordId: string; readonly attempt?: number },
+    verdict: ResolveVerdict,
+    by?: Said,
+  ): Promise<ActOutcome>
+}
+
+/** For the audit. */
+export interface Said {
+  /** @default 'webhook' */
+  readonly who?: string
+  /** @default 'said by the provider' */
+  readonly why?: string
+}
+
+export interface ReconcileReport {
+  /** Records that were looked into. */
+  readonly looked: number
+  /** Of these: it is known now what became of them. */
+  readonly resolved: number
+  /** Nothing was found out yet; they are looked into again. */
+  readonly postponed: number
+  /** They are for an operator now. */
+  readonly givenUp: number
+  /** They had moved on meanwhile. */
+  readonly moved: number
+  /** The store failed; they are looked into again. */
+  readonly failed: number
+}
+
+export function createReconciler(options: ReconcilerOptions): Reconciler {
+  return new PollingReconciler(resolveReconcilerOptions(options))
+}
+
+const BY = { who: 'reconciler' } as const
+const ASKED = 'the provider was asked'
+
+type Tally = { -readonly [Name in keyof ReconcileReport]: number }
+
+/** What one look has brought. */
+type Answer =
+  | { readonly kind: 'effect'; readonly phase: StoredPhase; readonly found: Found }
+  | { readonly kind: 'record'; readonly verdict: ResolveVerdict }
+  | { readonly kind: 'open'; readonly provenInMs: number | undefined }
+  /** There is no way to ask, here or anywhere. */
+  | { readonly kind: 'nobody' }
+
+type Found = Exclude<FoundOut, { kind: 'open' }>
+
+const OPEN: Answer = { kind: 'open', provenInMs: undefined }
+
+class PollingReconciler implements Reconciler {
+  readonly #options: ResolvedReconcilerOptions
+  readonly #desk: Desk
+  readonly #looks = new Set<Promise<void>>()
+
+  constructor(options: ResolvedReconcilerOptions) {
+    this.#options = options
+    this.#desk = new Desk(options.engine, options.durable, options.operations)
+  }
+
+  async runOnce(): Promise<ReconcileReport> {
+    const tally = emptyTally()
+    const own = new Set<Promise<void>>()
+    let left = this.#options.recordsMax
+    try {
+      while (left > 0) {
+        const free = Math.min(await this.#room(), left)
+        const looks = await this.#begin(free, tally)
+        for (const look of looks) own.add(look)
+        left -= looks.length
+        if (looks.length < free) break
+      }
+    } finally {
+      await Promise.all(own)
+    }
+    return tally
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { engine, pollMs } = this.#options
+    const tally = emptyTally()
+    while (!signal.aborted && !engine.isClosed) {
+      const free = await this.#room()
+      if (signal.aborted) break
+      let begun = 0
+      try {
+        begun = (await this.#begin(free, tally)).length
+      } catch {
+        // Reported as a failure of the store; the next poll tries again.
+      }
+      if (begun < free) await sleep(engine.clock, pollMs, signal)
+    }
+    await Promise.all(this.#looks)
+  }
+
+  async resolve(
+    target: EffectTarget,
+    verdict: EffectVerdict | ResolveVerdict,
+    said: Said = {},
+  ): Promise<ActOutcome> {
+    const where = 'reconciler.resolve'
+    rejectUnknownOptions(`${where}: by`, said, ['who', 'why'])
+    const { who = 'webhook', why = 'said by the provider' } = said
+    const by = checkActedBy(where, { who, why })
+    if (verdict?.kind === 'completed' || verdict?.kind === 'failed_retryable') {
+      if (!('recordId' in target)) {
+        throw new InvalidOptionsError(
+          `${where}: a verdict on a whole record ('${verdict.kind}') takes { recordId }; of an ` +
+            "effect, say 'done' or 'not_executed'",
+        )
+      }
+      const record = checkRecordTarget(where, target)
+      return this.#desk.resolve(record, checkRecordVerdict(where, verdict), by)
+    }
+    const effect = checkEffectTarget(where, target)
+    return this.#desk.conclude(effect, checkEffectVerdict(where, verdict), by)
+  }
+
+  /** How many more may be looked into now; waits until it is one at least. */
+  async #room(): Promise<number> {
+    const { concurrency } = this.#options
+    while (this.#looks.size >= concurrency) await Promise.race(this.#looks)
+    return concurrency - this.#looks.size
+  }
+
+  async #begin(limit: number, tally: Tally): Promise<Promise<void>[]> {
+    const { engine, durable, timeoutMs } = this.#options
+    // Longer than a look can take, with its calls of the store: nobody looks a second time
+    // meanwhile, and what dies with this process is looked into again.
+    const againMs = timeoutMs + 3 * STORE_TIMEOUT_MS
+    const due = await askStore(engine, 'takeUnknown', () =>
+      durable.desk.takeUnknown({ limit, againMs }),
+    )
+    return due.map((one) => {
+      const look = this.#look(one, tally).finally(() => this.#looks.delete(look))
+      this.#looks.add(look)
+      return look
+    })
+  }
+
+  /** Never rejects: one bad record holds back nobody. */
+  async #look({ record, operation }: DueUnknown, tally: Tally): Promise<void> {
+    tally.looked++
+    try {
+      tally[await this.#lookInto(record, operation)]++
+    } catch {
+      // The store has failed, and that was reported. The record is due again by itself.
+      tally.failed++
+    }
+  }
+
+  async #lookInto(
+    record: RecordView,
+    operation: StoredOperation | undefined,
+  ): Promise<keyof Tally> {
+    // Earlier looks have not even come to their end: this record may be what ends them.
+    if (record.tries > this.#options.schedule.tries) return this.#giveUp(record)
+    const answer = await this.#ask(record, operation)
+    switch (answer.kind) {
+      case 'effect': {
+        const { recordId } = record
+        const { phase, found } = answer
+        const by = { ...BY, why: `${ASKED} about "${phase.name}"` }
+        return endOf(await this.#desk.concludeFound({ recordId, phase }, found, by))
+      }
+      case 'record': {
+        const { recordId, attempt } = record
+        const by = { ...BY, why: ASKED }
+        return endOf(await this.#desk.resolve({ recordId, attempt }, answer.verdict, by))
+      }
+      case 'open':
+        return this.#postpone(record, answer.provenInMs)
+      case 'nobody':
+        return this.#giveUp(record)
+    }
+  }
+
+  async #ask(record: RecordView, operation: StoredOperation | undefined): Promise<Answer> {
+    if (operation === undefined) {
+      const handler = this.#options.handlers.get(record.operation)
+      // Another node may have it.
+      return handler === undefined ? OPEN : this.#askHandler(handler, record)
+    }
+    const known = this.#desk.known(operation)
+    if (known === undefined) {
+      const { name, version } = operation
+      const { recordId } = record
+      this.#options.engine.emit({ kind: 'operation_orphaned', name, version, recordId })
+      return OPEN
+    }
+    const phase = operation.phases.find(({ state }) => state === 'intended')
+    if (phase === undefined) return { kind: 'nobody' }
+    const effect = Object.hasOwn(known.effects, phase.name) ? known.effects[phase.name] : undefined
+    if (effect?.reconcile === undefined) return { kind: 'nobody' }
+    return this.#askProvider(effect, record.recordId, phase)
+  }
+
+  async #askProvider(effect: Effect, recordId: string, phase: StoredPhase): Promise<Answer> {
+    const { engine, timeoutMs } = this.#options
+    // Before the provider is asked: what it does not know yet may be under way for so much longer.
+    const nowMs = await storeTimeMs(engine)
+    try {
+      const found = await askWithin(engine.clock, timeoutMs, (signal) =>
+        findOut(effect, { recordId, phase, nowMs, signal }),
+      )
+      if (found.kind !== 'open') return { kind: 'effect', phase, found }
+      if (found.error !== undefined) this.#troubled(found.error)
+      return { kind: 'open', provenInMs: found.inMs }
+    } catch (error) {
+      this.#troubled(error)
+      return OPEN
+    }
+  }
+
+  async #askHandler(handler: ReconcileHandler, record: RecordView): Promise<Answer> {
+    const { engine, timeoutMs } = this.#options
+    try {
+      const verdict = await askWithin(engine.clock, timeoutMs, (signal) =>
+        handler({ record, signal }),
+      )
+      if (verdict?.kind === 'pending') return OPEN
+      const where = `the reconcile handler of "${record.operation}"`
+      if (verdict === undefined || verdict === null) {
+        throw new InvalidOptionsError(
+          `${where} must return { kind }, one of 'completed', 'failed_retryable' and 'pending', ` +
+            `got ${describe(verdict)}`,
+        )
+      }
+      return { kind: 'record', verdict: checkRecordVerdict(where, verdict) }
+    } catch (error) {
+      this.#troubled(error)
+      return OPEN
+    }
+  }
+
+  #troubled(error: unknown): void {
+    this.#options.engine.emit({ kind: 'maintenance_failed', task: 'reconcile', error })
+  }
+
+  async #postpone(record: RecordView, provenInMs: number | undefined): Promise<keyof Tally> {
+    const { schedule } = this.#options
+    const random = Math.random()
+    const inMs = nextLookInMs(schedule, { tries: record.tries, provenInMs, random })
+    if (inMs === undefined) return this.#giveUp(record)
+    return (await this.#next(record, inMs)) ? 'postponed' : 'moved'
+  }
+
+  async #giveUp(record: RecordView): Promise<keyof Tally> {
+    if (!(await this.#next(record, undefined))) return 'moved'
+    const { engine } = this.#options
+    const { tries } = record
+    engine.emit({ kind: 'reconcile_given_up', ...subjectOf(record), tries })
+    return 'givenUp'
+  }
+
+  #next({ recordId, attempt }: RecordView, inMs: number | undefined): Promise<boolean> {
+    const { engine, durable } = this.#options
+    return askStore(engine, 'postpone', () => durable.desk.postpone({ recordId, attempt, inMs }))
+  }
+}
+
+function endOf(outcome: ActOutcome): keyof Tally {
+  return outcome.kind === 'done' ? 'resolved' : 'moved'
+}
+
+function emptyTally(): Tally {
+  return { looked: 0, resolved: 0, postponed: 0, givenUp: 0, moved: 0, failed: 0 }
+}

@@ -1,0 +1,392 @@
+import { sleep } from '../core/clock.ts'
+import type { HeldMessage } from '../core/durable-store.ts'
+import { InvalidOptionsError } from '../core/errors.ts'
+import { newToken } from '../core/identity.ts'
+import { rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { mayHaveTakenHold } from '../core/store-port.ts'
+import { onLocalAdd } from './local-adds.ts'
+import { MessageLeases } from './message-leases.ts'
+import { MessageRun, type RunEnd, type RunParts } from './message-run.ts'
+import { OutboxPort } from './outbox-port.ts'
+import type { Relay, RelayCloseReport, RelayOptions, RelayReport } from './relay-contract.ts'
+import { resolveRelayOptions, type ResolvedRelayOptions } from './relay-options.ts'
+
+export function createRelay(options: RelayOptions): Relay {
+  return new OutboxRelay(resolveRelayOptions(options))
+}
+
+const GRACE_MS = 10_000
+const GRACE_MS_MAX = 24 * 60 * 60 * 1000
+/** How soon to look after a message was added here; doubles until it is `pollMs` again. */
+const LOOK_MS_FIRST = 5
+/** First pause after a claim that failed; doubles up to the longest. */
+const PAUSE_MS_FIRST = 100
+const PAUSE_MS_MAX = 5_000
+/** A failed claim is repeated for this part of the lease: what it may have taken has a rest. */
+const REPEATS_PART = 0.5
+
+interface Claim {
+  readonly token: string
+  readonly limit: number
+  /** The monotonic clock before it was sent first: the store counts its leases no earlier. */
+  readonly sentMs: number
+}
+
+class OutboxRelay implements Relay {
+  readonly #options: ResolvedRelayOptions
+  readonly #port: OutboxPort
+  readonly #leases: MessageLeases
+  readonly #parts: RunParts
+  /** Taken, and not begun. */
+  #waiting: MessageRun[] = []
+  /** Taken, and not at their end. */
+  readonly #open = new Set<MessageRun>()
+  /** By message: whose handler runs. */
+  readonly #handling = new Map<string, MessageRun>()
+  /** How many of those are late. */
+  #late = 0
+  #use: 'none' | 'run' | 'once' = 'none'
+  #isClosed = false
+  #stopping = new AbortController()
+  /** The claim that is under way, or that failed and will be repeated. */
+  #claim: Claim | undefined
+  #isClaiming = false
+  /** Something may be due. */
+  #isDue = true
+  /** The last claim took all that it could: more is due. */
+  #isMore = false
+  #lookAtMs = 0
+  #lookMs: number
+  #wake: () => void = () => undefined
+  readonly #watchers = new Set<() => void>()
+  #tally: Record<RunEnd, number> = newTally()
+
+  constructor(options: ResolvedRelayOptions) {
+    const { engine, outbox, leaseMs, pollMs } = options
+    this.#options = options
+    this.#port = new OutboxPort(engine, outbox)
+    this.#leases = new MessageLeases({ clock: engine.clock, port: this.#port, leaseMs })
+    this.#lookMs = pollMs
+    this.#parts = {
+      options,
+      port: this.#port,
+      onHandled: (run) => this.#onHandled(run),
+      onLate: () => this.#onLate(),
+      onOver: (run, end) => this.#onOver(run, end),
+    }
+  }
+
+  async run(signal?: AbortSignal): Promise<void> {
+    if (this.#isClosed) return
+    this.#begin('run')
+    const stop = () => this.#stop()
+    signal?.addEventListener('abort', stop)
+    if (signal?.aborted === true) stop()
+    const unwatch = this.#listen()
+    try {
+      await this.#relayUntilStopped()
+    } finally {
+      unwatch()
+      signal?.removeEventListener('abort', stop)
+      this.#giveBackWaiting()
+      await this.#until(() => this.#open.size === 0)
+      this.#use = 'none'
+    }
+  }
+
+  async runOnce(): Promise<RelayReport> {
+    this.#begin('once')
+    try {
+      if (!this.#isClosed && this.#room() > 0) await this.#take()
+      await this.#until(() => this.#open.size === 0)
+    } finally {
+      this.#use = 'none'
+    }
+    const { relayed, retried, dead, lost } = this.#tally
+    return { relayed, retried, dead, lost }
+  }
+
+  async close(options: { graceMs?: number } = {}): Promise<RelayCloseReport> {
+    rejectUnknownOptions('relay.close', options, ['graceMs'])
+    const bounds = { fallback: GRACE_MS, min: 0, max: GRACE_MS_MAX }
+    const graceMs = wholeNumber('relay.close.graceMs', options.graceMs, bounds)
+    this.#isClosed = true
+    this.#stop()
+    this.#giveBackWaiting()
+    const isQuiet = () => this.#open.size + this.#handling.size === 0 && !this.#isClaiming
+    await this.#until(isQuiet, graceMs)
+    const abandoned = this.#handling.size
+    for (const run of [...this.#handling.values(), ...this.#open]) run.abandon()
+    this.#leases.stop()
+    return { abandoned }
+  }
+
+  #begin(use: 'run' | 'once'): void {
+    if (this.#use !== 'none') {
+      throw new InvalidOptionsError(
+        `this relay is in use already (${this.#use === 'run' ? 'run' : 'runOnce'}); a relay does ` +
+          'one thing at a time, so await it, or make another relay',
+      )
+    }
+    this.#use = use
+    this.#stopping = new AbortController()
+    this.#isDue = true
+    this.#isMore = false
+    this.#tally = newTally()
+  }
+
+  #stop(): void {
+    this.#stopping.abort()
+    this.#wake()
+  }
+
+  /** Whatever can tell that messages were committed, or soon will be. */
+  #listen(): () => void {
+    const { engine, outbox, pollMs } = this.#options
+    const unwatch = outbox.watch?.(() => {
+      this.#isDue = true
+      // What was added here has been told of: no need to look for it.
+      this.#lookMs = pollMs
+      this.#wake()
+    })
+    const unlisten = onLocalAdd(engine.store, () => this.#lookSoon())
+    return () => {
+      unwatch?.()
+      unlisten()
+    }
+  }
+
+  async #relayUntilStopped(): Promise<void> {
+    const { clock } = this.#options.engine
+    let pauseMs = PAUSE_MS_FIRST
+    while (!this.#mustStop()) {
+      if (!this.#mayTake()) {
+        await this.#rest()
+        continue
+      }
+      try {
+        await this.#take()
+        pauseMs = PAUSE_MS_FIRST
+      } catch {
+        // Reported by the port. The store is asked again, with the same token while that helps.
+        this.#isDue = true
+        await sleep(clock, pauseMs, this.#stopping.signal)
+        pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX)
+      }
+    }
+  }
+
+  #mustStop(): boolean {
+    return this.#stopping.signal.aborted || this.#isClosed || this.#options.engine.isClosed
+  }
+
+  /** While there is more than fits, the next claim waits until it is worth a call. */
+  #mayTake(): boolean {
+    const room = this.#room()
+    if (room === 0) return false
+    if (!this.#isMore || this.#open.size === 0) return this.#isDue || this.#isMore
+    return room >= Math.min(this.#capacity(), this.#options.batchSize)
+  }
+
+  /**
+   * For every free place a message, and as many again as there are places, in advance. Those whose
+   * end is being recorded count too, or a store that is slow to record would be given ever more.
+   */
+  #room(): number {
+    const { concurrency, batchSize } = this.#options
+    const inAdvance = this.#capacity() - this.#waiting.length
+    const unrecorded = 4 * concurrency + batchSize - this.#open.size
+    return Math.max(0, Math.min(this.#places() + inAdvance, unrecorded, batchSize))
+  }
+
+  /** Handlers that may be entered now. */
+  #places(): number {
+    return Math.max(0, this.#capacity() - (this.#handling.size - this.#late))
+  }
+
+  /**
+   * Handlers that hang take nobody's place until there are as many of them as places: so a poison
+   * message holds nobody back, and yet nothing grows for ever.
+   */
+  #capacity(): number {
+    const { concurrency } = this.#options
+    return Math.max(0, concurrency - Math.max(0, this.#late - concurrency))
+  }
+
+  async #take(): Promise<void> {
+    const { engine, handlers, leaseMs } = this.#options
+    this.#isDue = false
+    this.#lookAtMs = engine.clock.monotonicMs() + this.#lookMs
+    const claim = this.#claimToMake()
+    const { token, limit, sentMs } = claim
+    this.#claim = claim
+    this.#isClaiming = true
+    try {
+      const messages = await this.#port.claim({
+        topics: [...handlers.keys()],
+        limit,
+        leaseMs,
+        token,
+      })
+      this.#claim = undefined
+      this.#isMore = messages.length >= limit
+      this.#accept(messages, sentMs)
+    } catch (error) {
+      if (!mayHaveTakenHold(error)) this.#claim = undefined
+      throw error
+    } finally {
+      this.#isClaiming = false
+      this.#changed()
+    }
+  }
+
+  /** The one whose answer never came, while what it may have taken is still of use; or a new one. */
+  #claimToMake(): Claim {
+    const { engine, leaseMs } = this.#options
+    const sentMs = engine.clock.monotonicMs()
+    const failed = this.#claim
+    if (failed !== undefined && sentMs - failed.sentMs < leaseMs * REPEATS_PART) return failed
+    return { token: newToken(), limit: this.#room(), sentMs }
+  }
+
+  #accept(messages: readonly HeldMessage[], sentMs: number): void {
+    const { engine, attemptsMax } = this.#options
+    const nowMs = engine.clock.monotonicMs()
+    for (const message of messages) {
+      const run = new MessageRun(this.#parts, message, sentMs)
+      this.#open.add(run)
+      this.#leases.add(run)
+      if (nowMs >= run.heldUntilMs) run.lose()
+      else if (message.attempt > attemptsMax) void this.#lookInto(run)
+      else this.#queue(run)
+    }
+    this.#startNext()
+  }
+
+  #queue(run: MessageRun): void {
+    if (this.#mustStop()) run.giveBack()
+    else this.#waiting.push(run)
+  }
+
+  /**
+   * It has been taken as often as it may be. Either an operator wants it tried once more, or
+   * whoever had it never came back: perhaps because of this very message.
+   */
+  async #lookInto(run: MessageRun): Promise<void> {
+    const { id, attempt } = run.message
+    try {
+      const view = await this.#port.read(id)
+      if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run)
+      else run.fail(new Error(`of ${attempt - 1} attempts, the last never came back`))
+    } catch {
+      // Reported by the port.
+      run.giveBack()
+    }
+    this.#startNext()
+  }
+
+  #startNext(): void {
+    while (this.#waiting.length > 0 && this.#places() > 0) this.#start(this.#waiting.shift()!)
+  }
+
+  #start(run: MessageRun): void {
+    const { engine, leaseMs } = this.#options
+    const { id } = run.message
+    if (run.isOver) return
+    if (engine.clock.monotonicMs() >= run.heldUntilMs) return run.lose()
+    if (this.#handling.has(id)) {
+      // Not at once, or it would be taken and put off without end.
+      return run.fail(new Error('the handler of an earlier attempt still runs'), leaseMs)
+    }
+    this.#handling.set(id, run)
+    run.start()
+    this.#leases.watch(run)
+  }
+
+  #giveBackWaiting(): void {
+    const waiting = this.#waiting
+    this.#waiting = []
+    for (const run of waiting) run.giveBack()
+  }
+
+  #onHandled(run: MessageRun): void {
+    this.#handling.delete(run.message.id)
+    if (run.isLate) this.#late--
+    this.#startNext()
+    this.#changed()
+  }
+
+  #onLate(): void {
+    this.#late++
+    this.#startNext()
+    // Whoever else there is may have better luck with the rest.
+    if (this.#capacity() === 0) this.#giveBackWaiting()
+    this.#changed()
+  }
+
+  #onOver(run: MessageRun, end: RunEnd): void {
+    this.#open.delete(run)
+    this.#leases.remove(run)
+    this.#tally[end]++
+    // What is behind it in its partition may be due now, and nobody else will tell.
+    if (run.message.partition !== undefined) this.#isDue = true
+    this.#changed()
+  }
+
+  #changed(): void {
+    if (this.#mayTake()) this.#wake()
+    for (const check of [...this.#watchers]) check()
+  }
+
+  /** Until there may be something to take, and room for it. */
+  #rest(): Promise<void> {
+    const { clock } = this.#options.engine
+    return new Promise((resolve) => {
+      const wake = () => {
+        cancel()
+        this.#wake = () => undefined
+        resolve()
+      }
+      const look = () => {
+        this.#isDue = true
+        this.#lookMs = Math.min(this.#lookMs * 2, this.#options.pollMs)
+        this.#lookAtMs = clock.monotonicMs() + this.#lookMs
+        wake()
+      }
+      const cancel = clock.after(this.#lookAtMs - clock.monotonicMs(), look)
+      this.#wake = wake
+    })
+  }
+
+  /** A message was added here: when it is committed is not known, so look soon, then less often. */
+  #lookSoon(): void {
+    const atMs = this.#options.engine.clock.monotonicMs() + LOOK_MS_FIRST
+    this.#lookMs = Math.min(LOOK_MS_FIRST, this.#options.pollMs)
+    if (atMs >= this.#lookAtMs) return
+    this.#lookAtMs = atMs
+    this.#wake()
+  }
+
+  /** Resolves when `test` holds, or after `limitMs`. */
+  #until(test: () => boolean, limitMs?: number): Promise<void> {
+    const { clock } = this.#options.engine
+    return new Promise((resolve) => {
+      if (test() || limitMs === 0) return resolve()
+      let cancel = () => {}
+      const end = () => {
+        cancel()
+        this.#watchers.delete(check)
+        resolve()
+      }
+      const check = () => {
+        if (test()) end()
+      }
+      this.#watchers.add(check)
+      if (limitMs !== undefined) cancel = clock.after(limitMs, end)
+    })
+  }
+}
+
+function newTally(): Record<RunEnd, number> {
+  return { relayed: 0, retried: 0, dead: 0, lost: 0, returned: 0 }
+}

@@ -1,0 +1,243 @@
+import { sleep, systemClock } from '../../core/clock.ts'
+import { decideAct, type ActDecision, type RecordAct } from '../../core/decide-durable.ts'
+import { toView } from '../../core/decide.ts'
+import type {
+  Act,
+  ActedBy,
+  ActOutcome,
+  DeskStore,
+  DueUnknown,
+  PhaseRef,
+  StoredPhase,
+} from '../../core/durable-store.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import type { RecordRef } from '../../core/store.ts'
+import { auditSql, insertAuditSql, toAuditEntry } from './audit.ts'
+import { ROWS_MAX } from './calls.ts'
+import { readCommitted, transact, type Session } from './driver.ts'
+import { storeFailed } from './failures.ts'
+import { actOnMessage } from './message-acts.ts'
+import { lockAll, lockFree, makeMoves, type Move, type Place } from './moves.ts'
+import { toOperations, toPhase } from './phase-columns.ts'
+import { changePhaseSql, findPhaseSql, loadSql, lockPhaseSql } from './phase-sql.ts'
+import type { DurableContext } from './phases.ts'
+import { dueSql, identitiesSql } from './sql.ts'
+import { fromColumn, isIdentity, isUuid, toColumn } from './values.ts'
+
+/** How often a record is asked for that a row of somebody's open transaction refers to. */
+const LOCKED_TRIES = 10
+const LOCKED_MS = 20
+
+export function deskStore({ calls, place, tables }: DurableContext): DeskStore {
+  return {
+    takeUnknown: ({ limit, againMs }) =>
+      calls.make('take unknown records', (session) =>
+        transact(session, () => takeUnknown(session, place(), { limit, againMs })),
+      ),
+    async postpone({ recordId, attempt, inMs }) {
+      if (!isUuid(recordId)) return false
+      return calls.make('postpone a record', (session) =>
+        transact(session, () => postpone(session, place(), { recordId, attempt, inMs })),
+      )
+    },
+    async act(act, by) {
+      checkWords(by)
+      for (let tries = 1; ; tries++) {
+        const outcome = await calls.make('act', (session) =>
+          transact(session, () => carryOut(session, place(), { act, by })),
+        )
+        if (outcome !== LOCKED) return outcome
+        if (tries === LOCKED_TRIES) {
+          throw storeFailed('act', new Error('a row of an open transaction refers to the record'))
+        }
+        await sleep(systemClock, LOCKED_MS)
+      }
+    },
+    async audit(query) {
+      if (query.subject !== undefined && !isUuid(query.subject)) return []
+      const rows = await calls.make('read the audit', (session) =>
+        readCommitted(session, auditSql(tables, query)),
+      )
+      return rows.map(toAuditEntry)
+    },
+  }
+}
+
+async function takeUnknown(
+  session: Session,
+  place: Place,
+  { limit, againMs }: { readonly limit: number; readonly againMs: number },
+): Promise<DueUnknown[]> {
+  const { tables, now } = place
+  const piece = Math.min(limit, ROWS_MAX)
+  if (piece <= 0) return []
+  const rows = await session.rows(dueSql(tables, now, { state: 'unknown', limit: piece }))
+  if (rows.length === 0) return []
+  const due = rows.map(([identity]) => ({ identity: String(identity).toLowerCase() }))
+  const { nowMs, byIdentity } = await lockFree(session, place, due)
+  const moves = [...byIdentity.values()]
+    // Another node may have taken it between the look and the lock.
+    .filter(({ state, reconcileAtMs }) => state === 'unknown' && isOver(reconcileAtMs, nowMs))
+    .toSorted((one, other) => one.reconcileAtMs! - other.reconcileAtMs!)
+    .map((before) => {
+      const { tries } = before
+      return { before, after: { ...before, tries: tries + 1, reconcileAtMs: nowMs + againMs } }
+    })
+  if (moves.length === 0) return []
+  await makeMoves(session, place, moves)
+  const ids = moves.map(({ before }) => before.recordId)
+  const loaded = await session.rows(loadSql(tables, ids))
+  const operations = toOperations(loaded.map((row) => row.slice(1)))
+  return moves.map(({ after }) => {
+    return { record: toView(after), operation: operations.get(after.recordId) }
+  })
+}
+
+function isOver(atMs: number | undefined, nowMs: number): boolean {
+  return atMs !== undefined && atMs <= nowMs
+}
+
+async function postpone(
+  session: Session,
+  place: Place,
+  target: {
+    readonly recordId: string
+    readonly attempt: number
+    readonly inMs: number | undefined
+  },
+): Promise<boolean> {
+  const { recordId, attempt, inMs } = target
+  const { record: before, nowMs } = await lockRecord(session, place, { recordId })
+  if (before?.state !== 'unknown' || before.attempt !== attempt) return false
+  const reconcileAtMs = inMs === undefined ? undefined : nowMs + inMs
+  await makeMoves(session, place, [{ before, after: { ...before, reconcileAtMs } }])
+  return true
+}
+
+interface Errand<Kind extends Act = Act> {
+  readonly act: Kind
+  readonly by: ActedBy
+}
+
+/** Nothing is written: the record cannot be removed at this moment. */
+const LOCKED = Symbol('locked')
+
+async function carryOut(
+  session: Session,
+  place: Place,
+  { act, by }: Errand,
+): Promise<ActOutcome | typeof LOCKED> {
+  const acted =
+    act.kind === 'retry_message' || act.kind === 'drop_message'
+      ? await actOnMessage(session, place, act)
+      : await actOnRecord(session, place, act)
+  if (acted === LOCKED) return LOCKED
+  const { outcome, detail = '{}', nowMs } = acted
+  if (outcome.kind === 'done') {
+    const { subject } = outcome
+    const entry = { at: new Date(nowMs), act: act.kind, subject, ...by, detail }
+    await session.run(insertAuditSql(place.tables, entry))
+  }
+  return outcome
+}
+
+/** What was decided, and when. */
+export interface Acted extends Pick<ActDecision, 'outcome' | 'detail'> {
+  readonly nowMs: number
+}
+
+async function actOnRecord(
+  session: Session,
+  place: Place,
+  act: RecordAct,
+): Promise<Acted | typeof LOCKED> {
+  const { record, phase, nowMs } = await lockSubject(session, place, act)
+  const decision = decideAct(record, phase, act, nowMs)
+  const { outcome, detail } = decision
+  const acted = { outcome, ...(detail === undefined ? {} : { detail }), nowMs }
+  if (record === undefined || decision.record === undefined) return acted
+  const after = decision.record === 'remove' ? undefined : decision.record
+  const move: Move = { before: record, after }
+  const made = await makeMoves(session, place, [move])
+  if (made.length === 0) return LOCKED
+  if (decision.phase !== undefined) {
+    const changed = { before: phase, change: decision.phase }
+    await session.run(changePhaseSql(place.tables, record.recordId, changed))
+  }
+  return acted
+}
+
+interface Subject {
+  readonly record: StoredRecord | undefined
+  readonly phase: StoredPhase | undefined
+  readonly nowMs: number
+}
+
+/** The record first and its phase after it, as steps do. */
+async function lockSubject(session: Session, place: Place, act: RecordAct): Promise<Subject> {
+  if (act.kind !== 'conclude') {
+    return { ...(await lockRecord(session, place, act.ref)), phase: undefined }
+  }
+  const { phase: ref } = act
+  const meant = await findPhase(session, place, ref)
+  const recordId = 'recordId' in ref ? ref.recordId : meant?.recordId
+  if (recordId === undefined) return { record: undefined, phase: undefined, nowMs: 0 }
+  const { record, nowMs } = await lockRecord(session, place, { recordId })
+  if (record === undefined) return { record, phase: undefined, nowMs }
+  // It may have moved on until its record could be had.
+  const found = 'recordId' in ref ? await findPhase(session, place, ref) : meant
+  if (found === undefined) return { record, phase: undefined, nowMs }
+  const [row] = await session.rows(lockPhaseSql(place.tables, recordId, found.name))
+  return { record, phase: row && toPhase(row), nowMs }
+}
+
+async function findPhase(
+  session: Session,
+  { tables }: Place,
+  ref: PhaseRef,
+): Promise<{ readonly recordId: string; readonly name: string } | undefined> {
+  if (!isFindable(ref)) return undefined
+  const [row] = await session.rows(findPhaseSql(tables, ref))
+  if (row === undefined) return undefined
+  const name = fromColumn({ name: 'name', kind: 'text' }, row[1]) as string
+  return { recordId: String(row[0]), name }
+}
+
+/** What no column can hold, no phase has. */
+function isFindable(ref: PhaseRef): boolean {
+  if ('recordId' in ref) return isUuid(ref.recordId)
+  const text = 'downstreamKey' in ref ? ref.downstreamKey : ref.providerId
+  return typeof text === 'string' && text.isWellFormed() && text.length <= REF_LENGTH_MAX
+}
+
+const REF_LENGTH_MAX = 255
+
+async function lockRecord(
+  session: Session,
+  place: Place,
+  { identity, recordId }: RecordRef,
+): Promise<{ readonly record: StoredRecord | undefined; readonly nowMs: number }> {
+  const none = { record: undefined, nowMs: 0 }
+  let named = identity
+  if (recordId !== undefined) {
+    if (!isUuid(recordId)) return none
+    const [row] = await session.rows(identitiesSql(place.tables, [recordId]))
+    named = row && String(row[2]).toLowerCase()
+  }
+  if (!isIdentity(named)) return none
+  const { nowMs, byIdentity } = await lockAll(session, place, [{ identity: named }])
+  const record = byIdentity.get(named)
+  // The key may have got a new record between the look and the lock.
+  const isMeant = recordId === undefined || record?.recordId === recordId
+  return isMeant ? { record, nowMs } : none
+}
+
+/** Refused before anything is sent, like all that no column can hold. */
+function checkWords({ who, why }: ActedBy): void {
+  try {
+    toColumn({ name: 'who', kind: 'text' }, who)
+    toColumn({ name: 'why', kind: 'text' }, why)
+  } catch (error) {
+    throw storeFailed('act', error)
+  }
+}

@@ -1,0 +1,348 @@
+/**
+ * Every statement on messages. As in `sql.ts`, every access names its index. Those who hold
+ * messages lock them in the order of their ids; those who look for some to take skip what is
+ * locked, and wait for nobody.
+ */
+import type { MessageState, NewMessage } from '../../core/durable-store.ts'
+import { NO_ERRORS } from '../../core/messages.ts'
+import {
+  laneOf,
+  MESSAGE_ALL,
+  MESSAGE_HEAD,
+  messageColumn,
+  messageList,
+  messageLiteral,
+  NO_PARTITION,
+  type MessageField,
+} from './message-columns.ts'
+import {
+  assignments,
+  BOUNDED,
+  IS_OPEN,
+  SERVER_NOW_US,
+  STRICT,
+  STRICT_HINT,
+  type KeyedChange,
+  type Tables,
+} from './sql.ts'
+import { numberLiteral } from './values.ts'
+
+/** Between a claim's look and its choice: where a message comes from. */
+export const OWN = 0
+export const FREE = 1
+export const LANE = 2
+const NOTHING = 3
+
+const FREE_LANE = messageLiteral('lane', NO_PARTITION)
+
+const ids = (of: readonly string[]) => of.map((id) => messageLiteral('id', id)).join(', ')
+
+export interface LookAt {
+  readonly token: string
+  readonly limit: number
+  readonly topics: readonly { readonly topic: string; readonly after: string }[]
+  readonly lanesMax: number
+}
+
+/**
+ * What a claim may take, in rows of: where from, the number of the topic, the id, when it is due,
+ * when it was added, and the lane. First what it has taken already, if it is repeated. Of messages without a partition
+ * those that are due. Of partitions the head of each, in the order of the lanes and after the one
+ * that was looked at last; without an id where the lane is empty. Locks nothing.
+ */
+export function lookSql({ message, partition }: Tables, now: string, at: LookAt): string {
+  // So that there is always a row to say whether the session can be trusted.
+  const none = `(SELECT ${IS_OPEN}, ${NOTHING}, 0, NULL, NULL, NULL, NULL)`
+  const own = `(SELECT ${IS_OPEN}, ${OWN} AS origin, 0 AS topic, m.id, m.due_at_ms,
+      m.added_at_us, NULL AS lane
+    FROM ${message} AS m FORCE INDEX (state)
+    WHERE m.state = 'held' AND m.ended_at_ms IS NULL
+    AND m.token = ${messageLiteral('token', at.token)} AND m.due_at_ms > ${now})`
+  const parts = at.topics.flatMap(({ topic: name, after }, n) => {
+    const topic = messageLiteral('topic', name)
+    return [
+      `(SELECT ${IS_OPEN}, ${FREE}, ${n}, m.id, m.place, m.added_at_us, NULL
+        FROM ${message} AS m FORCE INDEX (line)
+        WHERE m.topic = ${topic} AND m.lane = ${FREE_LANE} AND m.place <= ${now}
+        ORDER BY m.place, m.added_at_us LIMIT ${numberLiteral('limit', at.limit)})`,
+      `(SELECT STRAIGHT_JOIN ${IS_OPEN}, ${LANE}, ${n}, m.id,
+          CASE WHEN m.due_at_ms <= ${now} THEN m.due_at_ms END, m.added_at_us, HEX(lanes.lane)
+        FROM (SELECT q.lane FROM ${partition} AS q FORCE INDEX (open)
+          WHERE q.topic = ${topic} AND q.is_open = 1 AND q.lane > ${messageLiteral('lane', after)}
+          ORDER BY q.lane LIMIT ${numberLiteral('lanes', at.lanesMax)}) AS lanes
+        LEFT JOIN ${message} AS m FORCE INDEX (PRIMARY) ON m.id = (
+          SELECT h.id FROM ${message} AS h FORCE INDEX (line)
+          WHERE h.topic = ${topic} AND h.lane = lanes.lane ORDER BY h.place LIMIT 1))`,
+    ]
+  })
+  return [own, none, ...parts].join(' UNION ALL ')
+}
+
+/** What a claim has taken, whole. */
+export function heldSql({ message }: Tables, token: string, of: readonly string[]): string {
+  return `SELECT ${IS_OPEN}, ${messageList(MESSAGE_ALL)}
+    FROM ${message} AS m FORCE INDEX (PRIMARY)
+    WHERE m.id IN (${ids(of)}) AND m.state = 'held' AND m.token = ${messageLiteral('token', token)}
+    ORDER BY m.id`
+}
+
+/** Some that are due and that nobody else is about to take, under a lock. */
+export function lockFreeSql(
+  { message }: Tables,
+  now: string,
+  { topic, limit }: { readonly topic: string; readonly limit: number },
+): string {
+  return `${BOUNDED} SELECT ${messageList(MESSAGE_ALL)} FROM ${message} AS m FORCE INDEX (line)
+    WHERE m.topic = ${messageLiteral('topic', topic)} AND m.lane = ${FREE_LANE}
+    AND m.place <= ${now}
+    ORDER BY m.place, m.added_at_us LIMIT ${numberLiteral('limit', limit)}
+    FOR UPDATE SKIP LOCKED`
+}
+
+/** The same for these, as long as they are due. */
+export function lockDueSql({ message }: Tables, now: string, of: readonly string[]): string {
+  return `${BOUNDED} SELECT ${messageList(MESSAGE_ALL)} FROM ${message} AS m FORCE INDEX (PRIMARY)
+    WHERE m.id IN (${ids(of)}) AND m.lane IS NOT NULL AND m.due_at_ms <= ${now}
+    ORDER BY m.id FOR UPDATE SKIP LOCKED`
+}
+
+/**
+ * Which of these are the heads of their lanes. A statement of its own, after the one that locks:
+ * it sees what was committed before the lock was had.
+ */
+export function headsSql({ message }: Tables, of: readonly string[]): string {
+  return `SELECT m.id FROM ${message} AS m FORCE INDEX (PRIMARY)
+    WHERE m.id IN (${ids(of)}) AND m.id = (
+      SELECT h.id FROM ${message} AS h FORCE INDEX (line)
+      WHERE h.topic = m.topic AND h.lane = m.lane ORDER BY h.place LIMIT 1)`
+}
+
+/** Takes messages that are locked. Held ones are the first in their lane: see `place`. */
+export function holdSql(
+  { message }: Tables,
+  now: string,
+  of: { readonly ids: readonly string[]; readonly token: string; readonly leaseMs: number },
+): string {
+  const until = `${now} + ${numberLiteral('leaseMs', of.leaseMs)}`
+  return `${STRICT} UPDATE ${STRICT_HINT} ${message} FORCE INDEX (PRIMARY)
+    SET state = 'held', token = ${messageLiteral('token', of.token)}, attempt = attempt + 1,
+      due_at_ms = ${until}, place = CASE WHEN lane = ${FREE_LANE} THEN ${until} ELSE -sequence END
+    WHERE id IN (${ids(of.ids)})`
+}
+
+/** Messages as they are, after the time, which comes even where there are none. */
+export function messagesSql({ message }: Tables, now: string, of: readonly string[]): string {
+  return `SELECT ${IS_OPEN}, ${now}, ${messageList(MESSAGE_HEAD)}
+    FROM (SELECT 1 AS one) AS once
+    LEFT JOIN ${message} AS m FORCE INDEX (PRIMARY) ON m.id IN (${ids(of)})`
+}
+
+/** The same under a lock, within a transaction. */
+export function lockMessagesSql({ message }: Tables, now: string, of: readonly string[]): string {
+  return `${BOUNDED} SELECT ${now}, ${messageList(MESSAGE_HEAD)}
+    FROM ${message} AS m FORCE INDEX (PRIMARY)
+    WHERE m.id IN (${ids(of)}) ORDER BY m.id FOR UPDATE`
+}
+
+/** A message that changes: the fence, and the columns that become something else. */
+export interface MessageChange {
+  readonly id: string
+  readonly token: string
+  readonly state: MessageState
+  readonly columns: ReadonlyMap<string, string>
+}
+
+/** Writes only where a message still is in the state, and under the token, that it was seen in. */
+export function changeMessagesSql({ message }: Tables, changes: readonly MessageChange[]): string {
+  const keyed = changes.map(({ id, columns }): KeyedChange => {
+    return { key: messageLiteral('id', id), columns }
+  })
+  const fences = changes.map(
+    ({ id, token, state }) =>
+      `WHEN ${messageLiteral('id', id)} THEN token = ${messageLiteral('token', token)}
+        AND state = ${messageLiteral('state', state)}`,
+  )
+  return `${STRICT} UPDATE ${STRICT_HINT} ${message} FORCE INDEX (PRIMARY)
+    SET ${assignments('id', keyed)}
+    WHERE id IN (${ids(changes.map(({ id }) => id))}) AND CASE id ${fences.join(' ')} END`
+}
+
+export function renewMessagesSql(
+  { message }: Tables,
+  now: string,
+  of: {
+    readonly leases: readonly { readonly id: string; readonly token: string }[]
+    readonly leaseMs: number
+  },
+): string {
+  const until = `${now} + ${numberLiteral('leaseMs', of.leaseMs)}`
+  const fences = of.leases.map(
+    ({ id, token }) =>
+      `WHEN ${messageLiteral('id', id)} THEN token = ${messageLiteral('token', token)}`,
+  )
+  return `${STRICT} UPDATE ${STRICT_HINT} ${message} FORCE INDEX (PRIMARY)
+    SET due_at_ms = ${until}, place = CASE WHEN lane = ${FREE_LANE} THEN ${until} ELSE place END
+    WHERE id IN (${ids(of.leases.map(({ id }) => id))}) AND state = 'held'
+    AND CASE id ${fences.join(' ')} END`
+}
+
+export function readMessageSql({ message }: Tables, id: string): string {
+  return `SELECT ${IS_OPEN}, ${messageList(MESSAGE_ALL)}
+    FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id = ${messageLiteral('id', id)}`
+}
+
+/** The entries of the index are sorted, and only the rows that are asked for are read. */
+export function listMessagesSql(
+  { message }: Tables,
+  { state, limit }: { readonly state: MessageState; readonly limit: number },
+): string {
+  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${messageList(MESSAGE_HEAD)}
+    FROM (SELECT x.id FROM ${message} AS x FORCE INDEX (state)
+      WHERE x.state = ${messageLiteral('state', state)}
+      ORDER BY x.added_at_us, x.id LIMIT ${numberLiteral('limit', limit)}) AS found
+    JOIN ${message} AS m FORCE INDEX (PRIMARY) ON m.id = found.id
+    ORDER BY m.added_at_us, m.id`
+}
+
+/** Messages that were over long ago, under a lock. */
+export function lockEndedSql(
+  { message }: Tables,
+  now: string,
+  of: {
+    readonly state: 'done' | 'dropped'
+    readonly olderThanMs: number
+    readonly limit: number
+  },
+): string {
+  return `${BOUNDED} SELECT m.id FROM ${message} AS m FORCE INDEX (state)
+    WHERE m.state = ${messageLiteral('state', of.state)}
+    AND m.ended_at_ms < ${now} - ${numberLiteral('olderThanMs', of.olderThanMs)}
+    ORDER BY m.ended_at_ms LIMIT ${numberLiteral('limit', of.limit)} FOR UPDATE SKIP LOCKED`
+}
+
+export function deleteMessagesSql({ message }: Tables, of: readonly string[]): string {
+  return `DELETE m FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id IN (${ids(of)})`
+}
+
+/**
+ * Where a statement that adds a message may write at all: on this connection, and in an open
+ * transaction. MySQL cannot say whether there is one.
+ */
+export const guardSql = (connection: string): string =>
+  `AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
+
+/**
+ * The next number of a partition. Whoever adds to the same one waits from here until the commit, so
+ * that messages are numbered in the order in which they are committed. Plain, because the caller's
+ * work is watched for statements that are not.
+ */
+export function countSql(
+  { partition }: Tables,
+  { topic, partition: name }: NewMessage,
+  guard: string,
+): string {
+  return `INSERT INTO ${partition} (topic, lane, sequence, is_open)
+    SELECT ${messageLiteral('topic', topic)}, ${messageLiteral('lane', laneOf(name))}, 1, 1
+    FROM (SELECT 1 AS one) AS once WHERE TRUE ${guard}
+    ON DUPLICATE KEY UPDATE sequence = sequence + 1, is_open = 1`
+}
+
+/**
+ * Adds a message. It takes the number of its partition from where `countSql` has left it:
+ * LAST_INSERT_ID would have spared the look, but it belongs to the caller. MariaDB says so where it
+ * has written; MySQL has to be asked.
+ */
+export function addSql(
+  { message, partition }: Tables,
+  now: string,
+  { added, guard }: { readonly added: NewMessage; readonly guard: string },
+): string {
+  const { id, topic, key, partition: name, payload, delayMs } = added
+  const lane = messageLiteral('lane', laneOf(name))
+  const dueAt = `${now} + ${numberLiteral('delayMs', delayMs)}`
+  const isFree = name === undefined
+  const values: Readonly<Record<Exclude<MessageField, 'endedAtMs' | 'providerId'>, string>> = {
+    id: messageLiteral('id', id),
+    topic: messageLiteral('topic', topic),
+    lane,
+    place: isFree ? dueAt : 'q.sequence',
+    sequence: isFree ? '0' : 'q.sequence',
+    state: `'ready'`,
+    token: `x''`,
+    attempt: '0',
+    createdAtMs: now,
+    addedAtUs: SERVER_NOW_US,
+    dueAtMs: dueAt,
+    partition: messageLiteral('partition', name),
+    key: messageLiteral('key', key),
+    errors: messageLiteral('errors', NO_ERRORS),
+    payload: messageLiteral('payload', payload),
+  }
+  const fields = Object.keys(values) as readonly (keyof typeof values)[]
+  const from = isFree
+    ? '(SELECT 1 AS one) AS once WHERE TRUE'
+    : `${partition} AS q FORCE INDEX (PRIMARY) WHERE q.topic = ${values.topic} AND q.lane = ${lane}`
+  return `INSERT INTO ${message} (${fields.map(messageColumn).join(', ')})
+    SELECT ${fields.map((field) => values[field]).join(', ')} FROM ${from} ${guard}
+    /*M! RETURNING 'added' AS answer */`
+}
+
+/** One text, for every tool to pass on as it is. */
+export function isAddedSql({ message }: Tables, id: string): string {
+  return `SELECT CONVERT(COUNT(*) USING utf8mb4) AS answer
+    FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id = ${messageLiteral('id', id)}`
+}
+
+/** Locks the counters of lanes that nobody adds to at the moment. */
+export function lockLanesSql(
+  { partition }: Tables,
+  { topic, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
+): string {
+  return `${BOUNDED} SELECT HEX(q.lane) FROM ${partition} AS q FORCE INDEX (PRIMARY)
+    WHERE q.topic = ${messageLiteral('topic', topic)} AND q.lane IN (${laneList(lanes)})
+    ORDER BY q.lane FOR UPDATE SKIP LOCKED`
+}
+
+const laneList = (lanes: readonly string[]) =>
+  lanes.map((lane) => messageLiteral('lane', lane)).join(', ')
+
+/** Which of these are empty, now that nobody can add to them. */
+export function emptyLanesSql(
+  { message, partition }: Tables,
+  { topic: name, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
+): string {
+  const topic = messageLiteral('topic', name)
+  return `SELECT HEX(q.lane) FROM ${partition} AS q FORCE INDEX (PRIMARY)
+    WHERE q.topic = ${topic} AND q.lane IN (${laneList(lanes)}) AND (
+      SELECT h.id FROM ${message} AS h FORCE INDEX (line)
+      WHERE h.topic = ${topic} AND h.lane = q.lane ORDER BY h.place LIMIT 1) IS NULL`
+}
+
+export function closeLanesSql(
+  { partition }: Tables,
+  { topic, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
+): string {
+  return `UPDATE ${partition} FORCE INDEX (PRIMARY) SET is_open = 0
+    WHERE topic = ${messageLiteral('topic', topic)} AND lane IN (${laneList(lanes)})`
+}
+
+/** Locks the counter of a lane, so that nobody adds to it until the commit, and opens it. */
+export function openLaneSql(
+  { partition }: Tables,
+  of: { readonly topic: string; readonly lane: string; readonly sequence: number },
+): string {
+  return `${STRICT} INSERT ${STRICT_HINT} INTO ${partition} (topic, lane, sequence, is_open)
+    VALUES (${messageLiteral('topic', of.topic)}, ${messageLiteral('lane', of.lane)},
+      ${messageLiteral('sequence', of.sequence)}, 1)
+    ON DUPLICATE KEY UPDATE is_open = 1`
+}
+
+/** The id of the first in a lane. */
+export function headSql(
+  { message }: Tables,
+  { topic, lane }: { readonly topic: string; readonly lane: string },
+): string {
+  return `SELECT m.id FROM ${message} AS m FORCE INDEX (line)
+    WHERE m.topic = ${messageLiteral('topic', topic)} AND m.lane = ${messageLiteral('lane', lane)}
+    ORDER BY m.place LIMIT 1`
+}

@@ -1,0 +1,211 @@
+/**
+ * Every statement on operations and phases. As in `sql.ts`, every access names its index. Rows are
+ * locked in one order: the record, its operation, its phases.
+ */
+import type { PhaseChange } from '../../core/decide-durable.ts'
+import type { DueQuery, NewOperation, PhaseRef, StoredPhase } from '../../core/durable-store.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import type { Lease } from '../../core/store.ts'
+import { DUE, LEASE, literalOf, nameOf, VIEW } from './columns.ts'
+import {
+  OPERATION,
+  OPERATION_LIST,
+  PHASE_FIELDS,
+  PHASE_LIST,
+  phaseChanges,
+  phaseColumn,
+  phaseLiteral,
+} from './phase-columns.ts'
+import { BOUNDED, inQueue, IS_OPEN, list, STRICT, STRICT_HINT, type Tables } from './sql.ts'
+import { numberLiteral, toColumn } from './values.ts'
+
+/** What a step is decided from: see `toStepRow`. */
+export const STEP_FIELDS = [...LEASE, 'recordId'] as const
+
+/**
+ * The record of a lease, whether its operation is on record, and the phase of this name: one row,
+ * or none where there is no record.
+ */
+export function stepSql(
+  { record, operation, phase }: Tables,
+  now: string,
+  asked: { readonly identity: string; readonly phase: string | undefined; readonly lock: boolean },
+): string {
+  const { identity, lock } = asked
+  const name = asked.phase === undefined ? 'NULL' : phaseLiteral('name', asked.phase)
+  return `${lock ? BOUNDED : ''} SELECT ${IS_OPEN}, ${now}, ${list(STEP_FIELDS)},
+    o.record_id IS NOT NULL, ${PHASE_LIST}
+    FROM ${record} AS r FORCE INDEX (PRIMARY)
+    LEFT JOIN ${operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
+    LEFT JOIN ${phase} AS p FORCE INDEX (PRIMARY) ON p.record_id = r.record_id AND p.name = ${name}
+    WHERE r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`
+}
+
+/** Left as it is where it is on record. */
+export function insertOperationSql(
+  { operation }: Tables,
+  recordId: string,
+  { name, version, input }: NewOperation,
+): string {
+  return `${STRICT} INSERT ${STRICT_HINT} INTO ${operation} (record_id, name, version, input)
+    VALUES (${toColumn(OPERATION.recordId, recordId)}, ${toColumn(OPERATION.name, name)},
+      ${toColumn(OPERATION.version, version)}, ${toColumn(OPERATION.input, input)})
+    ON DUPLICATE KEY UPDATE record_id = record_id`
+}
+
+const PHASE_COLUMNS = ['record_id', ...PHASE_FIELDS.map(phaseColumn)].join(', ')
+
+const phaseValues = (recordId: string, phase: StoredPhase) =>
+  [
+    toColumn(OPERATION.recordId, recordId),
+    ...PHASE_FIELDS.map((field) => phaseLiteral(field, phase[field])),
+  ].join(', ')
+
+const ofPhase = (recordId: string, name: string) =>
+  `p.record_id = ${toColumn(OPERATION.recordId, recordId)} AND p.name = ${phaseLiteral('name', name)}`
+
+/** What becomes of a phase whose row, if there is one, is locked. */
+export function changePhaseSql(
+  { phase: table }: Tables,
+  recordId: string,
+  { before, change }: { readonly before: StoredPhase | undefined; readonly change: PhaseChange },
+): string {
+  if (change.kind === 'remove') {
+    return `DELETE p FROM ${table} AS p FORCE INDEX (PRIMARY)
+      WHERE ${ofPhase(recordId, change.name)}`
+  }
+  const { phase } = change
+  if (before === undefined) {
+    return `${STRICT} INSERT ${STRICT_HINT} INTO ${table} (${PHASE_COLUMNS})
+      VALUES (${phaseValues(recordId, phase)})`
+  }
+  const changes = [...phaseChanges(before, phase)].map(([name, value]) => `p.${name} = ${value}`)
+  return `${STRICT} UPDATE ${STRICT_HINT} ${table} AS p FORCE INDEX (PRIMARY)
+    SET ${['p.number = p.number', ...changes].join(', ')} WHERE ${ofPhase(recordId, phase.name)}`
+}
+
+const held = ({ identity, token, attempt }: Lease) =>
+  `r.identity = ${literalOf('identity', identity)} AND r.token = ${literalOf('token', token)}
+    AND r.attempt = ${literalOf('attempt', attempt)} AND r.state = 'in_progress'`
+
+/**
+ * A phase that was never on record, for a step that changes nothing else. It locks the record while
+ * it writes: whoever takes the record over after that finds the phase.
+ */
+export function sendPhaseSql(
+  { record, phase: table }: Tables,
+  lease: Lease,
+  { recordId, phase }: { readonly recordId: string; readonly phase: StoredPhase },
+): string {
+  return `${STRICT} INSERT ${STRICT_HINT} INTO ${table} (${PHASE_COLUMNS})
+    SELECT ${phaseValues(recordId, phase)}
+    FROM ${record} AS r FORCE INDEX (PRIMARY) WHERE ${held(lease)} FOR UPDATE`
+}
+
+/**
+ * A phase that is intended and the record together. The record is in the list of what is assigned
+ * even where nothing of it changes, because only what is assigned is locked.
+ */
+export function stepTogetherSql(
+  { record, phase: table }: Tables,
+  lease: Lease,
+  changes: {
+    readonly recordId: string
+    readonly name: string
+    readonly record: ReadonlyMap<string, string>
+    readonly phase: ReadonlyMap<string, string>
+  },
+): string {
+  const assignments = [
+    'r.token = r.token',
+    ...[...changes.record].map(([name, value]) => `r.${name} = ${value}`),
+    ...[...changes.phase].map(([name, value]) => `p.${name} = ${value}`),
+  ]
+  return `${STRICT} UPDATE ${STRICT_HINT} ${record} AS r FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN ${table} AS p FORCE INDEX (PRIMARY) ON ${ofPhase(changes.recordId, changes.name)}
+    SET ${assignments.join(', ')}
+    WHERE ${held(lease)} AND p.state = 'intended'`
+}
+
+const recordIds = (ids: readonly string[]) =>
+  ids.map((id) => toColumn(OPERATION.recordId, id)).join(', ')
+
+/** Operations of records, each as often as it has phases, in their order: see `toOperations`. */
+export function loadSql({ operation, phase }: Tables, ids: readonly string[]): string {
+  return `SELECT ${IS_OPEN}, o.record_id, ${OPERATION_LIST}, ${PHASE_LIST}
+    FROM ${operation} AS o FORCE INDEX (PRIMARY)
+    LEFT JOIN ${phase} AS p FORCE INDEX (PRIMARY) ON p.record_id = o.record_id
+    WHERE o.record_id IN (${recordIds(ids)}) ORDER BY o.record_id, p.number`
+}
+
+const idsOf = (records: readonly StoredRecord[]) => recordIds(records.map((one) => one.recordId))
+
+/** Of records that are removed in the same transaction. */
+export function deleteOperationsSql({ operation }: Tables, of: readonly StoredRecord[]): string {
+  return `DELETE o FROM ${operation} AS o FORCE INDEX (PRIMARY)
+    WHERE o.record_id IN (${idsOf(of)})`
+}
+
+export function deletePhasesSql({ phase }: Tables, of: readonly StoredRecord[]): string {
+  return `DELETE p FROM ${phase} AS p FORCE INDEX (PRIMARY) WHERE p.record_id IN (${idsOf(of)})`
+}
+
+/**
+ * Operations that wait for a worker and are due, the longest due first, among these or among all
+ * others. What was accepted and is past its expiry is the reaper's: nobody may take it any more.
+ */
+export function dueOperationsSql(
+  tables: Tables,
+  now: string,
+  { operations, limit, among }: DueQuery & { readonly among: boolean },
+): string {
+  const pairs = operations.map(
+    ({ name, version }) =>
+      `(${toColumn(OPERATION.name, name)}, ${toColumn(OPERATION.version, version)})`,
+  )
+  const isAmong = pairs.length === 0 ? 'FALSE' : `(o.name, o.version) IN (${pairs.join(', ')})`
+  const wanted = among ? isAmong : `NOT ${isAmong}`
+  const most = numberLiteral('limit', limit)
+  const queue = (state: 'pending' | 'failed_retryable') => `
+    (SELECT STRAIGHT_JOIN r.identity, r.${DUE}, o.name, o.version
+      FROM ${tables.record} AS r FORCE INDEX (due)
+      JOIN ${tables.operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
+      WHERE ${inQueue({ state, toRun: true }, now)} AND ${wanted}
+      ${state === 'pending' ? `AND r.${nameOf('expiresAtMs')} > ${now}` : ''}
+      ORDER BY r.${DUE} LIMIT ${most})`
+  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
+    FROM (${queue('pending')} UNION ALL ${queue('failed_retryable')}
+      ORDER BY ${DUE} LIMIT ${most}) AS found
+    JOIN ${tables.record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
+    ORDER BY found.${DUE}`
+}
+
+/**
+ * The external phase that somebody means, and whose it is. Of a record the one that is intended,
+ * or else the last that is done; a provider may have given an id twice.
+ */
+export function findPhaseSql({ phase }: Tables, ref: PhaseRef): string {
+  const { index, where, last } = phaseSearch(ref)
+  return `SELECT p.record_id, HEX(p.name) FROM ${phase} AS p FORCE INDEX (${index})
+    WHERE p.${where} AND p.kind = 'external'
+    ORDER BY p.state = 'intended' DESC, p.${last} DESC LIMIT 1`
+}
+
+function phaseSearch(ref: PhaseRef) {
+  if ('recordId' in ref) {
+    const where = `record_id = ${toColumn(OPERATION.recordId, ref.recordId)}`
+    return { index: 'PRIMARY', where, last: 'number' }
+  }
+  const [field, value] =
+    'downstreamKey' in ref
+      ? (['downstreamKey', ref.downstreamKey] as const)
+      : (['providerId', ref.providerId] as const)
+  const index = phaseColumn(field)
+  return { index, where: `${index} = ${phaseLiteral(field, value)}`, last: 'sent_at_ms' }
+}
+
+/** One phase under a lock, where the record is locked. */
+export function lockPhaseSql({ phase }: Tables, recordId: string, name: string): string {
+  return `${BOUNDED} SELECT ${PHASE_LIST} FROM ${phase} AS p FORCE INDEX (PRIMARY)
+    WHERE ${ofPhase(recordId, name)} FOR UPDATE`
+}

@@ -1,0 +1,200 @@
+import { sleep, systemClock } from '../../core/clock.ts'
+import { decideAct, type ActDecision, type RecordAct } from '../../core/decide-durable.ts'
+import { toView } from '../../core/decide.ts'
+import type { Act, ActedBy, ActOutcome, DeskStore, DueUnknown } from '../../core/durable-store.ts'
+import { decideMessageAct, type MessageAct } from '../../core/messages.ts'
+import type { StoredRecord } from '../../core/record.ts'
+import { hexValue, textArray, textValue } from './array-literal.ts'
+import { isUuid, type Calls } from './calls.ts'
+import type { Driver, Session, Value } from './client.ts'
+import { PHASE_WIDTH, toAuditEntry, toOperations, toPhase } from './durable-rows.ts'
+import {
+  ACT_READ,
+  ACT_WRITE,
+  LIST_AUDIT,
+  LOAD,
+  LOCK_MESSAGE,
+  MOVE_MESSAGE,
+  POSTPONE,
+  TAKE_UNKNOWN,
+} from './durable-sql.ts'
+import { isCausedBy, isConflict, storeFailed } from './failures.ts'
+import { toRecord } from './rows.ts'
+
+/** A deadlock or a serialisation failure is over when it is reported. */
+const TRIES_MAX = 5
+const BACKOFF_MS_MAX = 20
+
+export interface DeskContext {
+  readonly calls: Calls
+  readonly driver: Driver
+  readonly hasHistory: boolean
+}
+
+export function deskStore(context: DeskContext): DeskStore {
+  const { calls } = context
+  return {
+    takeUnknown: async ({ limit, againMs }) => {
+      const values = () => [calls.nowMs, limit, againMs]
+      const rows = await calls.send('take unknown records', TAKE_UNKNOWN, values)
+      const records = rows.map((row) => toRecord(row))
+      return withOperations(calls, records)
+    },
+    postpone: async ({ recordId, attempt, inMs }) => {
+      if (!isUuid(recordId)) return false
+      const values = () => [calls.nowMs, recordId, attempt, inMs ?? null]
+      const [row] = await calls.send('postpone a record', POSTPONE, values)
+      return row?.[0] === true
+    },
+    act: async (act, by) => {
+      calls.checkOpen('act')
+      return untilDone(() => carryOut(context, act, by))
+    },
+    audit: async ({ subject, limit }) => {
+      const values = () => [textValue(subject), limit]
+      return (await calls.send('read the audit', LIST_AUDIT, values)).map(toAuditEntry)
+    },
+  }
+}
+
+async function withOperations(
+  calls: Calls,
+  records: readonly StoredRecord[],
+): Promise<DueUnknown[]> {
+  const ids = records.filter((one) => one.recoveryPoint !== undefined).map((one) => one.recordId)
+  const rows =
+    ids.length === 0 ? [] : await calls.send('load operations', LOAD, () => [textArray(ids)])
+  const operations = toOperations(rows)
+  return records.map((record) => ({
+    record: toView(record),
+    operation: operations.get(record.recordId),
+  }))
+}
+
+async function untilDone(run: () => Promise<ActOutcome>): Promise<ActOutcome> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await run()
+    } catch (error) {
+      if (!isCausedBy(error, isConflict) || tries === TRIES_MAX) throw storeFailed('act', error)
+    }
+    await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)
+  }
+}
+
+/** Reads under a lock, decides, and writes with the audit; where nothing is written, nothing. */
+function carryOut(context: DeskContext, act: Act, by: ActedBy): Promise<ActOutcome> {
+  return context.driver.transact(async (session) => {
+    const desk = new Desk(context, session)
+    const { outcome, write } =
+      act.kind === 'retry_message' || act.kind === 'drop_message'
+        ? await desk.decideOnMessage(act)
+        : await desk.decideOnRecord(act)
+    if (outcome.kind === 'done' && write !== undefined) {
+      const { atMs, detail } = write
+      const audit = { atMs, act: act.kind, subject: outcome.subject, ...by, detail }
+      await write.run(JSON.stringify(audit))
+    }
+    return outcome
+  })
+}
+
+interface Decided {
+  readonly outcome: ActOutcome
+  readonly write?: {
+    readonly atMs: number
+    readonly detail: string
+    readonly run: (audit: string) => Promise<void>
+  }
+}
+
+class Desk {
+  readonly #calls: Calls
+  readonly #session: Session
+  readonly #hasHistory: boolean
+
+  constructor({ calls, hasHistory }: DeskContext, session: Session) {
+    this.#calls = calls
+    this.#session = session
+    this.#hasHistory = hasHistory
+  }
+
+  async decideOnRecord(act: RecordAct): Promise<Decided> {
+    const values = readValues(act)
+    if (values === undefined) return { outcome: { kind: 'not_found' } }
+    const [row] = await this.#query(ACT_READ, [this.#calls.nowMs, ...values])
+    if (row === undefined) return { outcome: { kind: 'not_found' } }
+    const [nowMs, ...columns] = row as readonly [number, ...unknown[]]
+    const phase = columns[0] === null ? undefined : toPhase(columns.slice(0, PHASE_WIDTH))
+    const record = toRecord(columns.slice(PHASE_WIDTH))
+    const decision = decideAct(record, phase, act, nowMs)
+    const { outcome, detail = '{}' } = decision
+    if (decision.record === undefined) return { outcome }
+    const run = (audit: string) => this.#writeRecord(record, decision, audit)
+    return { outcome, write: { atMs: nowMs, detail, run } }
+  }
+
+  async decideOnMessage(act: MessageAct): Promise<Decided> {
+    const { messageId: id } = act
+    if (!isUuid(id)) return { outcome: { kind: 'not_found' } }
+    const [row] = await this.#query(LOCK_MESSAGE, [this.#calls.nowMs, id])
+    if (row === undefined) return { outcome: { kind: 'not_found' } }
+    const [state, attempt, atMs] = row as readonly ['ready', number, number]
+    const subject = id.toLowerCase()
+    const decision = decideMessageAct({ state, attempt }, act)
+    if (decision.kind === 'already') return { outcome: { kind: 'already', subject } }
+    if (decision.kind === 'refused') return { outcome: { kind: 'refused', subject, reason: state } }
+    const { to, detail } = decision
+    const run = async (audit: string) => {
+      await this.#query(MOVE_MESSAGE, [this.#calls.nowMs, id, to])
+      await this.#query(ACT_WRITE, ['false', null, null, null, audit])
+    }
+    return { outcome: { kind: 'done', subject }, write: { atMs, detail, run } }
+  }
+
+  async #writeRecord(
+    { identity }: StoredRecord,
+    { record, phase }: ActDecision,
+    audit: string,
+  ): Promise<void> {
+    await this.#query(ACT_WRITE, [
+      `${this.#hasHistory}`,
+      hexValue(identity),
+      JSON.stringify(record === 'remove' ? { remove: true } : toJson(record!)),
+      phase === undefined ? null : JSON.stringify(phaseJson(phase)),
+      audit,
+    ])
+  }
+
+  #query(sql: string, values: Value[]) {
+    return this.#session.query(this.#calls.textOf(sql), values)
+  }
+}
+
+/** In the order of the parameters of the function. `undefined`: can be no record. */
+function readValues(act: RecordAct): Value[] | undefined {
+  if (act.kind !== 'conclude') {
+    const { identity, recordId } = act.ref
+    if (identity !== undefined) return [hexValue(identity), null, null, null]
+    return isUuid(recordId) ? [null, recordId, null, null] : undefined
+  }
+  const { phase } = act
+  if ('downstreamKey' in phase) return [null, null, textValue(phase.downstreamKey), null]
+  if ('providerId' in phase) return [null, null, null, textValue(phase.providerId)]
+  return isUuid(phase.recordId) ? [null, phase.recordId, null, null] : undefined
+}
+
+/** Bytes as hexadecimal; what is absent is left out. */
+function toJson(values: object): Record<string, unknown> {
+  const entries = Object.entries(values).map(([name, value]: [string, unknown]) => [
+    name,
+    value instanceof Uint8Array ? Buffer.from(value).toString('hex') : value,
+  ])
+  return Object.fromEntries(entries) as Record<string, unknown>
+}
+
+function phaseJson(change: NonNullable<ActDecision['phase']>): Record<string, unknown> {
+  if (change.kind === 'remove') return { remove: change.name }
+  const { name, state, result, providerId, doneAt } = change.phase
+  return toJson({ name, state, result, providerId, doneAtMs: doneAt?.getTime() })
+}

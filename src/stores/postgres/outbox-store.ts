@@ -1,0 +1,199 @@
+import type {
+  HeldMessage,
+  MessageClaim,
+  MessageLease,
+  MessageSettlement,
+  NewMessage,
+  OutboxStore,
+} from '../../core/durable-store.ts'
+import { toErrorText } from '../../core/messages.ts'
+import { inRounds } from '../../core/rounds.ts'
+import { numberArray, textArray, textValue } from './array-literal.ts'
+import { isUuid, type Calls } from './calls.ts'
+import type { Row, Value } from './client.ts'
+import { toClaimed, toMessageView } from './durable-rows.ts'
+import {
+  ADD,
+  CLAIM_MESSAGES,
+  LIST_MESSAGES,
+  PRUNE_MESSAGES,
+  READ_MESSAGE,
+  RENEW_MESSAGES,
+  SETTLE_MESSAGES,
+} from './durable-sql.ts'
+import { isHeldTwice } from './failures.ts'
+import { SEALED } from './function-parts.ts'
+import { joinOwnTransaction, joinTransaction } from './join.ts'
+import { bytesLiteral, numberLiteral, textLiteral } from './literals.ts'
+import type { Watcher } from './watcher.ts'
+
+/**
+ * How long messages are announced after a relay found none. It looks again before that is over;
+ * where it has died instead, so long commits go on to cost a little more.
+ */
+const WAIT_MS = 60_000
+
+/** A lane was taken by two at once, and the second must look again. */
+const CLAIM_TRIES_MAX = 3
+
+/** Topics whose lanes are remembered: more than anybody relays in one process. */
+const CURSORS_MAX = 10_000
+
+export interface OutboxContext {
+  readonly calls: Calls
+  readonly watcher: Watcher | undefined
+  readonly handedOut: WeakSet<object>
+}
+
+export function outboxStore(context: OutboxContext): OutboxStore {
+  return new MessageStore(context)
+}
+
+class MessageStore implements OutboxStore {
+  readonly #calls: Calls
+  readonly #watcher: Watcher | undefined
+  readonly #handedOut: WeakSet<object>
+  /** The lane that the last claim looked into, by topic: the next one goes on behind it. */
+  readonly #cursors = new Map<string, string>()
+  readonly watch?: NonNullable<OutboxStore['watch']>
+
+  constructor({ calls, watcher, handedOut }: OutboxContext) {
+    this.#calls = calls
+    this.#watcher = watcher
+    this.#handedOut = handedOut
+    if (watcher !== undefined) this.watch = (wake) => watcher.watchMessages(wake)
+  }
+
+  async add(tx: unknown, message: NewMessage): Promise<void> {
+    this.#calls.checkOpen('add a message')
+    const joining = {
+      caller: 'outbox.add',
+      operation: 'add a message',
+      mark: message.id,
+      call: () => {
+        const values = addLiterals(this.#calls.nowMs, message)
+        return this.#calls.textOf(ADD).replace('{values}', () => values)
+      },
+    }
+    const isOwn = typeof tx === 'object' || typeof tx === 'function'
+    if (isOwn && tx !== null && this.#handedOut.has(tx)) {
+      await joinOwnTransaction(tx, SEALED, joining)
+    } else await joinTransaction(tx, joining)
+  }
+
+  async claim(request: MessageClaim): Promise<HeldMessage[]> {
+    if (request.topics.length === 0) return []
+    const rows = await this.#claim(request)
+    const { held, cursors, isWaiting } = toClaimed(rows, request.token)
+    for (const [topic, partition] of cursors) {
+      this.#cursors.delete(topic)
+      if (partition !== null && this.#cursors.size < CURSORS_MAX) {
+        this.#cursors.set(topic, partition)
+      }
+    }
+    // What was committed between this look and the note was not announced.
+    if (isWaiting) this.#watcher?.wakeForMessages()
+    return held
+  }
+
+  settle(settlements: readonly MessageSettlement[]): Promise<boolean[]> {
+    return inRounds(settlements, idOf, (round) =>
+      this.#sendOf('settle messages', SETTLE_MESSAGES, round, (known) => [
+        this.#calls.nowMs,
+        ...settleValues(known),
+      ]),
+    )
+  }
+
+  renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]> {
+    return inRounds(leases, idOf, (round) =>
+      this.#sendOf('renew messages', RENEW_MESSAGES, round, (known) => [
+        this.#calls.nowMs,
+        textArray(known.map(idOf)),
+        textArray(known.map(({ token }) => token)),
+        leaseMs,
+      ]),
+    )
+  }
+
+  async read(id: string) {
+    if (!isUuid(id)) return undefined
+    const [row] = await this.#calls.send('read a message', READ_MESSAGE, () => [id])
+    return row && toMessageView(row)
+  }
+
+  async list({ state, limit }: Parameters<OutboxStore['list']>[0]) {
+    const rows = await this.#calls.send('list messages', LIST_MESSAGES, () => [state, limit])
+    return rows.map(toMessageView)
+  }
+
+  async prune({ limit, olderThanMs }: Parameters<OutboxStore['prune']>[0]): Promise<number> {
+    const values = () => [this.#calls.nowMs, limit, olderThanMs]
+    const [row] = await this.#calls.send('prune messages', PRUNE_MESSAGES, values)
+    return row?.[0] as number
+  }
+
+  async #claim({ topics, limit, leaseMs, token }: MessageClaim): Promise<readonly Row[]> {
+    const asked = [...new Set(topics)]
+    const values = () => [
+      this.#calls.nowMs,
+      textArray(asked),
+      textArray(asked.map((topic) => this.#cursors.get(topic))),
+      limit,
+      leaseMs,
+      textValue(token),
+      this.#watcher?.isHearingMessages === true ? WAIT_MS : null,
+    ]
+    for (let tries = 1; ; tries++) {
+      try {
+        return await this.#calls.send('claim messages', CLAIM_MESSAGES, values)
+      } catch (error) {
+        if (!isHeldTwice(error) || tries === CLAIM_TRIES_MAX) throw error
+      }
+    }
+  }
+
+  /** Which of these the database says yes to. What can be no id is the id of no message. */
+  async #sendOf<Item extends MessageLease>(
+    operation: string,
+    sql: string,
+    items: readonly Item[],
+    values: (known: readonly Item[]) => Value[],
+  ): Promise<boolean[]> {
+    const known = items.filter(({ id }) => isUuid(id))
+    const rows =
+      known.length === 0 ? [] : await this.#calls.send(operation, sql, () => values(known))
+    const done = new Set(rows.map(([id]) => id))
+    return items.map(({ id }) => done.has(id.toLowerCase()))
+  }
+}
+
+function idOf({ id }: MessageLease): string {
+  return id
+}
+
+function settleValues(settlements: readonly MessageSettlement[]): Value[] {
+  const withError = (one: MessageSettlement) => one.kind === 'retry' || one.kind === 'dead'
+  return [
+    textArray(settlements.map(idOf)),
+    textArray(settlements.map(({ token }) => token)),
+    textArray(settlements.map(({ kind }) => kind)),
+    textArray(settlements.map((one) => ('providerId' in one ? one.providerId : undefined))),
+    textArray(settlements.map((one) => (withError(one) ? toErrorText(one.error) : undefined))),
+    numberArray(settlements.map((one) => (one.kind === 'retry' ? one.delayMs : null))),
+    textArray(settlements.map((one) => `${one.kind === 'dead' && one.blocks}`)),
+  ]
+}
+
+/** In the order of the parameters of the function. */
+function addLiterals(nowMs: number | null, message: NewMessage): string {
+  return [
+    numberLiteral(nowMs),
+    `CAST(${textLiteral(message.id)} AS uuid)`,
+    textLiteral(message.topic),
+    textLiteral(message.key),
+    textLiteral(message.partition),
+    bytesLiteral(message.payload),
+    numberLiteral(message.delayMs),
+  ].join(', ')
+}

@@ -1,0 +1,104 @@
+import { holds } from '../../core/decide.ts'
+import type { DueQuery, PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
+import type { Lease } from '../../core/store.ts'
+import { bytesValue, hexValue, numberArray, textArray, textValue } from './array-literal.ts'
+import { isUuid, type Calls } from './calls.ts'
+import type { Value } from './client.ts'
+import { toDue, toOperations, toOrphan, toStepOutcome } from './durable-rows.ts'
+import { DUE, LOAD, ORPHANS, STEP } from './durable-sql.ts'
+import { storeFailed } from './failures.ts'
+import { endedItself, type Purpose } from './transaction.ts'
+
+export interface PhaseContext {
+  readonly calls: Calls
+  readonly transact: <Given, Outcome>(purpose: Purpose<Given, Outcome>) => Promise<Outcome>
+}
+
+export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
+  const findDue = (query: DueQuery) => () => [
+    calls.nowMs,
+    textArray(query.operations.map(({ name }) => name)),
+    numberArray(query.operations.map(({ version }) => version)),
+    query.limit,
+  ]
+  return {
+    advance: (lease, work) => transact(stepping(calls, lease, work)),
+    record: async (lease, step) => {
+      const values = () => stepValues(calls.nowMs, { lease, step, isSealed: false })
+      const [row] = await calls.send('record a step', STEP, values)
+      return toStepOutcome(row)!.outcome
+    },
+    load: async (recordId) => {
+      if (!isUuid(recordId)) return undefined
+      const rows = await calls.send('load an operation', LOAD, () => [textArray([recordId])])
+      return [...toOperations(rows).values()][0]
+    },
+    due: async (query) =>
+      (await calls.send('find operations that are due', DUE, findDue(query))).map(toDue),
+    orphans: async (query) =>
+      (await calls.send('find operations that nobody runs', ORPHANS, findDue(query))).map(toOrphan),
+  }
+}
+
+/** Commits a step with what the work wrote. */
+function stepping(
+  calls: Calls,
+  lease: Lease,
+  work: (tx: unknown) => Step | Promise<Step>,
+): Purpose<Step, StepOutcome> {
+  return {
+    lease,
+    work,
+    before: (record) => {
+      if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
+      const own = holds(record, lease)
+      // A step that hands over may be the repetition of one that did: only the work can tell.
+      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
+    },
+    after: async (session, step) => {
+      let taken: ReturnType<typeof toStepOutcome>
+      try {
+        const values = stepValues(calls.nowMs, { lease, step, isSealed: true })
+        const [row] = await session.query(calls.textOf(STEP), values)
+        taken = toStepOutcome(row)
+      } catch (error) {
+        throw storeFailed('commit a transaction', error)
+      }
+      if (taken === undefined) throw endedItself()
+      return { outcome: taken.outcome, isKept: taken.isWritten }
+    },
+  }
+}
+
+interface Taken {
+  readonly lease: Lease
+  readonly step: Step
+  /** It ends a transaction with work of the caller's. */
+  readonly isSealed: boolean
+}
+
+/** In the order of the parameters of the function. */
+function stepValues(nowMs: number | null, { lease, step, isSealed }: Taken): Value[] {
+  const { operation, phase, end } = step
+  return [
+    nowMs,
+    `${isSealed}`,
+    hexValue(lease.identity),
+    textValue(lease.token),
+    lease.attempt,
+    textValue(operation?.name),
+    operation?.version ?? null,
+    bytesValue(operation?.input),
+    phase?.kind ?? null,
+    textValue(phase?.name),
+    phase?.number ?? null,
+    bytesValue(phase?.kind === 'intent' ? phase.request : undefined),
+    bytesValue(phase !== undefined && 'result' in phase ? phase.result : undefined),
+    textValue(phase !== undefined && 'downstreamKey' in phase ? phase.downstreamKey : undefined),
+    textValue(phase?.kind === 'result' ? phase.providerId : undefined),
+    end?.kind ?? null,
+    bytesValue(end?.kind === 'complete' ? end.result : undefined),
+    end?.kind === 'complete' ? end.retentionMs : null,
+  ]
+}

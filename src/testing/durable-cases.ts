@@ -1,0 +1,35 @@
+import { auditCases, recordActCases } from './durable-cases/act-cases.ts'
+import { advanceCases } from './durable-cases/advance-cases.ts'
+import { concludeCases } from './durable-cases/conclude-cases.ts'
+import { postponeCases, unknownCases } from './durable-cases/desk-cases.ts'
+import type { DurableCase } from './durable-cases/durable-case.ts'
+import { messageActCases, messageSettleCases } from './durable-cases/message-settle-cases.ts'
+import { addCases, messageClaimCases, messageListCases } from './durable-cases/outbox-cases.ts'
+import { partitionCases } from './durable-cases/partition-cases.ts'
+import { keptOperationCases, resumeCases } from './durable-cases/resume-cases.ts'
+import { fencedStepCases, stepCases } from './durable-cases/step-cases.ts'
+
+/**
+ * What every store with `durable` must do. Data, like the store cases: each case on a fresh, empty
+ * store.
+ */
+export const durableCases: readonly DurableCase[] = [
+  ...stepCases,
+  ...fencedStepCases,
+  ...advanceCases,
+  ...resumeCases,
+  ...keptOperationCases,
+  ...unknownCases,
+  ...postponeCases,
+  ...concludeCases,
+  ...recordActCases,
+  ...auditCases,
+  ...addCases,
+  ...messageClaimCases,
+  ...messageListCases,
+  ...messageSettleCases,
+  ...messageActCases,
+  ...partitionCases,
+]
+
+export type { DurableCase, DurableFixture } from './durable-cases/durable-case.ts'

@@ -1,0 +1,320 @@
+import assert from 'node:assert/strict'
+import type { Act } from '../../core/durable-store.ts'
+import type { ClaimRequest, RecordRef } from '../../core/store.ts'
+import {
+  assertBytes,
+  bytes,
+  claim,
+  claimRequest,
+  completeOf,
+  doubtOf,
+  finish,
+  hold,
+  ofKind,
+  only,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  viewOf,
+} from '../store-cases/store-case.ts'
+import {
+  act,
+  assertAudited,
+  assertNoAudit,
+  auditOf,
+  begin,
+  BY,
+  dueKeys,
+  operationOf,
+  recordOf,
+  transactionOf,
+  type DurableCase,
+  type DurableFixture,
+} from './durable-case.ts'
+
+type State = 'pending' | 'in_progress' | 'completed' | 'failed_retryable' | 'unknown'
+
+/** A record in some state, under a key of that name; with an operation unless told otherwise. */
+async function recordIn(
+  fixture: DurableFixture,
+  state: State,
+  overrides: Partial<ClaimRequest> = {},
+): Promise<string> {
+  const { store } = fixture
+  if (state === 'pending') {
+    const end = { kind: 'hand_over' } as const
+    return (await begin(fixture, { key: state, ...overrides }, { end })).recordId
+  }
+  const { lease, recordId } = await begin(fixture, { key: state, ...overrides })
+  const settlementOf = { completed: completeOf, failed_retryable: releaseOf, unknown: doubtOf }
+  if (state === 'in_progress') return recordId
+  ofKind(await settle(store, settlementOf[state](lease)), 'settled')
+  return recordId
+}
+
+/** That an act is refused in these states, and changes nothing. */
+async function assertRefused(
+  fixture: DurableFixture,
+  actOn: (ref: RecordRef) => Act,
+  states: readonly State[],
+): Promise<void> {
+  for (const state of states) {
+    const recordId = await recordIn(fixture, state, { key: `refused ${state}` })
+    const before = await recordOf(fixture, recordId)
+    const outcome = await act(fixture, actOn({ recordId }))
+    assert.deepEqual(outcome, { kind: 'refused', subject: recordId, reason: state })
+    assert.deepEqual(await recordOf(fixture, recordId), before)
+    assert.deepEqual(await auditOf(fixture, recordId), [])
+  }
+  const { recordId, identity } = claimRequest({ key: 'never claimed' })
+  for (const ref of [{ recordId }, { identity }]) {
+    assert.deepEqual(await act(fixture, actOn(ref)), { kind: 'not_found' })
+  }
+}
+
+function resolveOf(
+  ref: RecordRef,
+  verdict: Extract<Act, { kind: 'resolve' }>['verdict'],
+  attempt?: number,
+): Act {
+  return { kind: 'resolve', ref, verdict, attempt, retentionMs: RETENTION_MS }
+}
+
+const RETRYABLE = { kind: 'failed_retryable' } as const
+
+export const recordActCases: readonly DurableCase[] = [
+  {
+    name: 'completes an unknown record by a verdict',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const recordId = await recordIn(fixture, 'unknown')
+      const verdict = { kind: 'completed', result: bytes('declined') } as const
+      const outcome = ofKind(await act(fixture, resolveOf({ recordId }, verdict)), 'done')
+      const record = await recordOf(fixture, recordId)
+      // What drivers make of bytes differs, and is not looked at.
+      assert.deepEqual({ ...outcome.record, result: undefined }, { ...record, result: undefined })
+      assert.deepEqual([record.state, record.reconcileAt], ['completed', undefined])
+      assert.deepEqual(record.completedAt, new Date(clock.nowMs()))
+      const replay = ofKind(await claim(store, { key: 'unknown' }), 'completed')
+      assertBytes(replay.result, bytes('declined'))
+      const detail = { verdict: 'completed', from: 'unknown' }
+      await assertAudited(fixture, recordId, { act: 'resolve', detail })
+    },
+  },
+  {
+    name: 'frees an unknown record by a verdict, and has its operation due',
+    async run(fixture) {
+      const { store } = fixture
+      const recordId = await recordIn(fixture, 'unknown')
+      const { record } = ofKind(await act(fixture, resolveOf({ recordId }, RETRYABLE)), 'done')
+      assert.deepEqual([record?.state, record?.proof], ['failed_retryable', 'proven'])
+      assert.deepEqual(await dueKeys(fixture), ['unknown'])
+      const detail = { verdict: 'failed_retryable', from: 'unknown' }
+      await assertAudited(fixture, recordId, { act: 'resolve', detail })
+
+      const plain = await hold(store, { key: 'plain' })
+      ofKind(await settle(store, doubtOf(plain)), 'settled')
+      const { identity } = plain
+      ofKind(await act(fixture, resolveOf({ identity }, RETRYABLE)), 'done')
+      assert.equal((await viewOf(store, plain)).reconcileAt, undefined)
+      ofKind(await claim(store, { key: 'plain' }), 'claimed')
+    },
+  },
+  {
+    name: 'gives no verdict on another attempt, or on what is not unknown',
+    async run(fixture) {
+      const recordId = await recordIn(fixture, 'unknown')
+      const outcome = await act(fixture, resolveOf({ recordId }, RETRYABLE, 2))
+      assert.deepEqual(outcome, { kind: 'refused', subject: recordId, reason: 'other_attempt' })
+      const states = ['pending', 'in_progress', 'completed', 'failed_retryable'] as const
+      await assertRefused(fixture, (ref) => resolveOf(ref, RETRYABLE), states)
+      await assertNoAudit(fixture)
+      ofKind(await act(fixture, resolveOf({ recordId }, RETRYABLE, 1)), 'done')
+    },
+  },
+  {
+    name: 'releases a record from its holder, who can then settle nothing',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const { lease, recordId } = await begin(fixture)
+      clock.advance(100)
+      const { identity } = lease
+      const outcome = ofKind(await act(fixture, { kind: 'release', ref: { identity } }), 'done')
+      const now = new Date(clock.nowMs())
+      const record = await recordOf(fixture, recordId)
+      assert.deepEqual(outcome, { kind: 'done', subject: recordId, record })
+      assert.deepEqual(
+        [record.state, record.proof, record.reconcileAt, record.leaseUntil],
+        ['failed_retryable', 'declared', now, now],
+      )
+      const fenced = { kind: 'fenced', own: false, state: 'failed_retryable' }
+      assert.deepEqual(await settle(store, completeOf(lease)), fenced)
+      const step = { phase: transactionOf() }
+      assert.deepEqual(await store.durable.phases.record(lease, step), fenced)
+      await assertAudited(fixture, recordId, { act: 'release', detail: { from: 'in_progress' } })
+      assert.deepEqual(await dueKeys(fixture), ['key-1'])
+      ofKind(await claim(store), 'claimed')
+    },
+  },
+  {
+    name: 'releases an unknown record, and one without an operation, for the next request',
+    async run(fixture) {
+      const { store } = fixture
+      const recordId = await recordIn(fixture, 'unknown')
+      ofKind(await act(fixture, { kind: 'release', ref: { recordId } }), 'done')
+      await assertAudited(fixture, recordId, { act: 'release', detail: { from: 'unknown' } })
+      const { identity } = await hold(store, { key: 'plain' })
+      const { record } = ofKind(await act(fixture, { kind: 'release', ref: { identity } }), 'done')
+      assert.equal(record?.reconcileAt, undefined)
+      ofKind(await claim(store, { key: 'plain' }), 'claimed')
+    },
+  },
+  {
+    name: 'releases nothing that nobody holds and that is known',
+    async run(fixture) {
+      const states = ['pending', 'completed', 'failed_retryable'] as const
+      await assertRefused(fixture, (ref) => ({ kind: 'release', ref }), states)
+      await assertNoAudit(fixture)
+    },
+  },
+  {
+    name: 'removes a stored result, so that the next request runs',
+    async run(fixture) {
+      const { store } = fixture
+      const recordId = await recordIn(fixture, 'completed')
+      const outcome = await act(fixture, { kind: 'bust', ref: { recordId } })
+      assert.deepEqual(
+        { record: undefined, ...outcome },
+        {
+          kind: 'done',
+          subject: recordId,
+          record: undefined,
+        },
+      )
+      assert.equal(await store.read({ recordId }), undefined)
+      assert.equal(await store.durable.phases.load(recordId), undefined)
+      await assertAudited(fixture, recordId, { act: 'bust', detail: { from: 'completed' } })
+      assert.deepEqual(await act(fixture, { kind: 'bust', ref: { recordId } }), {
+        kind: 'not_found',
+      })
+      const anew = ofKind(await claim(store, { key: 'completed' }), 'claimed')
+      assert.deepEqual([anew.from, anew.recoveryPoint], ['new', undefined])
+      assert.notEqual(anew.recordId, recordId)
+    },
+  },
+  {
+    name: 'keeps a result that was removed by hand in the history',
+    needs: 'history',
+    async run(fixture) {
+      const { store } = fixture
+      const lease = await finish(store, {}, bytes('busted'))
+      const { recordId, identity } = await viewOf(store, lease)
+      ofKind(await act(fixture, { kind: 'bust', ref: { identity } }), 'done')
+      const kept = only(await store.history!({ ref: { recordId }, limit: 10 }))
+      assertBytes(kept.result, bytes('busted'))
+    },
+  },
+  {
+    name: 'removes no record that has no result',
+    async run(fixture) {
+      const states = ['pending', 'in_progress', 'failed_retryable', 'unknown'] as const
+      await assertRefused(fixture, (ref) => ({ kind: 'bust', ref }), states)
+      await assertNoAudit(fixture)
+    },
+  },
+  {
+    name: 'has a record looked into from now on, with all its tries before it',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const recordId = await recordIn(fixture, 'unknown')
+      const { desk } = store.durable
+      assert.equal((await desk.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
+      assert.equal(await desk.postpone({ recordId, attempt: 1, inMs: undefined }), true)
+      clock.advance(5000)
+      const { record } = ofKind(await act(fixture, { kind: 'requeue', ref: { recordId } }), 'done')
+      const now = new Date(clock.nowMs())
+      assert.deepEqual([record?.state, record?.reconcileAt, record?.tries], ['unknown', now, 0])
+      await assertAudited(fixture, recordId, { act: 'requeue', detail: { from: 'unknown' } })
+      assert.equal((await desk.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
+    },
+  },
+  {
+    name: 'has an operation run from now on that was to wait',
+    async run(fixture) {
+      const { store } = fixture
+      const { lease, recordId } = await begin(fixture)
+      const release = { ...releaseOf(lease), resumeAfterMs: 5000 }
+      ofKind(await settle(store, release), 'settled')
+      assert.deepEqual(await dueKeys(fixture), [])
+      ofKind(await act(fixture, { kind: 'requeue', ref: { recordId } }), 'done')
+      assert.deepEqual(await dueKeys(fixture), ['key-1'])
+      const pending = await recordIn(fixture, 'pending')
+      ofKind(await act(fixture, { kind: 'requeue', ref: { recordId: pending } }), 'done')
+      assert.deepEqual((await dueKeys(fixture)).toSorted(), ['key-1', 'pending'])
+    },
+  },
+  {
+    name: 'requeues nothing that waits for nobody',
+    async run(fixture) {
+      const { store } = fixture
+      const requeue = (ref: RecordRef): Act => ({ kind: 'requeue', ref })
+      await assertRefused(fixture, requeue, ['in_progress', 'completed'])
+      const plain = await hold(store, { key: 'plain' })
+      ofKind(await settle(store, releaseOf(plain)), 'settled')
+      const { recordId } = await viewOf(store, plain)
+      const outcome = await act(fixture, requeue({ recordId }))
+      assert.deepEqual(outcome, { kind: 'refused', subject: recordId, reason: 'failed_retryable' })
+      await assertNoAudit(fixture)
+    },
+  },
+]
+
+export const auditCases: readonly DurableCase[] = [
+  {
+    name: 'has the audit newest first, of one subject or of all, and no more than was asked for',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const { desk } = store.durable
+      const first = await recordIn(fixture, 'unknown')
+      const second = await recordIn(fixture, 'pending')
+      for (const recordId of [first, second, first]) {
+        ofKind(await act(fixture, { kind: 'requeue', ref: { recordId } }), 'done')
+        clock.advance(10)
+      }
+      const subjects = (await desk.audit({ limit: 10 })).map(({ subject }) => subject)
+      assert.deepEqual(subjects, [first, second, first])
+      const times = (await desk.audit({ subject: first, limit: 10 })).map(({ at }) => at.getTime())
+      assert.deepEqual(times, [clock.nowMs() - 10, clock.nowMs() - 30])
+      assert.equal((await desk.audit({ subject: first, limit: 1 })).length, 1)
+      assert.equal((await desk.audit({ limit: 2 })).length, 2)
+      assert.deepEqual(await desk.audit({ subject: 'nobody', limit: 10 }), [])
+    },
+  },
+  {
+    name: 'keeps who and why as they were told, and never a result',
+    async run(fixture) {
+      const { store } = fixture
+      const operation = operationOf({ input: bytes('secret input') })
+      const { lease, recordId } = await begin(fixture, {}, { operation })
+      ofKind(await settle(store, doubtOf(lease)), 'settled')
+      const by = { who: `O'Brien "決済" 😀 \\ ?`, why: `line one\nline two ${'x'.repeat(2000)}` }
+      const verdict = { kind: 'completed', result: bytes('secret result') } as const
+      const outcome = await store.durable.desk.act(resolveOf({ recordId }, verdict), by)
+      ofKind(outcome, 'done')
+      const entry = only(await auditOf(fixture, recordId))
+      assert.deepEqual([entry.who, entry.why], [by.who, by.why])
+      assert.ok(!entry.detail.includes('secret'))
+    },
+  },
+  {
+    name: 'keeps the audit of a record that is gone',
+    async run(fixture) {
+      const { store } = fixture
+      const recordId = await recordIn(fixture, 'completed')
+      ofKind(await act(fixture, { kind: 'bust', ref: { recordId } }), 'done')
+      assert.equal(await store.read({ recordId }), undefined)
+      const { who, why } = only(await auditOf(fixture, recordId))
+      assert.deepEqual({ who, why }, BY)
+    },
+  },
+]

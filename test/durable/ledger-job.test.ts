@@ -1,0 +1,182 @@
+import { describe, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import {
+  ledgerJob,
+  type LedgerJobOptions,
+  type LedgerPeriod,
+} from '../../src/durable/ledger-job.ts'
+import type { LedgerEntry, LedgerReport } from '../../src/durable/ledger.ts'
+import { deskFixture, type DeskFixture } from './desk-fixture.ts'
+
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
+const SCOPE = { tenant: 'oncekey', operation: 'ledger charges' }
+
+type Options = LedgerJobOptions<LedgerEntry, LedgerEntry>
+
+function setup(options: Partial<Options> = {}) {
+  const fixture = deskFixture()
+  const compared: string[] = []
+  const reports: [LedgerReport, LedgerPeriod][] = []
+  const job = (changes: Partial<Options> = {}) =>
+    ledgerJob({
+      engine: fixture.engine,
+      name: 'charges',
+      ours: ({ from }) => {
+        compared.push(from.toISOString().slice(0, 10))
+        return [{ id: 'a' }, { id: 'b' }]
+      },
+      theirs: () => [{ id: 'a' }, { id: 'c' }],
+      onReport: (report, period) => void reports.push([report, period]),
+      periodsBack: 1,
+      ...options,
+      ...changes,
+    })
+  return { ...fixture, fixture, compared, reports, job }
+}
+
+/** The record of a period, as an operator would find it. */
+async function recordOf({ engine }: DeskFixture, from: string, to: string) {
+  return engine.read({ scope: SCOPE, key: `${from}T00:00:00.000Z/${to}T00:00:00.000Z` })
+}
+
+describe('a ledger job', () => {
+  it('compares the day that is over, and gives its report', async () => {
+    const { job, reports, heard, clock } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const [run, ...more] = await job().runOnce()
+    expect(run).toEqual({
+      kind: 'compared',
+      from: new Date('2025-12-31'),
+      to: new Date('2026-01-01'),
+    })
+    expect(more).toEqual([])
+    const [[report, period]] = reports as [(typeof reports)[0]]
+    expect(report).toMatchObject({
+      matched: 1,
+      missing_theirs: { count: 1 },
+      missing_ours: { count: 1 },
+    })
+    expect(period.from).toEqual(run!.from)
+    expect(heard('ledger_compared')).toEqual([
+      { kind: 'ledger_compared', ledger: 'charges', matched: 1, different: 2 },
+    ])
+  })
+
+  it('waits until both sides have all of a day', async () => {
+    const { job, compared, clock } = setup()
+    await clock.advanceAsync(HOUR_MS - 1)
+    await job().runOnce()
+    expect(compared).toEqual(['2025-12-30'])
+    await clock.advanceAsync(1)
+    await job().runOnce()
+    expect(compared).toEqual(['2025-12-30', '2025-12-31'])
+  })
+
+  it('compares a day once, on however many nodes and however often it is asked', async () => {
+    const { job, compared, reports, clock } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const runs = await Promise.all([job(), job(), job()].map((node) => node.runOnce()))
+    const kinds = runs.map(([run]) => run!.kind)
+    expect(kinds.toSorted()).toEqual(['compared', 'elsewhere', 'elsewhere'])
+    expect((await job().runOnce())[0]!.kind).toBe('already')
+    await clock.advanceAsync(22 * HOUR_MS)
+    expect((await job().runOnce())[0]!.kind).toBe('already')
+    expect([compared.length, reports.length]).toEqual([1, 1])
+  })
+
+  it('compares days that were missed while all nodes were down', async () => {
+    const { job, compared, clock } = setup({ periodsBack: 3 })
+    await clock.advanceAsync(HOUR_MS)
+    await job().runOnce()
+    await clock.advanceAsync(3 * DAY_MS)
+    const runs = await job().runOnce()
+    expect(runs.map(({ kind }) => kind)).toEqual(['compared', 'compared', 'compared'])
+    expect(compared).toEqual([
+      ...['2025-12-29', '2025-12-30', '2025-12-31'],
+      ...['2026-01-01', '2026-01-02', '2026-01-03'],
+    ])
+    await clock.advanceAsync(DAY_MS)
+    const kinds = (await job().runOnce()).map(({ kind }) => kind)
+    expect(kinds).toEqual(['already', 'already', 'compared'])
+  })
+})
+
+describe('a day', () => {
+  it('is compared again after its reader has failed', async () => {
+    const { job, reports, clock, fixture } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const broken = job({
+      theirs: () => {
+        throw new Error('the provider is down')
+      },
+    })
+    await expect(broken.runOnce()).rejects.toThrow('the provider is down')
+    const record = await recordOf(fixture, '2025-12-31', '2026-01-01')
+    expect(record).toMatchObject({ state: 'failed_retryable' })
+    expect((await job().runOnce())[0]!.kind).toBe('compared')
+    expect(reports).toHaveLength(1)
+  })
+
+  it('is compared again where its reader lost the connection', async () => {
+    const { job, clock } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const error = Object.assign(new Error('reset'), { code: 'ECONNRESET' })
+    const broken = job({
+      ours: () => {
+        throw error
+      },
+    })
+    await expect(broken.runOnce()).rejects.toThrow('reset')
+    expect((await job().runOnce())[0]!.kind).toBe('compared')
+  })
+
+  it('is compared again after its report could not be delivered', async () => {
+    const { job, reports, clock } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const onReport = async () => {
+      throw new Error('no mail')
+    }
+    await expect(job({ onReport }).runOnce()).rejects.toThrow('no mail')
+    await job().runOnce()
+    expect(reports).toHaveLength(1)
+  })
+
+  // The node is killed midway: its lease lapses, and the next pass of any node compares again.
+  it('is not skipped when its node dies midway', async () => {
+    const { job, store, clock, reports, fixture } = setup()
+    await clock.advanceAsync(HOUR_MS)
+    const dying = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
+    const entered = Promise.withResolvers<void>()
+    async function* hanging(): AsyncGenerator<LedgerEntry> {
+      entered.resolve()
+      await new Promise(() => {})
+      yield { id: 'never' }
+    }
+    const dead = job({ engine: dying, ours: hanging })
+    // Renewals do not reach the store any more.
+    const { renew } = store
+    store.renew = async (renewals) => renewals.map(() => false)
+    dead.runOnce().catch(() => {})
+    await entered.promise
+    expect((await job().runOnce())[0]!.kind).toBe('elsewhere')
+    await clock.advanceAsync(61_000)
+    store.renew = renew
+    expect((await job().runOnce())[0]!.kind).toBe('compared')
+    expect(reports).toHaveLength(1)
+    const record = await recordOf(fixture, '2025-12-31', '2026-01-01')
+    expect(record).toMatchObject({ state: 'completed', attempt: 2 })
+  })
+})
+
+it.each([
+  [{ name: '' }, /name must be a text/],
+  [{ ours: [] }, /ours must be a function/],
+  [{ everyMs: 5 }, /everyMs must be a whole number from 60000/],
+  [{ periodsBack: 0 }, /periodsBack/],
+  [{ onreport: () => {} }, /has no option "onreport"/],
+  [{ engine: {} }, /engine must be/],
+])('refuses %j', (options, message) => {
+  const { job } = setup()
+  expect(() => job(options as never)).toThrow(message)
+})

@@ -1,0 +1,357 @@
+import { describe, expect, it } from 'vitest'
+import { newRecordId, newToken } from '../../src/core/identity.ts'
+import { createWorker, operationPolicy } from '../../src/durable/index.ts'
+import { ledgerJob } from '../../src/durable/ledger-job.ts'
+import type { MaintenanceOptions } from '../../src/durable/maintenance-options.ts'
+import { createMaintenance } from '../../src/durable/maintenance.ts'
+import { encodeHttpReply } from '../../src/http/http-reply.ts'
+import { openReply } from '../../src/http/reply-codec.ts'
+import { claimRequest } from '../../src/testing/store-cases/store-case.ts'
+import { bytes, deskFixture, lostPayment, type DeskFixture } from './desk-fixture.ts'
+
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
+
+function setup(options: Partial<MaintenanceOptions> = {}) {
+  const fixture = deskFixture()
+  const { engine } = fixture
+  const create = (changes: Partial<MaintenanceOptions> = {}) =>
+    createMaintenance({ engine, ...options, ...changes })
+  return { ...fixture, fixture, create }
+}
+
+/** Accepted for a worker, and not yet taken. */
+async function accepted({ engine, pay, record }: DeskFixture, key = 'k') {
+  const scope = { tenant: 'acme', operation: 'pay' }
+  const policy = operationPolicy(engine)
+  await engine.run({ scope, key, fingerprint: 'f', policy }, async (context) => {
+    await pay.accept(context, { amount: 5 })
+    return new Uint8Array(0)
+  })
+  return record(key)
+}
+
+/** A holder that falls silent: its lease is over, and nobody asks for its key. */
+async function silentHolder({ store }: DeskFixture) {
+  await store.claim([claimRequest({ key: 'silent', leaseMs: 1_000 })])
+}
+
+async function relayedMessage({ store, engine }: DeskFixture) {
+  const { outbox } = store.durable
+  const id = newRecordId(0)
+  const scope = { tenant: 'acme', operation: 'mail' }
+  await engine.run({ scope, key: id, fingerprint: 'f' }, (context) =>
+    context.transaction((tx) => {
+      const plain = { topic: 'mail', key: undefined, partition: undefined, delayMs: 0 }
+      void outbox.add(tx, { id, ...plain, payload: bytes('{}') })
+      return bytes('x')
+    }),
+  )
+  const claim = { topics: ['mail'], limit: 1, leaseMs: 1_000, token: newToken() }
+  const [held] = await outbox.claim(claim)
+  await outbox.settle([{ ...held!, kind: 'done', providerId: undefined }])
+  return id
+}
+
+const part = (runOnce: () => Promise<unknown>) => ({ runOnce })
+
+/** How often each task has run. */
+function counted(names: readonly string[]) {
+  const counts: Record<string, number> = Object.fromEntries(names.map((name) => [name, 0]))
+  const parts = names.map((name) => [
+    name,
+    part(async () => {
+      counts[name]!++
+    }),
+  ])
+  return { counts, parts: Object.fromEntries(parts) as Partial<MaintenanceOptions> }
+}
+
+describe('one pass', () => {
+  it('does everything, and each thing has its event', async () => {
+    const { fixture, create, engine, pay, provider, clock, reconciler, heard, record } = setup()
+    await lostPayment(fixture)
+    await silentHolder(fixture)
+    await relayedMessage(fixture)
+    await engine.run(
+      { scope: { tenant: 'acme', operation: 'old' }, key: 'k', fingerprint: 'f' },
+      () => bytes('x'),
+    )
+    await clock.advanceAsync(8 * DAY_MS)
+    provider.answer = async () => ({ kind: 'done', result: { id: 'ch_1', amount: 5 } })
+    let relayed = 0
+    const job = ledgerJob({ engine, name: 'l', ours: () => [], theirs: () => [], periodsBack: 1 })
+    const maintenance = create({
+      worker: createWorker({ engine, operations: [pay] }),
+      reconciler: reconciler(),
+      relay: part(async () => relayed++),
+      ledgers: [job],
+    })
+    const report = await maintenance.runOnce()
+    expect(Object.keys(report)).toEqual([
+      'sweep',
+      'reap',
+      'prune',
+      'complete',
+      'reconcile',
+      'relay',
+      'ledger l',
+    ])
+    expect(Object.values(report).map(({ kind }) => kind)).toEqual(
+      Object.keys(report).map(() => 'done'),
+    )
+    await maintenance.runOnce()
+    expect(heard('zombie_key')).toHaveLength(1)
+    expect(heard('ttl_pruned')).not.toEqual([])
+    expect(heard('outbox_pruned')).toEqual([{ kind: 'outbox_pruned', count: 1 }])
+    expect(heard('effect_found')).toHaveLength(1)
+    expect(heard('operation_resumed')).toHaveLength(1)
+    expect(heard('ledger_compared')).toHaveLength(1)
+    expect(relayed).toBe(2)
+    expect((await record()).state).toBe('completed')
+    expect(heard('maintenance_failed')).toEqual([])
+  })
+
+  it('reports what failed, and does the rest', async () => {
+    const { create, heard } = setup()
+    const { counts, parts } = counted(['relay'])
+    const report = await create({
+      ...parts,
+      worker: part(async () => {
+        throw new Error('no worker today')
+      }),
+      reconciler: part(() => {
+        throw new Error('thrown at once')
+      }),
+    }).runOnce()
+    expect(report['complete']).toMatchObject({ kind: 'failed' })
+    expect(report['reconcile']).toMatchObject({ kind: 'failed' })
+    expect([report['sweep']!.kind, report['relay']!.kind, counts]).toEqual([
+      'done',
+      'done',
+      { relay: 1 },
+    ])
+    expect(
+      heard('maintenance_failed')
+        .map(({ task }) => task)
+        .toSorted(),
+    ).toEqual(['complete', 'reconcile'])
+  })
+
+  it('does not wait for ever for one that hangs, and does not begin it twice', async () => {
+    const { create, clock, heard } = setup()
+    let calls = 0
+    const worker = part(() => {
+      calls++
+      return new Promise(() => {})
+    })
+    const maintenance = create({ worker, passMs: 10_000 })
+    const pass = maintenance.runOnce()
+    await clock.advanceAsync(10_000)
+    expect((await pass)['complete']).toMatchObject({
+      kind: 'failed',
+      error: { message: 'it has not ended after 10000 ms' },
+    })
+    const next = await maintenance.runOnce()
+    expect(next['complete']).toMatchObject({ error: { message: 'its pass before has not ended' } })
+    expect(calls).toBe(1)
+    expect(heard('maintenance_failed')).toHaveLength(2)
+  })
+
+  it('prunes no message before its time', async () => {
+    const { fixture, create, clock, store } = setup()
+    const id = await relayedMessage(fixture)
+    await clock.advanceAsync(7 * DAY_MS - 1)
+    await create().runOnce()
+    expect(await store.durable.outbox.read(id)).toBeDefined()
+    await clock.advanceAsync(2)
+    await create().runOnce()
+    expect(await store.durable.outbox.read(id)).toBeUndefined()
+  })
+
+  it('of many nodes at once does everything once', async () => {
+    const { fixture, create, engine, pay, provider, clock, reconciler, heard } = setup()
+    for (let n = 0; n < 4; n++) await lostPayment(fixture, `k${n}`)
+    await silentHolder(fixture)
+    await clock.advanceAsync(60_000)
+    provider.answer = async () => ({ kind: 'done', result: { id: 'ch_1', amount: 5 } })
+    const node = () =>
+      create({ worker: createWorker({ engine, operations: [pay] }), reconciler: reconciler() })
+    const nodes = [node(), node(), node()]
+    for (let n = 0; n < 3; n++) {
+      await Promise.all(nodes.map((one) => one.runOnce()))
+      await clock.advanceAsync(5_000)
+    }
+    expect(provider.asked).toBe(4)
+    expect(heard('zombie_key')).toHaveLength(1)
+    expect(heard('operation_resumed')).toHaveLength(4)
+    expect(heard('maintenance_failed')).toEqual([])
+  })
+})
+
+describe('accepted work that nobody took', () => {
+  it('is completed as timed out, and that is kept for one more retention', async () => {
+    const { fixture, create, clock, record, heard, engine } = setup()
+    const { recordId } = await accepted(fixture)
+    await clock.advanceAsync(DAY_MS - 1)
+    await create().runOnce()
+    expect((await record()).state).toBe('pending')
+    await clock.advanceAsync(1)
+    await create().runOnce()
+    const { state, result, expiresAt } = (await engine.read({ recordId }))!
+    expect(state).toBe('completed')
+    const opened = await openReply(result!, undefined)
+    if (opened.kind === 'unreadable') throw new Error('unreadable')
+    const { status, headers, body } = opened.reply
+    expect(status).toBe(408)
+    expect(headers).toEqual([['content-type', 'application/problem+json; charset=utf-8']])
+    expect(JSON.parse(new TextDecoder().decode(body))).toMatchObject({
+      status: 408,
+      code: 'operation_timed_out',
+    })
+    expect(expiresAt.getTime()).toBe(clock.nowMs() + DAY_MS)
+    expect(heard('operation_abandoned')).toEqual([{ kind: 'operation_abandoned', count: 1 }])
+    expect(heard('ttl_pruned')).toEqual([])
+  })
+
+  it('gets the reply it was given, or is left alone', async () => {
+    const { fixture, create, clock, record } = setup()
+    await accepted(fixture)
+    await clock.advanceAsync(DAY_MS)
+    await create({ abandonedReply: false }).runOnce()
+    expect((await record()).state).toBe('pending')
+    const abandonedReply = await encodeHttpReply({ status: 410, body: 'gone' })
+    await create({ abandonedReply }).runOnce()
+    expect((await record()).result).toEqual(new Uint8Array(abandonedReply))
+  })
+})
+
+describe('run', () => {
+  it('gives every task its own interval', async () => {
+    const { create, clock } = setup()
+    const { counts, parts } = counted(['worker', 'reconciler', 'relay'])
+    const stop = new AbortController()
+    const every = { completeMs: 1_000, reconcileMs: 10_000, relayMs: 100_000 }
+    const running = create({ ...parts, every }).run(stop.signal)
+    await clock.advanceAsync(100_000)
+    stop.abort()
+    await running
+    // An interval is up to a tenth longer or shorter.
+    expect(counts['worker']).toBeGreaterThanOrEqual(90)
+    expect(counts['worker']).toBeLessThanOrEqual(112)
+    expect(counts['reconciler']).toBeGreaterThanOrEqual(9)
+    expect(counts['reconciler']).toBeLessThanOrEqual(12)
+    expect(counts['relay']).toBeGreaterThanOrEqual(1)
+    expect(counts['relay']).toBeLessThanOrEqual(2)
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('lets one that fails neither stop nor starve the others', async () => {
+    const { create, clock, heard } = setup()
+    const { counts, parts } = counted(['relay'])
+    let failures = 0
+    const stop = new AbortController()
+    const running = create({
+      ...parts,
+      worker: part(async () => {
+        failures++
+        throw new Error('again')
+      }),
+      reconciler: part(() => new Promise(() => {})),
+      graceMs: 5_000,
+    }).run(stop.signal)
+    await clock.advanceAsync(60_000)
+    expect(counts['relay']).toBeGreaterThan(50)
+    expect(failures).toBeGreaterThan(50)
+    stop.abort()
+    await clock.advanceAsync(5_000)
+    await running
+    const failed = heard('maintenance_failed')
+    expect(failed.filter(({ task }) => task === 'complete')).toHaveLength(failures)
+    // What does not end is waited for, and then named.
+    expect(failed.at(-1)).toMatchObject({
+      task: 'reconcile',
+      error: { message: 'it has not ended 5000 ms after it was told to' },
+    })
+  })
+
+  it('lets a part that can run by itself do so, and begins it again when it ends', async () => {
+    const { create, clock, heard } = setup()
+    let [begun, ended] = [0, 0]
+    const relay = {
+      runOnce: async () => {},
+      run: async (signal: AbortSignal) => {
+        begun++
+        if (begun === 1) throw new Error('lost the connection')
+        if (begun === 2) return
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        ended++
+      },
+    }
+    const stop = new AbortController()
+    const running = create({ relay }).run(stop.signal)
+    await clock.advanceAsync(20_000)
+    expect(begun).toBe(3)
+    expect(heard('maintenance_failed')).toMatchObject([
+      { task: 'relay', error: { message: 'lost the connection' } },
+      { task: 'relay', error: { message: 'it has ended by itself' } },
+    ])
+    stop.abort()
+    await running
+    expect(ended).toBe(1)
+  })
+
+  it('begins nothing more once the engine is closed', async () => {
+    const { create, engine, clock, pay, reconciler, heard } = setup()
+    const worker = createWorker({ engine, operations: [pay] })
+    const running = create({ worker, reconciler: reconciler() }).run(new AbortController().signal)
+    await clock.advanceAsync(10_000)
+    await engine.close()
+    await clock.advanceAsync(2 * HOUR_MS)
+    await running
+    expect(heard('maintenance_failed')).toEqual([])
+  })
+
+  it('does nothing where it is told to stop before it begins', async () => {
+    const { create, clock } = setup()
+    const { counts, parts } = counted(['worker'])
+    await create(parts).run(AbortSignal.abort())
+    expect(counts).toEqual({ worker: 0 })
+    expect(clock.pendingTimers).toBe(0)
+  })
+
+  it('brings a lost payment to its end without anybody asking', async () => {
+    const { fixture, create, engine, pay, provider, clock, reconciler, record } = setup()
+    await lostPayment(fixture)
+    provider.answer = async () => ({ kind: 'done', result: { id: 'ch_1', amount: 5 } })
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [pay] })
+    const running = create({ worker, reconciler: reconciler() }).run(stop.signal)
+    await clock.advanceAsync(10_000)
+    expect((await record()).state).toBe('completed')
+    stop.abort()
+    await running
+    expect(provider.sent).toBe(1)
+  })
+})
+
+describe('options', () => {
+  it.each([
+    [{ worker: {} }, /worker must have runOnce/],
+    [{ relay: { runOnce: async () => {}, run: 5 } }, /relay must have runOnce/],
+    [{ ledgers: {} }, /ledgers must be an array/],
+    [{ every: { sweep: 5 } }, /every has no option "sweep"/],
+    [{ every: { sweepMs: 1 } }, /every.sweepMs must be a whole number from 10/],
+    [{ abandonedReply: 'text' }, /abandonedReply must be false, or bytes/],
+    [{ reconcile: {} }, /has no option "reconcile"/],
+  ])('refuse %j', (options, message) => {
+    const { create } = setup()
+    expect(() => create(options as never)).toThrow(message)
+  })
+
+  it('refuse two ledgers of one name, which would hide each other', () => {
+    const { create, engine } = setup()
+    const job = ledgerJob({ engine, name: 'l', ours: () => [], theirs: () => [] })
+    expect(() => create({ ledgers: [job, job] })).toThrow(/has the name "l" twice/)
+  })
+})

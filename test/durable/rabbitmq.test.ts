@@ -1,0 +1,160 @@
+import { connect, type ConfirmChannel } from 'amqplib'
+import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
+import { downstreamKeyOf } from '../../src/core/identity.ts'
+import { rabbitmqTarget } from '../../src/durable/rabbitmq-target.ts'
+import { startRabbitmq, type RabbitmqServer } from '../servers/rabbitmq.ts'
+import { setup as setupOutbox, settled, TOPIC } from './relay-fixture.ts'
+
+let shared: RabbitmqServer
+beforeAll(async () => {
+  shared = await startRabbitmq()
+}, 120_000)
+afterAll(() => shared.close())
+
+async function open(url: string): Promise<ConfirmChannel> {
+  const connection = await connect(url)
+  // As every user must: a connection that is cut would otherwise end the process.
+  connection.on('error', () => undefined)
+  const channel = await connection.createConfirmChannel()
+  channel.on('error', () => undefined)
+  onTestFinished(() => connection.close().catch(() => undefined))
+  return channel
+}
+
+async function setup() {
+  const channel = await open(shared.url)
+  const queue = `oncekey-${crypto.randomUUID()}`
+  await channel.assertQueue(queue, { durable: true })
+  onTestFinished(async () => {
+    const cleaning = await open(shared.url)
+    await cleaning.deleteQueue(queue)
+  })
+  return { ...setupOutbox(), channel, queue }
+}
+
+async function received(channel: ConfirmChannel, queue: string) {
+  const messages = []
+  for (;;) {
+    const message = await channel.get(queue, { noAck: true })
+    if (message === false) return messages
+    messages.push(message)
+  }
+}
+
+it('publishes a message persistently, with its downstream key as id', async () => {
+  const { add, relay, read, channel, queue, clock } = await setup()
+  const id = add({ to: 'a@example.com' }, { key: 'order-1' })
+  const target = rabbitmqTarget({
+    channel,
+    exchange: '',
+    routingKey: queue,
+    properties: ({ key }) => ({ headers: { order: key }, messageId: 'not theirs to choose' }),
+  })
+  expect((await relay(target).runOnce()).relayed).toBe(1)
+  expect((await read(id)).state).toBe('done')
+  const [message] = await received(channel, queue)
+  expect(JSON.parse(message!.content.toString())).toEqual({ to: 'a@example.com' })
+  expect(message!.properties).toMatchObject({
+    messageId: downstreamKeyOf(id, 'message'),
+    deliveryMode: 2,
+    contentType: 'application/json',
+    type: TOPIC,
+    timestamp: clock.nowMs() / 1000,
+    headers: { order: 'order-1' },
+  })
+})
+
+it('publishes through an exchange under the topic, and bytes as they are', async () => {
+  const { add, relay, channel, queue } = await setup()
+  const exchange = `oncekey-${crypto.randomUUID()}`
+  await channel.assertExchange(exchange, 'topic', { autoDelete: true })
+  await channel.bindQueue(queue, exchange, 'receipt.*')
+  const payload = new Uint8Array([0, 255, 7])
+  add(payload)
+  expect((await relay(rabbitmqTarget({ channel, exchange })).runOnce()).relayed).toBe(1)
+  const [message] = await received(channel, queue)
+  expect(new Uint8Array(message!.content)).toEqual(payload)
+  expect(message!.properties.contentType).toBe('application/octet-stream')
+})
+
+it('fails an attempt where no queue takes the message, and only that one', async () => {
+  const { add, relay, read, channel, queue } = await setup()
+  const lost = add('nowhere', { key: 'nobody-listens' })
+  const kept = add('somewhere', { key: queue })
+  const target = rabbitmqTarget({ channel, exchange: '', routingKey: ({ key = '' }) => key })
+  expect(await relay(target).runOnce()).toMatchObject({ relayed: 1, retried: 1 })
+  expect((await read(lost)).errors[0]?.error).toMatch(/gave the message back: NO_ROUTE \(312\)/)
+  expect((await read(kept)).state).toBe('done')
+})
+
+it('fails an attempt where the channel closes before the message is confirmed', async () => {
+  const { add, relay, read, channel } = await setup()
+  const ids = [add(1), add(2)]
+  // The broker closes the channel: there is no such exchange.
+  const target = rabbitmqTarget({ channel, exchange: `none-${crypto.randomUUID()}` })
+  expect((await relay(target).runOnce()).retried).toBe(2)
+  for (const id of ids) expect((await read(id)).errors[0]?.error).toMatch(/closed/i)
+})
+
+it('waits no longer for the broker than the handler may', async () => {
+  const { add, relay, clock, read } = setupOutbox()
+  const id = add('x')
+  const silent = { publish: () => true, on: () => undefined, waitForConfirms: () => undefined }
+  const target = rabbitmqTarget({ channel: () => silent, exchange: '' })
+  const once = relay(target, { handlerTimeoutMs: 1_000 }).runOnce()
+  await settled()
+  await clock.advanceAsync(1_000)
+  expect((await once).retried).toBe(1)
+  expect((await read(id)).errors[0]?.error).toMatch(/took longer than 1000 ms/)
+})
+
+it('refuses a channel that confirms nothing', async () => {
+  const { relay, add, read } = setupOutbox()
+  const plain = { publish: () => true, on: () => undefined } as never
+  expect(() => rabbitmqTarget({ channel: plain, exchange: '' })).toThrow(
+    'must be a confirm channel',
+  )
+  expect(() => rabbitmqTarget({ channel: () => plain } as never)).toThrow('rabbitmqTarget.exchange')
+  const id = add('x')
+  await relay(rabbitmqTarget({ channel: () => plain, exchange: '' })).runOnce()
+  expect((await read(id)).errors[0]?.error).toMatch(/must be a confirm channel/)
+})
+
+it('loses nothing when the broker is killed and comes back; repeats have the same id', async () => {
+  const server = shared.isPrivate ? shared : await startRabbitmq({ private: true })
+  onTestFinished(async () => {
+    if (server !== shared) await server.close()
+  })
+  const { add, relay, clock, own } = setupOutbox()
+  let channel = await open(server.url)
+  const queue = 'receipts'
+  await channel.assertQueue(queue, { durable: true })
+  const ids = Array.from({ length: 200 }, (_, n) => add(n))
+  const target = rabbitmqTarget({ channel: () => channel, exchange: '', routingKey: queue })
+  const options = { batchSize: 20, concurrency: 20, attemptsMax: 1_000 }
+  let published = 0
+  const made = relay((message) => {
+    // In the middle of a batch: some are confirmed, some on their way, some not sent.
+    if (++published === 70) void server.kill()
+    return target(message)
+  }, options)
+  const counts = { relayed: 0, retried: 0 }
+  const pass = async () => {
+    const { relayed, retried } = await made.runOnce()
+    counts.relayed += relayed
+    counts.retried += retried
+    clock.advance(1_000_000)
+  }
+  while (counts.retried === 0) await pass()
+  await server.kill()
+  await pass()
+  await server.start()
+  channel = await open(server.url)
+  while (counts.relayed < ids.length) await pass()
+
+  expect((await own.list({ state: 'done', limit: 1_000 })).length).toBe(ids.length)
+  const messages = await received(channel, queue)
+  const keys = new Set(messages.map(({ properties }) => String(properties.messageId)))
+  expect([...keys].toSorted()).toEqual(ids.map((id) => downstreamKeyOf(id, 'message')).toSorted())
+  expect(messages.length).toBeGreaterThanOrEqual(ids.length)
+}, 120_000)

@@ -1,0 +1,292 @@
+import { expect, it } from 'vitest'
+import type { MessageLease, OutboxStore } from '../../src/core/durable-store.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
+import { held, setup, settled } from './relay-fixture.ts'
+
+const LEASE_MS = 30_000
+
+function down(): Promise<never> {
+  const cause = new Error('connection refused')
+  return Promise.reject(new StoreFailedError({ store: 'sqlite', operation: 'ask', cause }))
+}
+
+/** An outbox whose calls can be made to fail, before or after they were carried out. */
+function faulty() {
+  const faults: Partial<Record<'claim' | 'settle' | 'renew', 'before' | 'after'>> = {}
+  const calls = { claim: [] as string[], renew: [] as (readonly MessageLease[])[] }
+  const through = async <Answer>(
+    call: keyof typeof faults,
+    ask: () => Promise<Answer>,
+  ): Promise<Answer> => {
+    const fault = faults[call]
+    if (fault === 'before') return down()
+    const answer = await ask()
+    return fault === 'after' ? down() : answer
+  }
+  const change = (own: OutboxStore): Partial<OutboxStore> => ({
+    claim: (request) => {
+      calls.claim.push(request.token)
+      return through('claim', () => own.claim(request))
+    },
+    settle: (settlements) => through('settle', () => own.settle(settlements)),
+    renew: (leases, leaseMs) => {
+      calls.renew.push(leases)
+      return through('renew', () => own.renew(leases, leaseMs))
+    },
+  })
+  return { faults, calls, change }
+}
+
+it('renews the leases of all that it has, in one call, for as long as their handlers run', async () => {
+  const { change, calls: asked } = faulty()
+  const { add, relay, clock, claim, eventsOf } = setup(change)
+  for (let n = 0; n < 6; n++) add(n)
+  const { handler, calls, called } = held()
+  const once = relay(handler, { concurrency: 3, handlerTimeoutMs: 600_000 }).runOnce()
+  await called(3)
+  await clock.advanceAsync(4 * LEASE_MS)
+  // Three run, three wait, and nobody else gets any of them.
+  expect(asked.renew.map((leases) => leases.length)).toEqual(Array.from({ length: 12 }, () => 6))
+  expect(await claim()).toEqual([])
+  for (let n = 0; n < 6; n++) {
+    await called(n + 1)
+    calls[n]!.finish()
+  }
+  expect((await once).relayed).toBe(6)
+  expect(eventsOf('message_lost')).toEqual([])
+  expect(clock.pendingTimers).toBe(0)
+})
+
+it('learns from a renewal that somebody else has the message, and can settle nothing', async () => {
+  const { add, relay, clock, claim, read, eventsOf } = setup()
+  const id = add()
+  const { handler, calls, called } = held()
+  const once = relay(handler).runOnce()
+  await called(1)
+  // The store's time runs on, as if this process had stood still.
+  clock.jumpWallTime(LEASE_MS)
+  const [taken] = await claim()
+  expect(taken).toMatchObject({ id, attempt: 2 })
+  await clock.advanceAsync(LEASE_MS / 3)
+  expect(calls[0]!.message.signal.reason).toMatchObject({ code: 'LEASE_LOST' })
+  expect(await once).toEqual({ relayed: 0, retried: 0, dead: 0, lost: 1 })
+  calls[0]!.finish()
+  await settled()
+  expect(await read(id)).toMatchObject({ state: 'held', attempt: 2 })
+  expect(eventsOf('message_lost')).toMatchObject([{ messageId: id }])
+  expect(eventsOf('message_relayed')).toEqual([])
+})
+
+it('is fenced where it learns of it only at the end', async () => {
+  const { add, relay, clock, claim, own, eventsOf } = setup()
+  const id = add()
+  const { handler, calls, called } = held()
+  const once = relay(handler).runOnce()
+  await called(1)
+  clock.jumpWallTime(LEASE_MS)
+  const [taken] = await claim()
+  calls[0]!.finish()
+  expect((await once).lost).toBe(1)
+  expect(eventsOf('message_lost')).toMatchObject([{ messageId: id }])
+  const done = { ...taken!, kind: 'done', providerId: undefined } as const
+  expect(await own.settle([done])).toEqual([true])
+})
+
+it('aborts when its own clock says that the lease is over, counted from before the claim', async () => {
+  const { change, faults } = faulty()
+  const { add, relay, clock, eventsOf, read } = setup(change)
+  const id = add()
+  const { handler, calls, called } = held()
+  const once = relay(handler, { handlerTimeoutMs: 600_000 }).runOnce()
+  await called(1)
+  faults.renew = 'before'
+  await clock.advanceAsync(LEASE_MS - 1)
+  const { signal } = calls[0]!.message
+  expect(signal.aborted).toBe(false)
+  await clock.advanceAsync(1)
+  expect(signal.aborted).toBe(true)
+  expect((await once).lost).toBe(1)
+  // Nobody has taken it meanwhile: what the handler did after all is still recorded.
+  calls[0]!.finish()
+  await settled()
+  expect((await read(id)).state).toBe('done')
+  expect(eventsOf('message_relayed').length).toBe(1)
+})
+
+it('does not begin what it was given too late', async () => {
+  const leaseMs = 2_000
+  const { add, relay, clock, eventsOf } = setup((own) => ({
+    claim: async (request) => {
+      const messages = await own.claim(request)
+      clock.advance(leaseMs)
+      return messages
+    },
+  }))
+  add()
+  const { handler, calls } = held()
+  expect((await relay(handler, { leaseMs }).runOnce()).lost).toBe(1)
+  expect(calls).toEqual([])
+  expect(eventsOf('message_lost').length).toBe(1)
+})
+
+it('ends an attempt in time, and runs no second one beside a handler that does not stop', async () => {
+  const { add, relay, clock, read, eventsOf } = setup()
+  const id = add()
+  const { handler, calls, called } = held()
+  const stop = new AbortController()
+  const options = {
+    handlerTimeoutMs: 5_000,
+    concurrency: 1,
+    backoff: { firstMs: 1_000, maxMs: 1_000 },
+  }
+  const ended = relay(handler, options).run(stop.signal)
+  await called(1)
+  await clock.advanceAsync(4_999)
+  expect(calls[0]!.message.signal.aborted).toBe(false)
+  await clock.advanceAsync(1)
+  expect(calls[0]!.message.signal.reason).toMatchObject({
+    message: 'the handler of "receipt.send" took longer than 5000 ms',
+  })
+  expect(eventsOf('message_retried').length).toBe(1)
+
+  await clock.advanceAsync(2_000)
+  expect(calls.length).toBe(1)
+  const { attempt, errors, dueAt } = await read(id)
+  expect([attempt, errors.at(-1)?.error]).toEqual([
+    2,
+    'Error: the handler of an earlier attempt still runs',
+  ])
+  expect(dueAt!.getTime()).toBeGreaterThan(clock.nowMs() + LEASE_MS - 2_001)
+
+  // Its place is free, and its late end changes nothing.
+  add('beside')
+  await clock.advanceAsync(20)
+  expect(calls.length).toBe(2)
+  calls[1]!.finish()
+  calls[0]!.finish()
+  await settled()
+  expect((await read(id)).state).toBe('ready')
+  await clock.advanceAsync(LEASE_MS + 1_000)
+  expect(calls[2]!.message).toMatchObject({ id, attempt: 3 })
+  calls[2]!.finish()
+  await settled()
+  expect((await read(id)).state).toBe('done')
+  stop.abort()
+  await ended
+})
+
+it('never has more than twice as many handlers under way, even if all of them hang', async () => {
+  const { add, relay, clock, own } = setup()
+  for (let n = 0; n < 20; n++) add(n)
+  const { handler, calls } = held()
+  const stop = new AbortController()
+  const ended = relay(handler, { handlerTimeoutMs: 1_000, concurrency: 3, attemptsMax: 1 }).run(
+    stop.signal,
+  )
+  await clock.advanceAsync(60_000)
+  expect(calls.length).toBe(6)
+  // What it cannot begin it does not keep from others.
+  expect((await own.list({ state: 'ready', limit: 100 })).length).toBe(14)
+  for (const { finish } of calls.slice(0, 6)) finish()
+  await clock.advanceAsync(2_000)
+  expect(calls.length).toBe(12)
+  stop.abort()
+  await ended
+})
+
+it('tries to record the end of a message again, while its lease lives', async () => {
+  const { change, faults } = faulty()
+  const { add, relay, clock, read, eventsOf } = setup(change)
+  const id = add()
+  // Carried out, but the answer is lost: the repeat must recognise itself.
+  faults.settle = 'after'
+  const once = relay(() => undefined).runOnce()
+  await clock.advanceAsync(1_000)
+  delete faults.settle
+  await clock.advanceAsync(2_000)
+  expect((await once).relayed).toBe(1)
+  expect((await read(id)).state).toBe('done')
+  expect(eventsOf('store_error').length).toBeGreaterThan(1)
+  expect(eventsOf('message_lost')).toEqual([])
+})
+
+it('gives that up in the end: the message comes again', async () => {
+  const { change, faults } = faulty()
+  const { add, relay, clock, eventsOf } = setup(change)
+  add()
+  const seen: number[] = []
+  const made = relay(({ attempt }) => void seen.push(attempt))
+  faults.settle = 'before'
+  const once = made.runOnce()
+  await clock.advanceAsync(2 * LEASE_MS)
+  expect((await once).lost).toBe(1)
+  expect(eventsOf('message_lost').length).toBe(1)
+  delete faults.settle
+  await clock.advanceAsync(LEASE_MS)
+  expect((await made.runOnce()).relayed).toBe(1)
+  expect(seen).toEqual([1, 2])
+  expect(clock.pendingTimers).toBe(0)
+})
+
+it('repeats a claim whose answer was lost, and gets what that has taken', async () => {
+  const { change, faults, calls: asked } = faulty()
+  const { add, relay, clock } = setup(change)
+  for (let n = 0; n < 3; n++) add(n)
+  faults.claim = 'after'
+  const attempts: number[] = []
+  const stop = new AbortController()
+  const ended = relay(({ attempt }) => void attempts.push(attempt)).run(stop.signal)
+  await clock.advanceAsync(1_000)
+  expect(attempts).toEqual([])
+  delete faults.claim
+  await clock.advanceAsync(5_000)
+  expect(attempts).toEqual([1, 1, 1])
+  const repeats = asked.claim.filter((token) => token === asked.claim[0]).length
+  expect(repeats).toBeGreaterThan(2)
+  stop.abort()
+  await ended
+})
+
+it('makes a new claim where the old one has been without an answer for too long', async () => {
+  const { change, faults, calls: asked } = faulty()
+  const { add, relay, clock } = setup(change)
+  add()
+  faults.claim = 'after'
+  const attempts: number[] = []
+  const stop = new AbortController()
+  const ended = relay(({ attempt }) => void attempts.push(attempt)).run(stop.signal)
+  await clock.advanceAsync(LEASE_MS / 2 + 5_000)
+  expect(new Set(asked.claim).size).toBeGreaterThan(1)
+  delete faults.claim
+  await clock.advanceAsync(LEASE_MS)
+  expect(attempts).toEqual([2])
+  stop.abort()
+  await ended
+})
+
+// A message that kills its process never gets as far as a failed attempt.
+it('gives up a message that was taken as often as it may be and never came back', async () => {
+  const { add, relay, clock, claim, read, store, eventsOf } = setup()
+  const id = add()
+  for (let n = 0; n < 3; n++) {
+    expect((await claim()).length).toBe(1)
+    clock.advance(LEASE_MS)
+  }
+  const { handler, calls } = held()
+  const made = relay(handler, { attemptsMax: 3 })
+  expect((await made.runOnce()).dead).toBe(1)
+  expect(calls).toEqual([])
+  expect((await read(id)).errors.at(-1)?.error).toBe(
+    'Error: of 3 attempts, the last never came back',
+  )
+  expect(eventsOf('message_dead').length).toBe(1)
+
+  // On the word of an operator it is tried once more.
+  const retry = { kind: 'retry_message', messageId: id } as const
+  await store.durable.desk.act(retry, { who: 'ada', why: 'fixed' })
+  const once = made.runOnce()
+  await settled()
+  expect(calls.length).toBe(1)
+  calls[0]!.finish()
+  expect((await once).relayed).toBe(1)
+})

@@ -1,0 +1,471 @@
+import { gzipSync } from 'node:zlib'
+import { describe, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
+import { newRecordId } from '../../src/core/identity.ts'
+import type { RecordState } from '../../src/core/record.ts'
+import type { ClaimRequest, RecordView, Store } from '../../src/core/store.ts'
+import type { HttpReply } from '../../src/http/exchange.ts'
+import { createGuard } from '../../src/http/guard.ts'
+import { encodeHttpReply, type HttpReplyInput } from '../../src/http/http-reply.ts'
+import { encodeReply } from '../../src/http/reply-codec.ts'
+import { createStatus, lastSegment } from '../../src/http/status.ts'
+import type { StatusOptions } from '../../src/http/status-options.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { claimRequest } from '../../src/testing/index.ts'
+
+// The decisions themselves: no framework, no sockets. What adapters make of them is in the shared
+// cases (src/testing/adapter-cases/status-cases.ts).
+
+interface Question {
+  readonly tenant: string
+  readonly id: string
+}
+
+const HOUR_MS = 3_600_000
+const LEASE_MS = 60_000
+const MISSING = newRecordId(0)
+const TENANT = claimRequest().tenant
+
+interface Setup extends Partial<StatusOptions<Question>> {
+  /** In place of the store's own calls. */
+  readonly calls?: Partial<Store>
+  readonly history?: boolean
+}
+
+function setup({ calls = {}, history = false, ...options }: Setup = {}) {
+  const clock = new FakeClock()
+  const memory = memoryStore({ clock, history })
+  const asked: string[] = []
+  const store: Store = new Proxy(memory, {
+    get(target, name) {
+      const value: unknown = Reflect.get(name in calls ? calls : target, name)
+      if (typeof value !== 'function') return value
+      return (...args: unknown[]) => {
+        asked.push(String(name))
+        return Reflect.apply(value, target, args) as unknown
+      }
+    },
+  })
+  const events: EngineEvent[] = []
+  const onEvent = (event: EngineEvent) => void events.push(event)
+  const engine = createEngine({ store, clock, onEvent, sweepEveryMs: 0, reapEveryMs: 0 })
+  const status = createStatus<Question>(
+    { engine, tenant: ({ tenant }) => tenant, ...options },
+    ({ id }) => id,
+  )
+  const ask = (id: string, { tenant = TENANT, method = 'GET', accepted = '' } = {}) =>
+    status.reply({ id, tenant }, { method, accepted })
+  return { clock, memory, engine, ask, asked, events }
+}
+
+const textOf = ({ body }: HttpReply) => Buffer.from(body).toString()
+const codeOf = (reply: HttpReply) => {
+  const { code, error } = JSON.parse(textOf(reply)) as { code?: string; error?: { code: string } }
+  return code ?? error?.code
+}
+const headerOf = ({ headers }: HttpReply, wanted: string) =>
+  headers.find(([name]) => name.toLowerCase() === wanted)?.[1]
+
+async function claim(store: Store, overrides: Partial<ClaimRequest> = {}): Promise<ClaimRequest> {
+  const request = claimRequest({ leaseMs: LEASE_MS, ...overrides })
+  const [outcome] = await store.claim([request])
+  expect(outcome!.kind).toBe(overrides.mode === 'accept' ? 'pending' : 'claimed')
+  return request
+}
+
+async function complete(store: Store, reply: HttpReplyInput | Uint8Array, retentionMs = HOUR_MS) {
+  const request = await claim(store)
+  const result = reply instanceof Uint8Array ? reply : await encodeHttpReply(reply)
+  const lease = { ...request, attempt: 1 }
+  const [outcome] = await store.settle([{ kind: 'complete', lease, result, retentionMs }])
+  expect(outcome!.kind).toBe('settled')
+  return request
+}
+
+/** A store that shows this record, whatever it has. */
+function showing(state: RecordState, more: Partial<RecordView> = {}): Partial<Store> {
+  return {
+    read: async ({ recordId = '' }) => {
+      const now = new FakeClock().nowMs()
+      const { identity, tenant, operation, key, fingerprint } = claimRequest()
+      return {
+        ...{ identity, recordId, tenant, operation, key, fingerprint, state },
+        ...{ attempt: 1, lapses: 0, onLapse: 'unknown', afterExpiry: 'new', proof: undefined },
+        ...{ recoveryPoint: undefined, result: undefined, errorCode: undefined, tries: 0 },
+        leaseUntil: new Date(now),
+        reconcileAt: undefined,
+        createdAt: new Date(now),
+        lastRunAt: new Date(now),
+        completedAt: undefined,
+        expiresAt: new Date(now + HOUR_MS),
+        ...more,
+      }
+    },
+  }
+}
+
+const inMs = (ms: number) => new Date(new FakeClock().nowMs() + ms)
+
+describe('work that is not over', () => {
+  it('is told as pending until a worker takes it', async () => {
+    const { memory, ask } = setup()
+    const { recordId } = await claim(memory, { mode: 'accept' })
+    const reply = await ask(recordId)
+    expect(reply.status).toBe(202)
+    expect(JSON.parse(textOf(reply))).toEqual({
+      status: 'pending',
+      recordId,
+      createdAt: inMs(0).toISOString(),
+      code: 'idempotency_accepted',
+    })
+    expect(headerOf(reply, 'retry-after')).toBe('1')
+    expect(headerOf(reply, 'cache-control')).toBe('no-store')
+    expect(headerOf(reply, 'location')).toBeUndefined()
+  })
+
+  it('is told as in progress, with what is left of its lease', async () => {
+    const { memory, ask, clock } = setup({ statusUrl: (id) => `/operations/${id}` })
+    const { recordId } = await claim(memory)
+    const early = await ask(recordId)
+    expect(early.status).toBe(202)
+    expect(JSON.parse(textOf(early))).toMatchObject({ status: 'in_progress', recordId })
+    expect(headerOf(early, 'retry-after')).toBe('5')
+    expect(headerOf(early, 'location')).toBe(`/operations/${recordId}`)
+    clock.advance(LEASE_MS - 2_000)
+    expect(headerOf(await ask(recordId), 'retry-after')).toBe('2')
+    clock.advance(LEASE_MS)
+    // Its holder is silent, and nobody has looked yet: still nothing that a client could act on.
+    const late = await ask(recordId)
+    expect([late.status, headerOf(late, 'retry-after')]).toEqual([202, '1'])
+  })
+
+  it.each([
+    ['soon', inMs(3_000), '3'],
+    ['much later', inMs(HOUR_MS), '5'],
+    ['at once', inMs(-HOUR_MS), '1'],
+    ['at a time that nobody knows', undefined, '1'],
+  ])('waits for a worker that goes on with it %s', async (_when, reconcileAt, seconds) => {
+    // Even past its expiry: what was begun is brought to its end.
+    const past = { recoveryPoint: 'charged', reconcileAt, expiresAt: inMs(-1) }
+    const { ask } = setup({ calls: showing('failed_retryable', past) })
+    const reply = await ask(MISSING)
+    expect([reply.status, headerOf(reply, 'retry-after')]).toEqual([202, seconds])
+    expect(JSON.parse(textOf(reply))).toMatchObject({ status: 'pending' })
+  })
+
+  it('stays pending past its expiry, until the store has ended it', async () => {
+    const { memory, ask, clock } = setup()
+    const { recordId } = await claim(memory, { mode: 'accept', retentionMs: HOUR_MS })
+    clock.advance(2 * HOUR_MS)
+    expect((await ask(recordId)).status).toBe(202)
+    const result = await encodeHttpReply({ status: 408, body: 'timed out' })
+    await memory.reap({ limit: 1, abandoned: { result, retentionMs: HOUR_MS } })
+    const ended = await ask(recordId)
+    expect([ended.status, textOf(ended)]).toEqual([408, 'timed out'])
+  })
+})
+
+describe('work that is finished', () => {
+  it('is shown as the guard replays it', async () => {
+    const { memory, engine, ask } = setup({ tenant: () => 'single' })
+    const guard = createGuard({ engine, tenant: () => 'single' })
+    const reply: HttpReply = {
+      status: 201,
+      headers: [
+        ['content-type', 'application/json'],
+        ['location', '/payments/1'],
+      ],
+      body: Buffer.from('{"paid":true}'),
+    }
+    const produced = { kind: 'reply', reply } as const
+    const send = () =>
+      guard.handle(
+        {},
+        {
+          ...{ method: 'POST', path: '/', query: '', route: '/' },
+          header: (name) => (name === 'idempotency-key' ? 'k' : undefined),
+          body: () => ({ kind: 'none' }),
+        },
+        {
+          ...{ enter: () => undefined, reset: () => undefined, failed: () => undefined },
+          ...{ seesErrors: () => true, whole: async () => produced, produced: () => produced },
+        },
+      )
+    expect((await send()).kind).toBe('deliver')
+    const replay = await send()
+    const [record] = await memory.list({ state: 'completed', limit: 1 })
+    const shown = await ask(record!.recordId)
+    expect(replay).toEqual({
+      kind: 'reply',
+      reply: { ...shown, headers: shown.headers.filter(([name]) => name !== 'Cache-Control') },
+    })
+    expect(headerOf(shown, 'cache-control')).toBe('no-store')
+  })
+
+  it('keeps what the handler said about caches', async () => {
+    const { memory, ask } = setup()
+    const headers = { 'Cache-Control': 'private, max-age=60' }
+    const { recordId } = await complete(memory, { status: 200, headers })
+    const caching = (await ask(recordId)).headers.filter(([name]) => /^cache-control$/i.test(name))
+    expect(caching).toEqual([['cache-control', 'private, max-age=60']])
+  })
+
+  it('is opened, and brought up to date where it was recorded under another version', async () => {
+    const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+    const { memory, ask } = setup({
+      open: async (bytes) => flip(bytes),
+      replyVersion: 2,
+      upgradeReply: (reply, from) => ({ ...reply, body: Buffer.from(`${from}: ${textOf(reply)}`) }),
+    })
+    const { recordId } = await complete(memory, {
+      ...{ status: 200, body: 'old', replyVersion: 1 },
+      seal: flip,
+    })
+    expect(textOf(await ask(recordId))).toBe('1: old')
+  })
+
+  it('says so where its body was too large to be kept', async () => {
+    const { memory, ask } = setup()
+    const stored = { status: 200, headers: [], body: new Uint8Array(0), schemaVersion: 1 }
+    const { recordId } = await complete(memory, encodeReply({ ...stored, elided: true }))
+    const reply = await ask(recordId)
+    expect([reply.status, codeOf(reply)]).toEqual([200, 'idempotency_body_elided'])
+    expect(headerOf(reply, 'idempotent-body-elided')).toBe('true')
+  })
+
+  it('is decoded for a client that cannot read how it was recorded', async () => {
+    const { memory, ask } = setup()
+    const { recordId } = await complete(memory, {
+      ...{ status: 200, headers: { 'Content-Encoding': 'gzip', 'Content-Type': 'text/plain' } },
+      body: gzipSync('plain'),
+    })
+    const plain = await ask(recordId, { accepted: 'identity' })
+    expect([textOf(plain), headerOf(plain, 'content-encoding')]).toEqual(['plain', undefined])
+    expect(headerOf(await ask(recordId, { accepted: 'gzip' }), 'content-encoding')).toBe('gzip')
+  })
+
+  it.each([
+    ['is sealed and nobody opens it', Uint8Array.of(1, 2, 3)],
+    ['is no reply', Buffer.from('?')],
+  ])('is no reason to run it again where its reply %s', async (_why, result) => {
+    const { memory, ask } = setup()
+    const reply = await ask((await complete(memory, result)).recordId)
+    expect([reply.status, codeOf(reply)]).toEqual([409, 'idempotency_reply_unreadable'])
+    expect(headerOf(reply, 'retry-after')).toBe('60')
+  })
+
+  it('is gone from the moment that was published as its expiry', async () => {
+    const { memory, ask, clock } = setup()
+    const { recordId } = await complete(memory, { status: 201 })
+    clock.advance(HOUR_MS - 1)
+    const reply = await ask(recordId)
+    expect([reply.status, headerOf(reply, 'idempotency-expires')]).toEqual([
+      201,
+      new Date(clock.nowMs() + 1).toUTCString(),
+    ])
+    clock.advance(1)
+    const gone = await ask(recordId)
+    expect([gone.status, codeOf(gone)]).toEqual([410, 'idempotency_key_expired'])
+    expect(textOf(gone)).toContain('no longer kept')
+    expect(headerOf(gone, 'cache-control')).toBe('no-store')
+  })
+
+  it('goes by the clock of the store, where that has one of its own', async () => {
+    const soon = { result: await encodeHttpReply({ status: 200 }), expiresAt: inMs(1_000) }
+    const ahead = { ...showing('completed', soon), now: async () => inMs(1_000) }
+    expect((await setup({ calls: ahead }).ask(MISSING)).status).toBe(410)
+    const late = { result: soon.result, expiresAt: inMs(-1_000) }
+    const behind = { ...showing('completed', late), now: async () => inMs(-2_000) }
+    expect((await setup({ calls: behind }).ask(MISSING)).status).toBe(200)
+  })
+
+  it('is gone where the key stays refused', async () => {
+    const { memory, ask, clock } = setup()
+    const request = await claim(memory, { afterExpiry: 'refuse' })
+    const lease = { ...request, attempt: 1 }
+    const result = await encodeHttpReply({ status: 200 })
+    await memory.settle([{ kind: 'complete', lease, result, retentionMs: HOUR_MS }])
+    clock.advance(48 * HOUR_MS)
+    expect(await memory.reap({ limit: 1 })).toMatchObject({ expired: 1 })
+    expect((await ask(request.recordId)).status).toBe(410)
+  })
+
+  it('is gone as long as the history has it, and then as if it had never been', async () => {
+    for (const [history, status] of [
+      [true, 410],
+      [false, 404],
+    ] as const) {
+      const { memory, ask, clock } = setup({ history })
+      const { recordId } = await complete(memory, { status: 200, body: 'secret' })
+      clock.advance(48 * HOUR_MS)
+      expect(await memory.reap({ limit: 1 })).toMatchObject({ removed: 1 })
+      const reply = await ask(recordId)
+      expect(reply.status).toBe(status)
+      expect(textOf(reply)).not.toContain('secret')
+      expect((await ask(recordId, { tenant: 'other' })).status).toBe(404)
+    }
+  })
+})
+
+describe('work that came to no end', () => {
+  it.each([
+    ['in half a minute', inMs(30_000), '30'],
+    ['since a while', inMs(-1), '60'],
+    ['only by a person', undefined, '60'],
+  ])('is unknown while it is looked into %s', async (_when, reconcileAt, seconds) => {
+    const { ask } = setup({ calls: showing('unknown', { reconcileAt }) })
+    const reply = await ask(MISSING)
+    expect([reply.status, codeOf(reply)]).toEqual([409, 'idempotency_outcome_unknown'])
+    expect(headerOf(reply, 'retry-after')).toBe(seconds)
+  })
+
+  it('is unknown past its expiry, too', async () => {
+    const { ask } = setup({ calls: showing('unknown', { expiresAt: inMs(-HOUR_MS) }) })
+    expect((await ask(MISSING)).status).toBe(409)
+  })
+
+  it('has to be sent again where it was given up: to wait for it would be in vain', async () => {
+    const { memory, ask, clock } = setup()
+    const request = await claim(memory)
+    await memory.settle([
+      {
+        ...{ kind: 'release', lease: { ...request, attempt: 1 }, proof: 'declared' },
+        ...{ errorCode: undefined, retentionMs: HOUR_MS },
+      },
+    ])
+    const reply = await ask(request.recordId)
+    expect([reply.status, codeOf(reply)]).toEqual([409, 'idempotency_retry_required'])
+    expect(headerOf(reply, 'retry-after')).toBeUndefined()
+    clock.advance(48 * HOUR_MS)
+    expect((await ask(request.recordId)).status).toBe(410)
+  })
+})
+
+describe('a record that is not there', () => {
+  it('cannot be told from one of another tenant, by what is said or by what is read', async () => {
+    for (const history of [false, true]) {
+      const { memory, ask, asked } = setup({ history })
+      const { recordId } = await complete(memory, { status: 200, body: 'secret' })
+      asked.length = 0
+      const missing = await ask(MISSING)
+      const calls = asked.splice(0)
+      const foreign = await ask(recordId, { tenant: 'other' })
+      expect(foreign).toEqual(missing)
+      expect([foreign.status, codeOf(foreign)]).toEqual([404, 'idempotency_record_not_found'])
+      expect(asked).toEqual(calls)
+      expect(asked).toEqual(history ? ['read', 'history'] : ['read'])
+      expect((await ask(recordId)).status).toBe(200)
+    }
+  })
+
+  it.each(['', 'key-1', `${MISSING} `, MISSING.toUpperCase(), '../admin', `${MISSING}\n`, '\0'])(
+    'is what %j asks for, and the store hears nothing of it',
+    async (id) => {
+      const { ask, asked } = setup()
+      expect(await ask(id)).toEqual(await ask(MISSING))
+      expect(asked).toEqual(['read'])
+    },
+  )
+
+  it('is what no id at all asks for', async () => {
+    const { ask } = setup({ recordId: () => undefined })
+    expect((await ask(MISSING)).status).toBe(404)
+  })
+})
+
+describe('a store that fails', () => {
+  const away = async () => {
+    throw new Error('the store is away')
+  }
+  const finished = showing('completed', { result: new Uint8Array(0) })
+
+  it.each<[string, Partial<Store>]>([
+    ['read', { read: away }],
+    ['history', { read: async () => undefined, history: away }],
+    ['now', { ...finished, now: away }],
+  ])('at %s is no answer, and never "not found"', async (call, calls) => {
+    const { ask, events } = setup({ calls })
+    const reply = await ask(MISSING)
+    expect([reply.status, codeOf(reply)]).toEqual([503, 'idempotency_status_unavailable'])
+    expect(headerOf(reply, 'retry-after')).toBe('1')
+    expect(headerOf(reply, 'cache-control')).toBe('no-store')
+    expect(events).toEqual([expect.objectContaining({ kind: 'store_error', call })])
+  })
+
+  it.each<[string, Partial<Store>]>([
+    ['read', { read: () => new Promise(() => undefined) }],
+    ['history', { history: () => new Promise(() => undefined) }],
+  ])('to answer at %s is not waited for without end', async (_call, calls) => {
+    const { ask, clock } = setup({ calls })
+    const reply = ask(MISSING)
+    await clock.advanceAsync(5_000)
+    expect((await reply).status).toBe(503)
+  })
+})
+
+it.each(['POST', 'PUT', 'DELETE', 'OPTIONS', 'get'])('answers no %s', async (method) => {
+  const { ask, asked } = setup()
+  const reply = await ask(MISSING, { method })
+  expect([reply.status, headerOf(reply, 'allow')]).toEqual([405, 'GET, HEAD'])
+  expect(asked).toEqual([])
+})
+
+it('answers HEAD as it answers GET: the adapter leaves the body out', async () => {
+  const { memory, ask } = setup()
+  const { recordId } = await complete(memory, { status: 200, body: 'whole' })
+  expect(await ask(recordId, { method: 'HEAD' })).toEqual(await ask(recordId))
+})
+
+it('fails closed where the tenant cannot be told, before it looks at the id', async () => {
+  const { ask, asked } = setup()
+  for (const id of [MISSING, 'malformed']) {
+    await expect(ask(id, { tenant: '' })).rejects.toThrow('tenant(request) gave ""')
+  }
+  expect(asked).toEqual([])
+})
+
+it('hands on what an option throws', async () => {
+  const unauthorized = Object.assign(new Error('who are you?'), { status: 401 })
+  const { ask } = setup({ tenant: () => Promise.reject(unauthorized) })
+  await expect(ask(MISSING)).rejects.toBe(unauthorized)
+})
+
+it('speaks like Stripe where the profile says so, and names the page of the API', async () => {
+  const { ask } = setup({ profile: 'stripe', docsUrl: 'https://api.example/retries' })
+  const reply = await ask(MISSING)
+  expect(JSON.parse(textOf(reply))).toMatchObject({
+    error: { type: 'invalid_request_error', code: 'idempotency_record_not_found' },
+  })
+  expect(headerOf(reply, 'link')).toBe('<https://api.example/retries>; rel="describedby"')
+})
+
+const store = memoryStore()
+const tenant = () => 'single'
+
+it.each<[string, object, string]>([
+  ['an option that does not exist', { store, tenant, seal: () => 0 }, '"seal"'],
+  ['no tenant', { store }, 'tenant must be a function'],
+  ['no store', { tenant }, 'idempotencyStatus needs a store'],
+  ['two stores', { tenant, store, engine: createEngine({ store }) }, 'not both'],
+  ['an id that is no function', { store, tenant, recordId: 'id' }, 'recordId must be a function'],
+  ['an opener that is none', { store, tenant, open: true }, 'open must be a function'],
+  ['a URL that is no function', { store, tenant, statusUrl: '/' }, 'statusUrl must be a function'],
+  ['a version that is none', { store, tenant, replyVersion: -1 }, 'replyVersion must be a whole'],
+  ['a profile that is none', { store, tenant, profile: 'rfc' }, 'profile must be'],
+  ['nothing', null as unknown as object, 'takes an options object'],
+])('refuses %s', (_what, options, message) => {
+  const make = () => createStatus(options as StatusOptions<unknown>, () => undefined)
+  expect(make).toThrow(message)
+})
+
+it.each([
+  ['/operations/1', '1'],
+  ['/operations/1/', '1'],
+  ['1', '1'],
+  ['/', undefined],
+  ['', undefined],
+])('finds the last part of %j', (path, part) => {
+  expect(lastSegment(path)).toBe(part)
+})

@@ -1,0 +1,453 @@
+/**
+ * A durable store as simple as it can be: everything in arrays, nothing kept. Records and phases
+ * are decided by the pure functions of the core; messages as the contract says it, by looking at
+ * all of them.
+ */
+import { decideAct, decideStep, type PhaseChange } from '../../src/core/decide-durable.ts'
+import {
+  decideClaim,
+  decideReap,
+  decideRenew,
+  decideResolve,
+  decideSettle,
+  decideSweep,
+  toSwept,
+  toView,
+  type Decision,
+} from '../../src/core/decide.ts'
+import type {
+  Act,
+  ActedBy,
+  ActOutcome,
+  AuditEntry,
+  DurableStore,
+  HeldMessage,
+  MessageClaim,
+  MessageSettlement,
+  MessageState,
+  MessageView,
+  NewMessage,
+  NewOperation,
+  PhaseRef,
+  Step,
+  StepOutcome,
+  StoredPhase,
+} from '../../src/core/durable-store.ts'
+import { decideMessageAct, toErrorText } from '../../src/core/messages.ts'
+import type { StoredRecord } from '../../src/core/record.ts'
+import type { Lease, RecordRef, Store } from '../../src/core/store.ts'
+import type { FakeClock } from '../../src/testing/fake-clock.ts'
+
+interface ModelOperation extends NewOperation {
+  phases: StoredPhase[]
+}
+
+interface ModelMessage extends NewMessage {
+  state: MessageState
+  token: string | undefined
+  attempt: number
+  errors: MessageView['errors']
+  providerId: string | undefined
+  createdAtMs: number
+  dueAtMs: number
+  endedAtMs: number | undefined
+  blocks: boolean
+}
+
+export interface DurableModel {
+  readonly store: Store & { readonly durable: DurableStore }
+  readonly transact: (work: (tx: unknown) => void | Promise<void>) => Promise<void>
+}
+
+export function durableModel(clock: FakeClock): DurableModel {
+  const model = new Model(clock)
+  return { store: model.store, transact: (work) => model.transact(work) }
+}
+
+class Model {
+  readonly #clock: FakeClock
+  #records = new Map<string, StoredRecord>()
+  #operations = new Map<string, ModelOperation>()
+  #messages: ModelMessage[] = []
+  #audit: AuditEntry[] = []
+  readonly store: Store & { readonly durable: DurableStore }
+
+  constructor(clock: FakeClock) {
+    this.#clock = clock
+    this.store = { name: 'model', ...this.#recordCalls(), durable: this.#durableCalls() }
+  }
+
+  get #nowMs(): number {
+    return this.#clock.nowMs()
+  }
+
+  /** `undefined` for whatever `work` throws too: what it added is then gone. */
+  async transact(work: (tx: unknown) => void | Promise<void>): Promise<void> {
+    const before = this.#messages.length
+    try {
+      await work(this)
+    } catch (error) {
+      this.#messages.length = before
+      throw error
+    }
+  }
+
+  #recordCalls(): Omit<Store, 'name'> {
+    const nowMs = () => this.#nowMs
+    return {
+      claim: async (requests) =>
+        requests.map((request) => {
+          const { identity } = request
+          return this.#apply(decideClaim(this.#records.get(identity), request, nowMs()))
+        }),
+      settle: async (settlements) =>
+        settlements.map((one) =>
+          this.#apply(decideSettle(this.#records.get(one.lease.identity), one, nowMs())),
+        ),
+      renew: async (renewals) =>
+        renewals.map((one) => {
+          const write = decideRenew(this.#records.get(one.identity), one, nowMs())
+          if (write !== undefined) this.#put(write)
+          return write !== undefined
+        }),
+      resolve: async (verdicts) =>
+        verdicts.map((one) => this.#apply(decideResolve(this.#find(one.ref), one, nowMs()))),
+      sweep: async () =>
+        [...this.#records.values()].flatMap((record) => {
+          const write = decideSweep(record, nowMs())
+          if (write === undefined) return []
+          this.#put(write)
+          return [toSwept(write)]
+        }),
+      reap: async (request) => {
+        const report = { removed: 0, expired: 0, abandoned: 0 }
+        for (const record of this.#records.values()) {
+          const decision = decideReap(record, request, nowMs())
+          if (decision === undefined) continue
+          report[decision.kind]++
+          if (decision.write === undefined) this.#remove(record)
+          else this.#put(decision.write)
+        }
+        return report
+      },
+      read: async (ref) => {
+        const record = this.#find(ref)
+        return record && toView(record)
+      },
+      list: async ({ state }) =>
+        [...this.#records.values()].filter((record) => record.state === state).map(toView),
+    }
+  }
+
+  #durableCalls(): DurableStore {
+    return {
+      phases: {
+        advance: async (lease, work) => {
+          const before = this.#messages.length
+          let isKept = false
+          try {
+            const step = await work(this)
+            const taken = this.#step(lease, step)
+            isKept = taken.isKept
+            return taken.outcome
+          } finally {
+            if (!isKept) this.#messages.length = before
+          }
+        },
+        record: async (lease, step) => this.#step(lease, step).outcome,
+        load: async (recordId) => {
+          const operation = this.#operations.get(recordId)
+          return (
+            operation && {
+              ...operation,
+              phases: operation.phases.toSorted((one, other) => one.number - other.number),
+            }
+          )
+        },
+        due: async ({ operations }) =>
+          this.#due().flatMap((record) => {
+            const { name, version } = this.#operations.get(record.recordId)!
+            const isKnown = operations.some((one) => one.name === name && one.version === version)
+            return isKnown ? [{ name, version, record: toView(record) }] : []
+          }),
+        orphans: async ({ operations }) =>
+          this.#due().flatMap(({ recordId }) => {
+            const { name, version } = this.#operations.get(recordId)!
+            const isKnown = operations.some((one) => one.name === name && one.version === version)
+            return isKnown ? [] : [{ name, version, recordId }]
+          }),
+      },
+      outbox: {
+        add: (_tx, message) => this.#add(message),
+        claim: async (request) => this.#claim(request),
+        settle: async (settlements) => settlements.map((one) => this.#settle(one)),
+        renew: async (leases, leaseMs) =>
+          leases.map(({ id, token }) => {
+            const message = this.#messages.find((one) => one.id === id)
+            if (message?.state !== 'held' || message.token !== token) return false
+            message.dueAtMs = this.#nowMs + leaseMs
+            return true
+          }),
+        read: async (id) => {
+          const message = this.#messages.find((one) => one.id === id)
+          return message && toMessageView(message, message.payload)
+        },
+        list: async ({ state }) =>
+          this.#messages
+            .filter((one) => one.state === state)
+            .map((one) => toMessageView(one, undefined)),
+        prune: async ({ olderThanMs }) => {
+          const before = this.#messages.length
+          this.#messages = this.#messages.filter(({ state, endedAtMs }) => {
+            const isOver = state === 'done' || state === 'dropped'
+            return !(isOver && endedAtMs! < this.#nowMs - olderThanMs)
+          })
+          return before - this.#messages.length
+        },
+      },
+      desk: {
+        takeUnknown: async ({ againMs }) =>
+          this.#byTime()
+            .filter(({ state }) => state === 'unknown')
+            .map((record) => {
+              const reconcileAtMs = this.#nowMs + againMs
+              const write = { ...record, tries: record.tries + 1, reconcileAtMs }
+              this.#put(write)
+              const operation = this.#operations.get(record.recordId)
+              return { record: toView(write), operation }
+            }),
+        postpone: async ({ recordId, attempt, inMs }) => {
+          const record = this.#find({ recordId })
+          if (record?.state !== 'unknown' || record.attempt !== attempt) return false
+          this.#put({
+            ...record,
+            reconcileAtMs: inMs === undefined ? undefined : this.#nowMs + inMs,
+          })
+          return true
+        },
+        act: async (act, by) => this.#act(act, by),
+        audit: async ({ subject }) =>
+          this.#audit
+            .filter((one) => subject === undefined || one.subject === subject)
+            .toReversed(),
+      },
+    }
+  }
+
+  /** What somebody should look at by now, the longest due first. */
+  #byTime(): StoredRecord[] {
+    return [...this.#records.values()]
+      .filter(({ reconcileAtMs }) => reconcileAtMs !== undefined && reconcileAtMs <= this.#nowMs)
+      .toSorted((one, other) => one.reconcileAtMs! - other.reconcileAtMs!)
+  }
+
+  #due(): StoredRecord[] {
+    return this.#byTime().filter(({ state, recordId, expiresAtMs }) => {
+      if (!this.#operations.has(recordId)) return false
+      return state === 'failed_retryable' || (state === 'pending' && expiresAtMs > this.#nowMs)
+    })
+  }
+
+  #step(lease: Lease, step: Step): { outcome: StepOutcome; isKept: boolean } {
+    const record = this.#records.get(lease.identity)
+    const phases = record && this.#operations.get(record.recordId)?.phases
+    const before = phases?.find(({ name }) => name === step.phase?.name)
+    const { outcome, write, phase } = decideStep(record, before, { lease, step }, this.#nowMs)
+    if (write === undefined) return { outcome, isKept: false }
+    const { recordId } = write
+    if (step.operation !== undefined && !this.#operations.has(recordId)) {
+      this.#operations.set(recordId, { ...step.operation, phases: [] })
+    }
+    this.#put(write)
+    if (phase !== undefined) this.#change(recordId, phase)
+    return { outcome, isKept: true }
+  }
+
+  #change(recordId: string, change: PhaseChange): void {
+    const operation = this.#operations.get(recordId)!
+    const name = change.kind === 'put' ? change.phase.name : change.name
+    const others = operation.phases.filter((one) => one.name !== name)
+    const phases = change.kind === 'put' ? [...others, change.phase] : others
+    operation.phases = phases.toSorted((one, other) => one.number - other.number)
+  }
+
+  #add(message: NewMessage): void {
+    this.#messages.push({
+      ...message,
+      state: 'ready',
+      token: undefined,
+      attempt: 0,
+      errors: [],
+      providerId: undefined,
+      createdAtMs: this.#nowMs,
+      dueAtMs: this.#nowMs + message.delayMs,
+      endedAtMs: undefined,
+      blocks: false,
+    })
+  }
+
+  #claim({ topics, limit, leaseMs, token }: MessageClaim): HeldMessage[] {
+    const own = this.#messages.filter(
+      (one) => one.state === 'held' && one.token === token && one.dueAtMs > this.#nowMs,
+    )
+    if (own.length > 0) return own.map(toHeld)
+    const due = this.#messages
+      .filter((one) => topics.includes(one.topic) && this.#mayBeTaken(one))
+      .toSorted((one, other) => one.dueAtMs - other.dueAtMs)
+    return due.slice(0, limit).map((message) => {
+      message.state = 'held'
+      message.token = token
+      message.attempt++
+      message.dueAtMs = this.#nowMs + leaseMs
+      return toHeld(message)
+    })
+  }
+
+  #mayBeTaken(message: ModelMessage): boolean {
+    if (message.state !== 'ready' && message.state !== 'held') return false
+    if (message.dueAtMs > this.#nowMs) return false
+    return message.partition === undefined || this.#lane(message)[0] === message
+  }
+
+  /** The messages of its partition that others wait for. */
+  #lane({ topic, partition }: ModelMessage): ModelMessage[] {
+    return this.#messages.filter(
+      (one) =>
+        one.topic === topic &&
+        one.partition === partition &&
+        (one.state === 'ready' || one.state === 'held' || (one.state === 'dead' && one.blocks)),
+    )
+  }
+
+  #settle(settlement: MessageSettlement): boolean {
+    const message = this.#messages.find((one) => one.id === settlement.id)
+    if (message === undefined || message.token !== settlement.token) return false
+    const { state } = message
+    if (state !== 'held') return state === TO[settlement.kind]
+    message.state = TO[settlement.kind]
+    const { attempt } = message
+    if (settlement.kind === 'retry' || settlement.kind === 'dead') {
+      const error = toErrorText(settlement.error)
+      const at = new Date(this.#nowMs)
+      message.errors = [...message.errors, { at, attempt, error }].slice(-10)
+    }
+    if (settlement.kind === 'retry') message.dueAtMs = this.#nowMs + settlement.delayMs
+    if (settlement.kind === 'return') {
+      message.dueAtMs = this.#nowMs
+      message.attempt--
+    }
+    if (settlement.kind === 'dead') message.blocks = settlement.blocks
+    if (settlement.kind === 'done' || settlement.kind === 'note') {
+      message.providerId = settlement.providerId ?? message.providerId
+    }
+    if (settlement.kind === 'done' || settlement.kind === 'dead') message.endedAtMs = this.#nowMs
+    return true
+  }
+
+  #act(act: Act, by: ActedBy): ActOutcome {
+    const { outcome, detail } = this.#carryOut(act)
+    if (outcome.kind !== 'done') return outcome
+    const { subject } = outcome
+    const at = new Date(this.#nowMs)
+    this.#audit.push({ at, act: act.kind, subject, ...by, detail: detail ?? '{}' })
+    return outcome
+  }
+
+  #carryOut(act: Act): { outcome: ActOutcome; detail?: string } {
+    if (act.kind === 'retry_message' || act.kind === 'drop_message') {
+      const message = this.#messages.find((one) => one.id === act.messageId)
+      if (message === undefined) return { outcome: { kind: 'not_found' } }
+      const { id: subject, state: reason } = message
+      const decision = decideMessageAct(message, act)
+      if (decision.kind === 'already') return { outcome: { kind: 'already', subject } }
+      if (decision.kind === 'refused') return { outcome: { kind: 'refused', subject, reason } }
+      message.state = decision.to
+      message.token = undefined
+      message.dueAtMs = this.#nowMs
+      message.endedAtMs = decision.to === 'dropped' ? this.#nowMs : undefined
+      return { outcome: { kind: 'done', subject }, detail: decision.detail }
+    }
+    const [record, phase] =
+      act.kind === 'conclude' ? this.#effect(act.phase) : [this.#find(act.ref), undefined]
+    const decision = decideAct(record, phase, act, this.#nowMs)
+    if (record !== undefined && decision.record !== undefined) {
+      if (decision.record === 'remove') this.#remove(record)
+      else this.#put(decision.record)
+      if (decision.phase !== undefined) this.#change(record.recordId, decision.phase)
+    }
+    return decision
+  }
+
+  #effect(ref: PhaseRef): readonly [StoredRecord | undefined, StoredPhase | undefined] {
+    for (const [recordId, { phases }] of this.#operations) {
+      const external = phases
+        .filter(({ kind }) => kind === 'external')
+        .toSorted((one, other) => one.number - other.number)
+      const phase =
+        'recordId' in ref
+          ? (external.findLast(({ state }) => state === 'intended') ?? external.at(-1))
+          : external.find((one) =>
+              'downstreamKey' in ref
+                ? one.downstreamKey === ref.downstreamKey
+                : one.providerId === ref.providerId,
+            )
+      const isMeant = 'recordId' in ref ? ref.recordId === recordId : phase !== undefined
+      if (isMeant) return [this.#find({ recordId }), phase]
+    }
+    return ['recordId' in ref ? this.#find(ref) : undefined, undefined]
+  }
+
+  #find(ref: RecordRef): StoredRecord | undefined {
+    if (ref.identity !== undefined) return this.#records.get(ref.identity)
+    return [...this.#records.values()].find(({ recordId }) => recordId === ref.recordId)
+  }
+
+  #apply<Outcome>({ outcome, write }: Decision<Outcome>): Outcome {
+    if (write !== undefined) this.#put(write)
+    return outcome
+  }
+
+  #put(record: StoredRecord): void {
+    const before = this.#records.get(record.identity)
+    if (before !== undefined && before.recordId !== record.recordId) this.#remove(before)
+    this.#records.set(record.identity, record)
+  }
+
+  #remove({ identity, recordId }: StoredRecord): void {
+    this.#records.delete(identity)
+    this.#operations.delete(recordId)
+  }
+}
+
+const TO = {
+  done: 'done',
+  note: 'held',
+  retry: 'ready',
+  dead: 'dead',
+  return: 'ready',
+} as const
+
+function toHeld(message: ModelMessage): HeldMessage {
+  const { id, token = '', topic, key, partition, payload, attempt, providerId } = message
+  const createdAt = new Date(message.createdAtMs)
+  return { id, token, topic, key, partition, payload, attempt, providerId, createdAt }
+}
+
+function toMessageView(message: ModelMessage, payload: Uint8Array | undefined): MessageView {
+  const { id, topic, key, partition, state, attempt, errors, providerId } = message
+  const isOpen = state === 'ready' || state === 'held'
+  return {
+    id,
+    topic,
+    key,
+    partition,
+    payload,
+    state,
+    attempt,
+    errors,
+    providerId,
+    createdAt: new Date(message.createdAtMs),
+    dueAt: isOpen ? new Date(message.dueAtMs) : undefined,
+    endedAt: message.endedAtMs === undefined ? undefined : new Date(message.endedAtMs),
+  }
+}

@@ -1,0 +1,435 @@
+import { expect } from 'vitest'
+import {
+  MESSAGE_STATES,
+  type Act,
+  type HeldMessage,
+  type MessageSettlement,
+  type NewMessage,
+  type PhaseStep,
+  type Step,
+  type StepEnd,
+} from '../../src/core/durable-store.ts'
+import { newRecordId, newToken } from '../../src/core/identity.ts'
+import type { ClaimRequest, Lease, RecordRef, Settlement } from '../../src/core/store.ts'
+import type { DurableFixture } from '../../src/testing/durable-cases.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
+import { seededRandom } from '../process/random.ts'
+import { durableModel } from './durable-model.ts'
+
+const KEYS = ['a', 'b', 'c', 'd']
+const TOPICS = ['receipts', 'invoices']
+const SPANS_MS = [0, 1, 50, 100, 200]
+const OPERATIONS = [
+  { name: 'pay', version: 1 },
+  { name: 'pay', version: 2 },
+]
+
+type Played = Pick<DurableFixture, 'store' | 'transact'>
+type Play = (played: Played) => Promise<unknown>
+
+const REFUSED = new Error('the work was refused')
+
+/** Calls made at random, many of them with a lease or an id that is long gone. */
+class Chance {
+  readonly #random: () => number
+  readonly #clock: FakeClock
+  #requests: ClaimRequest[] = [claimRequest({ key: KEYS[0]! })]
+  #leases: Lease[] = []
+  #held: HeldMessage[] = []
+  #messageIds: string[] = [newRecordId(0)]
+  #tokens: string[] = [newToken()]
+
+  constructor(seed: number, clock: FakeClock) {
+    this.#random = seededRandom(seed)
+    this.#clock = clock
+  }
+
+  next(): Play {
+    const move = this.of(MOVES)
+    switch (move) {
+      case 'claim': {
+        const request = this.#claim()
+        return async ({ store }) => this.#learn(await store.claim([request]))
+      }
+      case 'settle': {
+        const settlement = this.#settlement()
+        return ({ store }) => store.settle([settlement])
+      }
+      case 'step': {
+        const [lease, step] = [this.#lease(), this.#step()]
+        return ({ store }) => store.durable.phases.record(lease, step)
+      }
+      case 'advance':
+        return this.#advance()
+      case 'sweep':
+        return async ({ store }) => byId(await store.sweep({ limit: 1000 }), 'recordId')
+      case 'reap': {
+        const late = { result: bytes('late'), retentionMs: 50 }
+        const abandoned = this.of([undefined, late])
+        return ({ store }) => store.reap({ limit: 1000, abandoned })
+      }
+      case 'take unknown': {
+        const request = { limit: 1000, againMs: this.of(SPANS_MS) }
+        return async ({ store }) => {
+          const taken = await store.durable.desk.takeUnknown(request)
+          return taken.toSorted((one, other) => (one.record.key < other.record.key ? -1 : 1))
+        }
+      }
+      case 'postpone': {
+        const { recordId } = this.of(this.#requests)
+        const target = { recordId, attempt: this.of([1, 2]), inMs: this.of([undefined, 0, 50]) }
+        return ({ store }) => store.durable.desk.postpone(target)
+      }
+      case 'act':
+        return this.#act()
+      case 'add': {
+        const messages = this.#messages()
+        const isLost = this.#random() < 0.2
+        return ({ store, transact }) =>
+          refusable(() =>
+            transact(async (tx) => {
+              for (const message of messages) await store.durable.outbox.add(tx, message)
+              if (isLost) throw REFUSED
+            }),
+          )
+      }
+      case 'claim messages':
+        return this.#claimMessages()
+      case 'settle messages': {
+        const settlements = apart(this.#some(() => this.#messageSettlement()))
+        return ({ store }) => store.durable.outbox.settle(settlements)
+      }
+      case 'renew messages': {
+        const leases = apart(this.#some(() => this.#messageLease()))
+        const leaseMs = this.of(SPANS_MS)
+        return ({ store }) => store.durable.outbox.renew(leases, leaseMs)
+      }
+      case 'prune': {
+        const olderThanMs = this.of(SPANS_MS)
+        return ({ store }) => store.durable.outbox.prune({ limit: 1000, olderThanMs })
+      }
+      case 'time':
+        this.#clock.advance(this.of(SPANS_MS))
+        return () => Promise.resolve()
+    }
+  }
+
+  of<Item>(items: readonly Item[]): Item {
+    return items[Math.floor(this.#random() * items.length)]!
+  }
+
+  #some<Item>(make: () => Item): Item[] {
+    return Array.from({ length: this.of([1, 1, 2, 4]) }, make)
+  }
+
+  #claim(): ClaimRequest {
+    const request = claimRequest({
+      key: this.of(KEYS),
+      mode: this.of(['hold', 'hold', 'accept', 'take', 'take']),
+      leaseMs: this.of([1, 50, 100, 100]),
+      retentionMs: this.of([1, 100, 200]),
+      onLapse: this.of(['unknown', 'resume']),
+      maxAttempts: this.of([2, 5]),
+    })
+    this.#requests = [...this.#requests.slice(-12), request]
+    return request
+  }
+
+  #learn<Outcomes extends readonly { kind: string; lease?: Lease }[]>(outcomes: Outcomes) {
+    for (const { lease } of outcomes) {
+      if (lease !== undefined) this.#leases = [...this.#leases.slice(-5), lease]
+    }
+    return outcomes
+  }
+
+  #lease(): Lease {
+    if (this.#leases.length > 0 && this.#random() < 0.9) return this.of(this.#leases)
+    const { identity, token } = this.of(this.#requests)
+    return { identity, token, attempt: this.of([1, 2]) }
+  }
+
+  #settlement(): Settlement {
+    const lease = this.#lease()
+    const errorCode = 'refused'
+    const retentionMs = this.of(SPANS_MS)
+    const resumeAfterMs = this.of([undefined, 0, 50])
+    return this.of<Settlement>([
+      { kind: 'complete', lease, result: bytes('settled'), retentionMs },
+      { kind: 'release', lease, proof: 'proven', errorCode, retentionMs, resumeAfterMs },
+      { kind: 'release', lease, proof: 'declared', errorCode, retentionMs },
+      { kind: 'doubt', lease, errorCode, reconcileAfterMs: this.of(SPANS_MS) },
+    ])
+  }
+
+  /** Every step brings its operation, or the phase of one that has none could not be stored. */
+  #step(): Step {
+    const operation = { ...this.of(OPERATIONS), input: bytes(this.of(['', 'input'])) }
+    const end = this.of<StepEnd | undefined>([
+      undefined,
+      undefined,
+      undefined,
+      { kind: 'complete', result: bytes('stepped'), retentionMs: this.of(SPANS_MS) },
+      { kind: 'hand_over' },
+    ])
+    return { operation, phase: this.of([undefined, this.#phase(), this.#phase()]), end }
+  }
+
+  #phase(): PhaseStep {
+    const number = this.of([1, 2, 3])
+    const place = { name: `phase ${number}`, number }
+    const request = bytes(this.of(['', 'request', 'another']))
+    const result = bytes(this.of(['', 'result']))
+    // One key for every record would make it open which phase a webhook means.
+    const downstreamKey = newToken()
+    const providerId = this.of([undefined, newToken()])
+    if (number === 1) return { ...place, kind: 'transaction', result }
+    return this.of<PhaseStep>([
+      { ...place, kind: 'intent', request, downstreamKey },
+      { ...place, kind: 'intent', request, downstreamKey },
+      { ...place, kind: 'result', result, downstreamKey, providerId },
+      { ...place, kind: 'clear' },
+    ])
+  }
+
+  #advance(): Play {
+    const [lease, step, messages] = [this.#lease(), this.#step(), this.#messages()]
+    const isLost = this.#random() < 0.2
+    return async ({ store }) => {
+      const outcome = await refusable(() =>
+        store.durable.phases.advance(lease, async (tx) => {
+          for (const message of messages) await store.durable.outbox.add(tx, message)
+          if (isLost) throw REFUSED
+          return step
+        }),
+      )
+      // Whether the work of a lease that is lost runs at all is open.
+      return isLost ? 'refused' : outcome
+    }
+  }
+
+  #act(): Play {
+    const by = { who: this.of(['ops', 'webhook']), why: 'at random' }
+    const kind = this.of(ACTS)
+    if (kind === 'retry_message' || kind === 'drop_message') {
+      const messageId = this.of(this.#messageIds)
+      return async ({ store }) => {
+        // Who goes first, one that comes back or one that is held beside it, is open.
+        if (kind === 'retry_message' && (await isHeldBeside(store, messageId))) return 'left out'
+        return store.durable.desk.act({ kind, messageId }, by)
+      }
+    }
+    const act = this.#recordAct(kind)
+    return ({ store }) => store.durable.desk.act(act, by)
+  }
+
+  #recordAct(kind: Exclude<(typeof ACTS)[number], 'retry_message' | 'drop_message'>): Act {
+    const { identity, recordId } = this.of(this.#requests)
+    const ref = this.of<RecordRef>([{ identity }, { recordId }])
+    const attempt = this.of([undefined, undefined, 1, 2])
+    if (kind === 'conclude') {
+      const done = { kind: 'done', result: bytes('found'), providerId: newToken() } as const
+      const finding = this.of([done, { kind: 'not_executed' } as const])
+      return { kind, phase: { recordId }, attempt, finding }
+    }
+    if (kind === 'resolve') {
+      const completed = { kind: 'completed', result: bytes('resolved') } as const
+      const verdict = this.of([completed, { kind: 'failed_retryable' } as const])
+      return { kind, ref, attempt, verdict, retentionMs: this.of(SPANS_MS) }
+    }
+    return { kind, ref }
+  }
+
+  #messages(): NewMessage[] {
+    const messages = this.#some(() => ({
+      id: newRecordId(0),
+      topic: this.of(TOPICS),
+      key: this.of([undefined, 'key']),
+      partition: this.of([undefined, 'p', 'p', 'q']),
+      payload: bytes(this.of(['', 'payload'])),
+      delayMs: this.of([0, 0, 0, 50]),
+    }))
+    this.#messageIds = [...this.#messageIds.slice(-20), ...messages.map(({ id }) => id)]
+    return messages
+  }
+
+  #claimMessages(): Play {
+    const token = this.#random() < 0.15 ? this.of(this.#tokens) : newToken()
+    this.#tokens = [...this.#tokens.slice(-3), token]
+    const topics = this.of([TOPICS, TOPICS, [TOPICS[0]!]])
+    const request = { topics, token, limit: 1000, leaseMs: this.of([1, 50, 100]) }
+    return async ({ store }) => {
+      const held = await store.durable.outbox.claim(request)
+      this.#held = [...this.#held, ...held].slice(-12)
+      return byId(held, 'id')
+    }
+  }
+
+  #messageLease(): { id: string; token: string } {
+    if (this.#held.length === 0) return { id: this.of(this.#messageIds), token: newToken() }
+    const { id, token } = this.of(this.#held)
+    return { id, token: this.#random() < 0.95 ? token : newToken() }
+  }
+
+  #messageSettlement(): MessageSettlement {
+    const lease = this.#messageLease()
+    return this.of<MessageSettlement>([
+      { ...lease, kind: 'done', providerId: this.of([undefined, 'provider']) },
+      { ...lease, kind: 'note', providerId: 'noted' },
+      { ...lease, kind: 'retry', error: 'at random', delayMs: this.of(SPANS_MS) },
+      { ...lease, kind: 'dead', error: 'at random', blocks: this.of([true, false]) },
+      { ...lease, kind: 'return' },
+    ])
+  }
+
+  /** Everything that a store knows of what was played. */
+  async seen({ store }: Played): Promise<unknown> {
+    const { phases, outbox, desk } = store.durable
+    const records = []
+    for (const key of KEYS) {
+      const { identity } = claimRequest({ key })
+      const record = await store.read({ identity })
+      const operation = record && (await phases.load(record.recordId))
+      records.push({ record, operation })
+    }
+    const messages = []
+    for (const id of this.#messageIds) messages.push(await outbox.read(id))
+    const lists = []
+    for (const state of MESSAGE_STATES) {
+      lists.push(byId(await outbox.list({ state, limit: 1000 }), 'id'))
+    }
+    const operations = [OPERATIONS[0]!]
+    const due = await phases.due({ operations, limit: 1000 })
+    return plain({
+      records,
+      messages,
+      lists,
+      due: due.map(({ record }) => record.recordId).toSorted(),
+      orphans: byId(await phases.orphans({ operations, limit: 1000 }), 'recordId'),
+      audit: await desk.audit({ limit: 1000 }),
+    })
+  }
+}
+
+const ACTS = [
+  'conclude',
+  'conclude',
+  'resolve',
+  'release',
+  'bust',
+  'requeue',
+  'retry_message',
+  'retry_message',
+  'drop_message',
+] as const
+
+const MOVES = [
+  'claim',
+  'claim',
+  'claim',
+  'settle',
+  'settle',
+  'step',
+  'step',
+  'step',
+  'advance',
+  'advance',
+  'sweep',
+  'reap',
+  'take unknown',
+  'postpone',
+  'act',
+  'act',
+  'act',
+  'add',
+  'claim messages',
+  'claim messages',
+  'settle messages',
+  'settle messages',
+  'settle messages',
+  'renew messages',
+  'prune',
+  'time',
+  'time',
+  'time',
+] as const
+
+async function isHeldBeside(store: Played['store'], messageId: string): Promise<boolean> {
+  const { outbox } = store.durable
+  const message = await outbox.read(messageId)
+  const held = await outbox.list({ state: 'held', limit: 1000 })
+  return held.some(
+    ({ topic, partition }) =>
+      partition !== undefined && partition === message?.partition && topic === message.topic,
+  )
+}
+
+async function refusable<Result>(run: () => Promise<Result>): Promise<Result | 'refused'> {
+  try {
+    return await run()
+  } catch (error) {
+    if (error !== REFUSED) throw error
+    return 'refused'
+  }
+}
+
+/** One of each: in which order settlements of one batch about one message are taken is open. */
+function apart<Item extends { readonly id: string }>(items: readonly Item[]): Item[] {
+  return [...new Map(items.map((item) => [item.id, item])).values()]
+}
+
+/** Where many are as old as others, their order is open. */
+function byId<Name extends string, Item extends Readonly<Record<Name, string>>>(
+  items: readonly Item[],
+  name: Name,
+): Item[] {
+  return items.toSorted((one, other) => (one[name] < other[name] ? -1 : 1))
+}
+
+/** A `Buffer` and a `Uint8Array` of the same bytes become the same text. */
+function plain(value: unknown): unknown {
+  if (value instanceof Uint8Array) return `bytes of ${Buffer.from(value).toString()}`
+  if (value instanceof Date || value === null || typeof value !== 'object') return value
+  if (Array.isArray(value)) return value.map((item) => plain(item))
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, item]) => item !== undefined)
+      .map(([name, item]) => [name, plain(item)]),
+  )
+}
+
+export interface DurableHistories {
+  readonly histories: number
+  readonly steps: number
+  readonly open: (clock: FakeClock) => Promise<Played> | Played
+}
+
+/**
+ * Plays histories at random to a store and to a model of one. What is held beside one that an
+ * operator revives in the same partition is left out: the contract leaves open which goes first.
+ */
+export async function playDurableHistories({
+  histories,
+  steps,
+  open,
+}: DurableHistories): Promise<void> {
+  const seed = Number(process.env['ONCEKEY_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
+  console.info(`${histories} × ${steps} steps with ONCEKEY_TEST_SEED=${seed}`)
+  for (let history = 0; history < histories; history++) {
+    const clock = new FakeClock()
+    const model = durableModel(clock)
+    const played = await open(clock)
+    const chance = new Chance(seed + history, clock)
+    for (let step = 0; step < steps; step++) {
+      const where = `seed ${seed + history}, step ${step}`
+      const play = chance.next()
+      const expected = plain(await play(model))
+      expect({ where, answer: plain(await play(played)) }).toEqual({ where, answer: expected })
+      if (step % 10 !== 9) continue
+      expect({ where, seen: await chance.seen(played) }).toEqual({
+        where,
+        seen: await chance.seen(model),
+      })
+    }
+  }
+}
