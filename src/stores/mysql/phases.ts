@@ -101,9 +101,8 @@ function stepping(
     refuse: (record) => {
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
-      // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
-      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
+      if (own && record.state === 'in_progress') return undefined
+      return { kind: 'fenced', own, state: record.state }
     },
     finish: (session, inside, step) => {
       checkStep(step)

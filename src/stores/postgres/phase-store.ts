@@ -52,9 +52,8 @@ function stepping(
     before: (record) => {
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
-      // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
-      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
+      if (own && record.state === 'in_progress') return undefined
+      return { kind: 'fenced', own, state: record.state }
     },
     after: async (session, step) => {
       let taken: ReturnType<typeof toStepOutcome>
@@ -99,6 +98,6 @@ function stepValues(nowMs: number | null, { lease, step, isSealed }: Taken): Val
     textValue(phase?.kind === 'result' ? phase.providerId : undefined),
     end?.kind ?? null,
     bytesValue(end?.kind === 'complete' ? end.result : undefined),
-    end?.kind === 'complete' ? end.retentionMs : null,
+    end === undefined ? null : end.kind === 'complete' ? end.retentionMs : end.afterMs,
   ]
 }

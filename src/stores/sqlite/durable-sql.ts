@@ -56,11 +56,11 @@ const WAITS_TO_RUN = `
   state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL
     AND run_name IS NOT NULL`
 
-/** What was accepted and is past its expiry is for `reap`: nobody may take it any more. */
+/** What was accepted, never ran, and is past its expiry is for `reap`: nobody may take it. */
 export const DUE = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_due"
   WHERE ${WAITS_TO_RUN} AND run_name = ?1 AND run_version = ?2 AND reconcile_at_ms <= ?3
-    AND (state <> 'pending' OR expires_at_ms > ?3)
+    AND (state <> 'pending' OR expires_at_ms > ?3 OR attempt > 0)
   ORDER BY reconcile_at_ms LIMIT ?4`
 
 /**
