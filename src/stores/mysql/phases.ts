@@ -101,8 +101,10 @@ function stepping(
     refuse: (record) => {
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
-      if (own && record.state === 'in_progress') return undefined
-      return { kind: 'fenced', own, state: record.state }
+      // A step that hands over may be the repetition of one that did: only the work can tell.
+      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
+      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
+      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
     },
     finish: (session, inside, step) => {
       checkStep(step)
