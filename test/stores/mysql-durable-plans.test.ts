@@ -98,7 +98,7 @@ async function useAll(store: MysqlStore, clock: FakeClock, app: Pool): Promise<v
   ofKind(await phases.record(lease, { phase: resultOf() }), 'advanced')
   ofKind(await phases.record(lease, { phase: intentOf({ name: 'b' }) }), 'advanced')
   ofKind(await phases.record(lease, { phase: { kind: 'clear', name: 'b', number: 2 } }), 'advanced')
-  const step = { phase: transactionOf(), end: { kind: 'hand_over' } } as const
+  const step = { phase: transactionOf(), end: { kind: 'hand_over', afterMs: 0 } } as const
   ofKind(await phases.advance(lease, () => step), 'advanced')
   await phases.load(recordId)
   const query = { operations: [OPERATION], limit: 10 }
