@@ -181,7 +181,7 @@ export function dueOperationsSql(
       FROM ${tables.record} AS r FORCE INDEX (due)
       JOIN ${tables.operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
       WHERE ${inQueue({ state, toRun: true }, now)} AND ${wanted}
-      ${state === 'pending' ? `AND r.${nameOf('expiresAtMs')} > ${now}` : ''}
+      ${state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''}
       ORDER BY r.${DUE} LIMIT ${most})`
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
     FROM (${queue('pending')} UNION ALL ${queue('failed_retryable')}

@@ -321,7 +321,7 @@ export function dueSql(
 export function abandonedSql({ record }: Tables, now: string, limit: number): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
     WHERE ${inQueue({ state: 'pending', toRun: true }, now)}
-    AND r.${nameOf('expiresAtMs')} <= ${now}
+    AND r.${nameOf('expiresAtMs')} <= ${now} AND r.attempt = 0
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
