@@ -63,7 +63,7 @@ function dueWhere(among: 'IN' | 'NOT IN'): string {
   FROM "{table}" AS r INDEXED BY "{table}_due"
     CROSS JOIN "{table}_operation" AS o ON o.record_id = r.record_id
   WHERE r.state IN ('pending', 'failed_retryable') AND r.reconcile_at_ms IS NOT NULL
-    AND r.reconcile_at_ms <= ?1 AND (r.state <> 'pending' OR r.expires_at_ms > ?1)
+    AND r.reconcile_at_ms <= ?1 AND (r.state <> 'pending' OR r.expires_at_ms > ?1 OR r.attempt > 0)
     AND (o.name, o.version) ${among} (SELECT value ->> 0, value ->> 1 FROM json_each(?2))
   ORDER BY r.reconcile_at_ms LIMIT ?3`
 }

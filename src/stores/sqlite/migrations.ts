@@ -52,7 +52,8 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
   CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms) WHERE state = 'completed'
     OR (state = 'failed_retryable' AND recovery_point IS NULL);
-  CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms) WHERE state = 'pending';
+  CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms)
+    WHERE state = 'pending' AND (recovery_point IS NULL OR attempt = 0);
   CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms)
     WHERE state NOT IN ('in_progress', 'completed');
   CREATE INDEX "{table}_due" ON "{table}" (reconcile_at_ms)
