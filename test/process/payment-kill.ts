@@ -68,6 +68,10 @@ function whereNow(): string {
 }
 
 /** How often something had been done for good when the process was killed. */
-export function happenedBefore({ marks }: Trace, point: number, what: string): number {
+export function happenedBefore(
+  { marks }: Pick<Trace, 'marks'>,
+  point: number,
+  what: string,
+): number {
   return marks.filter((mark) => mark.what === what && mark.at < point).length
 }
