@@ -1,5 +1,4 @@
 /** One simulated process: its engine, and the way to the store, which the plan breaks. */
-import type { Clock } from '../../src/core/clock.ts'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
 import type {
   ClaimOutcome,
@@ -9,17 +8,15 @@ import type {
   SettleOutcome,
   Store,
 } from '../../src/core/store.ts'
+import { NEVER, SimProcess } from './process.ts'
 import { TIMES, flush, runIdOf, type Effect, type World } from './world.ts'
 
 /** Small, so that batches fill up and claims have to wait for their turn. */
 const BATCHING = { rowsMax: 3, flushesMax: 2 } as const
 
-export class SimNode {
+export class SimNode extends SimProcess {
   readonly engine: Engine
   readonly world: World
-  readonly id: number
-  #state: 'running' | 'stalled' | 'dead' = 'running'
-  #backlog: (() => void)[] = []
   /** It was told to close, perhaps while it stood still. */
   #leaving = false
   #closing = false
@@ -30,11 +27,11 @@ export class SimNode {
   #mayHaveQueued = false
 
   constructor(world: World, id: number) {
+    super(world, id)
     this.world = world
-    this.id = id
     this.engine = createEngine({
       store: faultyStore(this),
-      clock: nodeClock(this),
+      clock: this.clock,
       leaseMs: TIMES.leaseMs,
       maxRunMs: TIMES.maxRunMs,
       storeTimeoutMs: TIMES.storeTimeoutMs,
@@ -45,10 +42,6 @@ export class SimNode {
     })
   }
 
-  get alive(): boolean {
-    return this.#state !== 'dead'
-  }
-
   /** Takes work, now and later. */
   get serves(): boolean {
     return this.alive && !this.#leaving
@@ -56,23 +49,6 @@ export class SimNode {
 
   get closing(): boolean {
     return this.#closing
-  }
-
-  /** `kill -9`: nothing of it ever runs again; what it has sent may still arrive. */
-  crash(): void {
-    this.#state = 'dead'
-    this.#backlog = []
-  }
-
-  /** `SIGSTOP`: time goes on without it. */
-  stall(): void {
-    if (this.#state === 'running') this.#state = 'stalled'
-  }
-
-  resume(): void {
-    if (this.#state !== 'stalled') return
-    this.#state = 'running'
-    for (const run of this.#backlog.splice(0)) this.whenRunning(run)
   }
 
   /** A deploy: the engine is closed, and the process ends when that is done. */
@@ -103,17 +79,6 @@ export class SimNode {
     this.crash()
   }
 
-  whenRunning(run: () => void): void {
-    if (this.#state === 'running') run()
-    else if (this.#state === 'stalled') this.#backlog.push(run)
-  }
-
-  /** A scheduling point in this process. For a dead process there is none. */
-  async turn(label: string): Promise<void> {
-    await this.world.turn(`node ${this.id} ${label}`)
-    await new Promise<void>((resolve) => this.whenRunning(resolve))
-  }
-
   /** What was asked for before `close()` may still be sent, but nobody may claim again after it. */
   async claim(requests: readonly ClaimRequest[], send: () => Promise<ClaimOutcome[]>) {
     for (const id of requests.map(runIdOf)) {
@@ -128,18 +93,6 @@ export class SimNode {
     } finally {
       this.#claimsUnderWay--
     }
-  }
-}
-
-const NEVER = new Promise<never>(() => undefined)
-
-function nodeClock(node: SimNode): Clock {
-  const { clock } = node.world
-  return {
-    nowMs: () => clock.nowMs(),
-    monotonicMs: () => clock.monotonicMs(),
-    after: (ms, run) => clock.after(ms, () => node.whenRunning(run)),
-    soon: (run) => queueMicrotask(() => node.whenRunning(run)),
   }
 }
 

@@ -1,0 +1,28 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { plans } from './durable/plans.ts'
+import { simulate } from './durable/simulate.ts'
+
+/** As many as fit into a few seconds; ONCEKEY_SIM_RUNS for a long run. */
+const RUNS = Number(process.env['ONCEKEY_SIM_RUNS'] ?? 1_000)
+/** A new seed every time; a failure prints its seed and path, which replay it. */
+const SEED = process.env['ONCEKEY_SIM_SEED']
+const PATH = process.env['ONCEKEY_SIM_PATH']
+
+it('brings every operation to one end, in any order of events, under any fault', async () => {
+  const property = fc.asyncProperty(fc.scheduler(), plans, (scheduler, plan) =>
+    simulate(scheduler, plan),
+  )
+  const result = await fc.check(property, {
+    numRuns: RUNS,
+    ...(SEED === undefined ? {} : { seed: Number(SEED) }),
+    ...(PATH === undefined ? {} : { path: PATH }),
+  })
+  if (result.failed) {
+    const again = `ONCEKEY_SIM_SEED=${result.seed} ONCEKEY_SIM_PATH=${result.counterexamplePath}`
+    throw new Error(`replay with ${again}\n${fc.stringify(result.counterexample)}`, {
+      cause: result.errorInstance,
+    })
+  }
+  if (PATH === undefined) expect(result.numRuns).toBe(RUNS)
+}, 300_000)

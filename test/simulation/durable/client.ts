@@ -1,0 +1,88 @@
+/** Clients that retry, whatever comes back. */
+import { sleep } from '../../../src/core/clock.ts'
+import { operationPolicy } from '../../../src/durable/worker.ts'
+import type { DurableNode } from './node.ts'
+import { EFFECT_KINDS, type EffectKind, type Payment } from './payment.ts'
+import { TIMES } from './times.ts'
+import type { World } from './world.ts'
+
+export interface Attempt {
+  readonly node: number
+  /** Leaves the work to a worker, in place of waiting for it. */
+  readonly accepts: boolean
+  /** As a duplicate, it waits for the result. */
+  readonly waits: boolean
+}
+
+export interface ClientPlan {
+  readonly key: number
+  readonly attempts: readonly Attempt[]
+}
+
+/** A final answer that somebody was given. */
+export interface Answer {
+  readonly key: number
+  readonly reply: string
+}
+
+/** Two of each kind of effect, and two customers that have some of each. */
+export const KEYS = EFFECT_KINDS.length * 2
+
+export const kindOf = (key: number): EffectKind => EFFECT_KINDS[key % EFFECT_KINDS.length]!
+
+export const inputOf = (key: number): Payment => ({ customer: `c${key % 3 === 0 ? 0 : 1}` })
+
+export const scopeOf = (key: number) => ({ tenant: 't', operation: `pay.${kindOf(key)}` })
+
+export const nameOf = (key: number): string => `k${key}`
+
+/** Sends every attempt of a plan, one after the other, whatever comes back. */
+export async function runClient(
+  world: World,
+  plan: ClientPlan,
+  answered: (answer: Answer) => void,
+): Promise<void> {
+  for (const attempt of plan.attempts) {
+    await world.turn(`client of key ${plan.key}`)
+    const living = world.nodes.filter(({ alive }) => alive)
+    const node = living[attempt.node % living.length]!
+    const reply = await send(node, plan.key, attempt)
+    if (reply !== undefined) answered({ key: plan.key, reply })
+  }
+}
+
+/** One request; the final reply that it brought, if it did. */
+export function send(
+  node: DurableNode,
+  key: number,
+  attempt: Omit<Attempt, 'node'>,
+): Promise<string | undefined> {
+  const { clock } = node.world
+  // A client does not wait for ever; the request it leaves behind goes on.
+  const givenUp = sleep(clock, TIMES.maxRunMs * 2).then(() => undefined)
+  return Promise.race([request(node, key, attempt), givenUp])
+}
+
+async function request(
+  node: DurableNode,
+  key: number,
+  { accepts, waits }: Omit<Attempt, 'node'>,
+): Promise<string | undefined> {
+  const { engine } = node
+  const waiting = waits ? { whileInProgress: { waitMs: TIMES.waitMs } } : {}
+  const policy = operationPolicy(engine, waiting)
+  const operation = node.operationOf(kindOf(key))
+  const input = inputOf(key)
+  const asked = { scope: scopeOf(key), key: nameOf(key), fingerprint: 'same', policy }
+  try {
+    const outcome = await engine.run(asked, async (context) => {
+      if (!accepts) return operation.work(input)(context)
+      await operation.accept(context, input)
+      return new Uint8Array()
+    })
+    if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') return undefined
+    return new TextDecoder().decode(outcome.result)
+  } catch {
+    return undefined
+  }
+}

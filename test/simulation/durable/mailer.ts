@@ -1,0 +1,84 @@
+/** Who gets the receipts, and sees who hands them over, and when. */
+import { sleep } from '../../../src/core/clock.ts'
+import type { RelayMessage, Relayed } from '../../../src/durable/relay-contract.ts'
+import { NEVER } from '../process.ts'
+import type { DurableNode } from './node.ts'
+import type { Receipt } from './payment.ts'
+import { TIMES } from './times.ts'
+import type { World } from './world.ts'
+
+/** What becomes of one message. */
+export const MAIL_FAULTS = [
+  'fails',
+  'fails_after',
+  /** Takes longer than a lease, which is renewed. */
+  'slow',
+  /** Delivers, and its handler never ends. */
+  'hangs',
+  /** Refused for good: an operator must look. */
+  'dead',
+  /** Writes down what the receiver calls it, before it is done. */
+  'notes',
+] as const
+
+export type MailFault = (typeof MAIL_FAULTS)[number] | 'ok'
+
+export interface Delivery extends Receipt {
+  readonly messageId: string
+}
+
+interface Handling {
+  readonly node: DurableNode
+  readonly message: RelayMessage
+  readonly jumpsBefore: number
+}
+
+export class Mailer {
+  readonly delivered: Delivery[] = []
+  readonly #world: World
+  readonly #handling = new Map<string, Set<Handling>>()
+
+  constructor(world: World) {
+    this.#world = world
+  }
+
+  async handle(node: DurableNode, message: RelayMessage): Promise<Relayed | undefined> {
+    const handling = this.#enter(node, message)
+    try {
+      return await this.#deliver(node, message)
+    } finally {
+      this.#handling.get(message.id)?.delete(handling)
+    }
+  }
+
+  #enter(node: DurableNode, message: RelayMessage): Handling {
+    const { id } = message
+    const jumpsBefore = this.#world.forwardJumps
+    const others = this.#handling.get(id) ?? new Set()
+    for (const other of others) {
+      // A lease that is counted by wall time ends early when that clock jumps forwards.
+      const isHeld = other.node.running && !other.message.signal.aborted
+      if (isHeld && other.jumpsBefore === jumpsBefore) {
+        this.#world.violate('two relays run one message at the same time')
+      }
+    }
+    const handling = { node, message, jumpsBefore }
+    this.#handling.set(id, others.add(handling))
+    return handling
+  }
+
+  async #deliver(node: DurableNode, message: RelayMessage): Promise<Relayed | undefined> {
+    const { id: messageId } = message
+    const fault = this.#world.next('mail') ?? 'ok'
+    await node.turn('enters the mailer')
+    if (fault === 'fails') throw new Error('no route to host')
+    if (fault === 'dead') return { kind: 'dead_letter', error: new Error('no such address') }
+    if (fault === 'slow') await sleep(node.clock, TIMES.leaseMs * 1.5)
+    this.delivered.push({ messageId, ...(message.payload as Receipt) })
+    await node.turn('has mailed')
+    if (fault === 'notes') await message.note(`mail of ${messageId}`)
+    if (fault === 'fails_after') throw new Error('socket hang up')
+    if (fault === 'hangs') return NEVER
+    return undefined
+  }
+}

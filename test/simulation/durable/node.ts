@@ -1,0 +1,124 @@
+/** One process of the service: engine, worker, relay and reconciler, on a store that falters. */
+import { createEngine, type Engine } from '../../../src/core/engine.ts'
+import type { Operation } from '../../../src/durable/operation.ts'
+import { createOutbox } from '../../../src/durable/outbox.ts'
+import { createReconciler, type Reconciler } from '../../../src/durable/reconciler.ts'
+import type { Relay, RelayMessage } from '../../../src/durable/relay-contract.ts'
+import { createRelay } from '../../../src/durable/relay.ts'
+import { createWorker } from '../../../src/durable/worker.ts'
+import { SimProcess } from '../process.ts'
+import { faultyStore } from './faulty-store.ts'
+import { payments, type EffectKind, type Payment } from './payment.ts'
+import { TIMES } from './times.ts'
+import type { World } from './world.ts'
+
+export class DurableNode extends SimProcess {
+  readonly world: World
+  readonly engine: Engine
+  readonly operations: readonly Operation<Payment>[]
+  readonly reconciler: Reconciler
+  readonly #relay: Relay
+  readonly #stop = new AbortController()
+  #leaving = false
+
+  constructor(world: World, id: number) {
+    super(world, id)
+    this.world = world
+    const store = faultyStore(this)
+    this.engine = createEngine({
+      store,
+      clock: this.clock,
+      leaseMs: TIMES.leaseMs,
+      maxRunMs: TIMES.maxRunMs,
+      storeTimeoutMs: TIMES.storeTimeoutMs,
+      settleTimeoutMs: TIMES.settleTimeoutMs,
+      sweepEveryMs: TIMES.sweepEveryMs,
+      reapEveryMs: 0,
+      maxAttempts: 4,
+    })
+    const { engine } = this
+    const outbox = createOutbox({ engine })
+    this.operations = payments(this, () => outbox)
+    const operations = this.operations
+    const worker = createWorker({ engine, operations, concurrency: 3, pollMs: TIMES.workerPollMs })
+    this.#relay = this.#createRelay()
+    this.reconciler = createReconciler({
+      engine,
+      operations,
+      schedule: { firstMs: 1_000, maxMs: 4_000, tries: 5 },
+      timeoutMs: TIMES.answerMs,
+      pollMs: TIMES.reconcilerPollMs,
+    })
+    const { signal } = this.#stop
+    this.#keep('worker', worker.run(signal))
+    this.#keep('relay', this.#relay.run(signal))
+    this.#keep('reconciler', this.reconciler.run(signal))
+  }
+
+  #createRelay(): Relay {
+    const { engine } = this
+    return createRelay({
+      engine,
+      topics: { receipt: (message: RelayMessage) => this.#handle(message) },
+      concurrency: 2,
+      batchSize: 3,
+      leaseMs: TIMES.leaseMs,
+      pollMs: TIMES.relayPollMs,
+      attemptsMax: 4,
+      backoff: { firstMs: 100, maxMs: 400 },
+      handlerTimeoutMs: TIMES.handlerMs,
+    })
+  }
+
+  async #handle(message: RelayMessage) {
+    const { mailer, sabotage } = this.world
+    const handled = mailer.handle(this, message)
+    if (sabotage.endsEarly !== true) return handled
+    void handled.catch(() => undefined)
+    return undefined
+  }
+
+  #keep(what: string, running: Promise<void>): void {
+    running.catch((error: unknown) => {
+      this.world.violate(`the ${what} of node ${this.id} gave up: ${String(error)}`)
+    })
+  }
+
+  operationOf(kind: EffectKind): Operation<Payment> {
+    return this.operations.find(({ name }) => name === `pay.${kind}`)!
+  }
+
+  /** Takes work, now and later. */
+  get serves(): boolean {
+    return this.alive && !this.#leaving
+  }
+
+  /** It was told to close and has not ended yet. */
+  get leaving(): boolean {
+    return this.alive && this.#leaving
+  }
+
+  /** What comes from outside is heard when the process gets to it. */
+  async hear<Answer>(what: string, answer: Promise<Answer>): Promise<Answer> {
+    try {
+      return await answer
+    } finally {
+      await this.turn(`hears ${what}`)
+    }
+  }
+
+  /** A deploy: everything is closed in its order, and the process ends when that is done. */
+  close(): void {
+    if (this.#leaving) return
+    this.#leaving = true
+    this.whenRunning(() => void this.#close())
+  }
+
+  async #close(): Promise<void> {
+    const { graceMs } = TIMES
+    this.#stop.abort()
+    await this.#relay.close({ graceMs })
+    await this.engine.close({ graceMs })
+    this.crash()
+  }
+}

@@ -1,0 +1,70 @@
+/** Whether anything is left to be done, and somebody who does what only people can. */
+import type { MessageView } from '../../../src/core/durable-store.ts'
+import type { RecordState } from '../../../src/core/record.ts'
+import type { RecordView } from '../../../src/core/store.ts'
+import { encodeValue } from '../../../src/durable/values.ts'
+import type { World } from './world.ts'
+
+const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending'] as const
+
+export async function recordsIn(
+  world: World,
+  states: readonly RecordState[] = STATES,
+): Promise<RecordView[]> {
+  const lists = states.map((state) => world.store.list({ state, limit: 100 }))
+  return (await Promise.all(lists)).flat()
+}
+
+export async function messagesIn(
+  world: World,
+  state: MessageView['state'],
+): Promise<MessageView[]> {
+  return world.store.durable.outbox.list({ state, limit: 100 })
+}
+
+/** `busy`: somebody holds something. `waiting`: somebody will look into something later. */
+export async function isAtRest(world: World): Promise<'busy' | 'waiting' | 'quiet'> {
+  const records = await recordsIn(world)
+  const held = await messagesIn(world, 'held')
+  const isBusy = records.some(({ state }) => state === 'in_progress') || held.length > 0
+  if (isBusy || world.nodes.some(({ leaving }) => leaving)) return 'busy'
+  const ready = await messagesIn(world, 'ready')
+  const dead = await messagesIn(world, 'dead')
+  const isBehind = (one: MessageView) => dead.some(({ partition }) => partition === one.partition)
+  const isWaiting = records.some(isLookedAt) || !ready.every(isBehind)
+  return isWaiting ? 'waiting' : 'quiet'
+}
+
+/** Somebody will go on with it without being asked. */
+export function isLookedAt({ state, recoveryPoint, reconcileAt }: RecordView): boolean {
+  if (state === 'unknown') return reconcileAt !== undefined
+  return state === 'pending' || (state === 'failed_retryable' && recoveryPoint !== undefined)
+}
+
+const BY = { who: 'operator', why: 'has looked into the ledger' } as const
+
+/** Verdicts on what everybody else has given up, by somebody who knows the whole truth. */
+export async function actHonestly(world: World): Promise<void> {
+  const { desk, phases } = world.store.durable
+  for (const { recordId } of await recordsIn(world, ['unknown'])) {
+    const operation = await phases.load(recordId)
+    const phase = operation?.phases.find(({ state }) => state === 'intended')
+    if (phase === undefined) {
+      await desk.act({ kind: 'release', ref: { recordId } }, BY)
+      continue
+    }
+    const charge = world.provider.find(phase.downstreamKey!)
+    const finding =
+      charge === undefined
+        ? ({ kind: 'not_executed' } as const)
+        : ({
+            kind: 'done',
+            result: encodeValue('a charge', charge),
+            providerId: charge.id,
+          } as const)
+    await desk.act({ kind: 'conclude', phase: { recordId }, finding }, BY)
+  }
+  for (const { id: messageId } of await messagesIn(world, 'dead')) {
+    await desk.act({ kind: 'retry_message', messageId }, BY)
+  }
+}

@@ -1,0 +1,74 @@
+/** How plans are drawn. */
+import fc, { type Arbitrary } from 'fast-check'
+import { KEYS, type Attempt, type ClientPlan } from './client.ts'
+import { MAIL_FAULTS, type MailFault } from './mailer.ts'
+import type { Mood } from './payment.ts'
+import { FAULTS, type Asked, type Fault } from './provider.ts'
+import type { Plan, Step } from './simulate.ts'
+import type { Fate, Troubles } from './world.ts'
+
+const NODES = 2
+
+/** `first` mostly, and one of the others now and then. */
+function mostly<Value>(
+  first: Value,
+  others: readonly Value[],
+  weights: readonly [first: number, others: number],
+): Arbitrary<Value> {
+  return fc.oneof(
+    { weight: weights[0], arbitrary: fc.constant(first) },
+    { weight: weights[1], arbitrary: fc.constantFrom(...others) },
+  )
+}
+
+const node = fc.nat(NODES - 1)
+
+const attempts: Arbitrary<Attempt> = fc.record({
+  node,
+  accepts: fc.boolean(),
+  waits: mostly(false, [true], [2, 1]),
+})
+
+const clients: Arbitrary<ClientPlan> = fc.record({
+  key: fc.nat(KEYS - 1),
+  attempts: fc.array(attempts, { minLength: 1, maxLength: 3, size: 'max' }),
+})
+
+const stepOf = <Kind extends Step['kind'], Rest extends object>(
+  kind: Kind,
+  rest: { [Name in keyof Rest]: Arbitrary<Rest[Name]> },
+) => fc.record({ kind: fc.constant(kind), ...rest }) as Arbitrary<{ kind: Kind } & Rest>
+
+const steps: Arbitrary<Step> = fc.oneof(
+  { weight: 9, arbitrary: stepOf('run', { turns: fc.nat(16) }) },
+  {
+    weight: 6,
+    arbitrary: stepOf('advance', { ms: fc.constantFrom(50, 210, 340, 700, 1_100, 2_500, 7_000) }),
+  },
+  { weight: 1, arbitrary: stepOf('jump', { ms: fc.constantFrom(1_500, 600, -600, -1_500) }) },
+  { weight: 1, arbitrary: stepOf('crash', { node }) },
+  { weight: 2, arbitrary: stepOf('stall', { node }) },
+  { weight: 2, arbitrary: stepOf('resume', { node }) },
+  { weight: 1, arbitrary: stepOf('close', { node }) },
+  { weight: 2, arbitrary: stepOf('webhook', { node, charge: fc.nat(7) }) },
+)
+
+const list = <Value>(values: Arbitrary<Value>): Arbitrary<Value[]> =>
+  fc.array(values, { minLength: 1, maxLength: 12, size: 'max' })
+
+const troubles: Arbitrary<Troubles> = fc.record({
+  fates: list(mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4])),
+  faults: list(mostly<Fault>('ok', FAULTS, [3, 4])),
+  asked: list(mostly<Asked>('ok', ['pending', 'fails', 'silent'], [3, 2])),
+  mail: list(mostly<MailFault>('ok', MAIL_FAULTS, [3, 3])),
+  moods: list(
+    mostly<Mood>('ok', ['fails_recording', 'fails_after_charge', 'fails_booking'], [5, 2]),
+  ),
+})
+
+export const plans: Arbitrary<Plan> = fc.record({
+  clients: fc.array(clients, { minLength: 1, maxLength: 4, size: 'max' }),
+  steps: fc.array(steps, { maxLength: 30, size: 'max' }),
+  troubles,
+  salt: fc.integer(),
+})

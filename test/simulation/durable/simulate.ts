@@ -1,0 +1,180 @@
+/** One simulated run: a plan, carried out, healed, and judged. */
+import type { Scheduler } from 'fast-check'
+import { flush } from '../world.ts'
+import { KEYS, runClient, send, type Answer, type ClientPlan } from './client.ts'
+import { judge, judgeAnswers, judgeEnd } from './judge.ts'
+import { DurableNode } from './node.ts'
+import { actHonestly, isAtRest } from './operator.ts'
+import { TIMES } from './times.ts'
+import { World, type Sabotage, type Troubles } from './world.ts'
+
+export type Step =
+  | { readonly kind: 'run'; readonly turns: number }
+  | { readonly kind: 'advance'; readonly ms: number }
+  /** The wall clock alone, forwards or backwards. */
+  | { readonly kind: 'jump'; readonly ms: number }
+  | { readonly kind: 'crash'; readonly node: number }
+  | { readonly kind: 'stall'; readonly node: number }
+  | { readonly kind: 'resume'; readonly node: number }
+  /** Everything of a node is closed in its order, and the process ends after it. */
+  | { readonly kind: 'close'; readonly node: number }
+  /** The provider tells a node of one of its charges, perhaps early, late or again. */
+  | { readonly kind: 'webhook'; readonly node: number; readonly charge: number }
+
+export interface Plan {
+  readonly clients: readonly ClientPlan[]
+  readonly steps: readonly Step[]
+  readonly troubles: Troubles
+  /** For what the package itself draws at random. */
+  readonly salt: number
+}
+
+const NODES = 2
+/** A healthy world comes to rest well before this. */
+const REST_MS_MAX = 20 * 60_000
+
+export async function simulate(
+  scheduler: Scheduler,
+  plan: Plan,
+  sabotage: Sabotage = {},
+): Promise<void> {
+  const random = Math.random
+  Math.random = seeded(plan.salt)
+  try {
+    await carryThrough(scheduler, plan, new World(scheduler, plan.troubles, sabotage))
+  } finally {
+    Math.random = random
+  }
+}
+
+async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Promise<void> {
+  for (let id = 0; id < NODES; id++) world.nodes.push(new DurableNode(world, id))
+  const answers: Answer[] = []
+  const answered = (answer: Answer) => answers.push(answer)
+  const all = trackEnd(Promise.all(plan.clients.map((one) => runClient(world, one, answered))))
+
+  for (const step of plan.steps) {
+    await carryOut(world, scheduler, step)
+    check(world)
+  }
+  for (const node of world.nodes) node.resume()
+  world.healed = true
+  await comeToRest(world, scheduler, all)
+  await judge(world)
+  judgeAnswers(world, answers)
+  check(world)
+
+  await actHonestly(world)
+  await comeToRest(world, scheduler, all)
+  await askAgain(world, scheduler, answered)
+  await judge(world)
+  await judgeEnd(world, answers)
+  check(world)
+}
+
+async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise<void> {
+  switch (step.kind) {
+    case 'run':
+      for (let turn = 0; turn < step.turns; turn++) await runOne(scheduler)
+      return
+    case 'advance':
+      world.clock.advance(step.ms)
+      return flush()
+    case 'jump':
+      return world.jump(step.ms)
+    case 'crash':
+      if (mayLose(world, step.node)) world.nodes[step.node]!.crash()
+      return
+    case 'close':
+      if (mayLose(world, step.node)) world.nodes[step.node]!.close()
+      return
+    case 'stall':
+      return world.nodes[step.node]!.stall()
+    case 'resume':
+      world.nodes[step.node]!.resume()
+      return flush()
+    case 'webhook':
+      return tellOf(world, step.node, step.charge)
+  }
+}
+
+function tellOf(world: World, id: number, nth: number): void {
+  const { ledger } = world.provider
+  const node = world.nodes[id]!
+  if (!node.running || ledger.length === 0) return
+  const result = ledger[nth % ledger.length]!
+  const told = node.reconciler.resolve({ downstreamKey: result.key }, { kind: 'done', result })
+  // A webhook that fails is sent again by the provider, or not; the reconciler asks in any case.
+  told.catch(() => undefined)
+}
+
+/** One node goes on serving: somebody has to tell the tale. */
+function mayLose(world: World, id: number): boolean {
+  return world.nodes.some((node) => node.id !== id && node.serves)
+}
+
+async function runOne(scheduler: Scheduler): Promise<void> {
+  if (scheduler.count() > 0) await scheduler.waitNext(1)
+  await flush()
+}
+
+function trackEnd(promise: Promise<unknown>): { ended: boolean } {
+  const state = { ended: false }
+  void promise.then(() => {
+    state.ended = true
+  })
+  return state
+}
+
+/** Time passes until nothing is left to be done, or it shows that something hangs. */
+async function comeToRest(
+  world: World,
+  scheduler: Scheduler,
+  all: { readonly ended: boolean },
+): Promise<void> {
+  const { clock } = world
+  const endMs = clock.monotonicMs() + REST_MS_MAX
+  while (clock.monotonicMs() < endMs) {
+    await flush()
+    while (scheduler.count() > 0) await runOne(scheduler)
+    check(world)
+    const rest = await isAtRest(world)
+    if (all.ended && rest === 'quiet') return
+    // While somebody holds something, time goes in steps that let leases be renewed.
+    clock.advance(all.ended && rest === 'waiting' ? TIMES.leaseMs * 2 : TIMES.leaseMs / 4)
+  }
+  await judge(world)
+  world.violate('the world did not come to rest: something hangs')
+  check(world)
+}
+
+/** One more retry of every key, when all is well again. */
+async function askAgain(
+  world: World,
+  scheduler: Scheduler,
+  answered: (answer: Answer) => void,
+): Promise<void> {
+  const node = world.nodes.find(({ serves }) => serves)!
+  const keys = Array.from({ length: KEYS }, (_, key) => key)
+  const asked = keys.map(async (key) => {
+    const reply = await send(node, key, { accepts: false, waits: true })
+    if (reply === undefined) world.violate(`after all has healed, key ${key} has no answer`)
+    else answered({ key, reply })
+  })
+  await comeToRest(world, scheduler, trackEnd(Promise.all(asked)))
+}
+
+function check(world: World): void {
+  if (world.violation !== undefined) throw world.violation
+}
+
+/** Mulberry32: small, and random enough for jitter. */
+function seeded(salt: number): () => number {
+  let state = salt
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}

@@ -1,0 +1,130 @@
+/**
+ * The world of operations: real engines, workers, relays and reconcilers on one store, a provider
+ * and a mailer outside of it, under a scheduler that decides what happens next and a clock that
+ * moves only when told. It sees what no process can, and stops at the first broken promise.
+ */
+import type { Scheduler } from 'fast-check'
+import type { DurableStore } from '../../../src/core/durable-store.ts'
+import type { Lease } from '../../../src/core/store.ts'
+import { FakeClock } from '../../../src/testing/fake-clock.ts'
+import { simulatedStore, type SimulatedStore } from '../../durable/simulated-store.ts'
+import { Violation } from '../world.ts'
+import { Mailer, type MailFault } from './mailer.ts'
+import type { DurableNode } from './node.ts'
+import type { Mood } from './payment.ts'
+import { Provider, type Asked, type Fault } from './provider.ts'
+import { TIMES } from './times.ts'
+
+/** What becomes of one store call. `lost`, `never` and `late` calls are never answered. */
+export type Fate = 'ok' | 'fail_before' | 'fail_after' | 'lost' | 'never' | 'late'
+
+/** What a payment writes in its transactions. */
+export interface Row {
+  readonly recordId: string
+  readonly customer: string
+  readonly what: 'recorded' | 'booked'
+  readonly chargeId: string | undefined
+}
+
+/** What goes wrong, one entry after the other, again and again until the world has healed. */
+export interface Troubles {
+  readonly fates: readonly Fate[]
+  readonly faults: readonly Fault[]
+  readonly asked: readonly Asked[]
+  readonly mail: readonly MailFault[]
+  readonly moods: readonly Mood[]
+}
+
+/** Planted bugs, for tests of the simulation itself. */
+export interface Sabotage {
+  /** What nodes get in place of the store's own. */
+  readonly durable?: (world: World) => DurableStore
+  /** A "not found" is taken for proof at once. */
+  readonly trustsNotFound?: boolean
+  /** Handlers of messages end before they have done anything. */
+  readonly endsEarly?: boolean
+}
+
+export class World {
+  readonly clock = new FakeClock()
+  readonly store: SimulatedStore<Row> = simulatedStore(this.clock)
+  /** `store.durable`, as nodes reach it. */
+  readonly durable: DurableStore
+  readonly provider: Provider
+  readonly mailer: Mailer
+  readonly nodes: DurableNode[] = []
+  readonly sabotage: Sabotage
+  violation: Violation | undefined
+  healed = false
+  forwardJumps = 0
+  readonly #scheduler: Scheduler
+  readonly #troubles: Troubles
+  readonly #used = new Map<keyof Troubles, number>()
+  #jumpedMs = 0
+  #last: Promise<unknown> = Promise.resolve()
+  /** Who claimed each record last, and took each message. */
+  readonly #holders = new Map<string, Lease>()
+  readonly #takers = new Map<string, string>()
+
+  constructor(scheduler: Scheduler, troubles: Troubles, sabotage: Sabotage) {
+    this.#scheduler = scheduler
+    this.#troubles = troubles
+    this.sabotage = sabotage
+    this.durable = sabotage.durable?.(this) ?? this.store.durable
+    this.provider = new Provider(this)
+    this.mailer = new Mailer(this)
+  }
+
+  async turn(label: string): Promise<void> {
+    await this.#scheduler.schedule(Promise.resolve(), label)
+  }
+
+  /** The next trouble of its kind; `undefined`: none. */
+  next<Kind extends keyof Troubles>(kind: Kind): Troubles[Kind][number] | undefined {
+    const list = this.#troubles[kind]
+    if (this.healed || list.length === 0) return undefined
+    const used = this.#used.get(kind) ?? 0
+    this.#used.set(kind, used + 1)
+    return list[used % list.length]
+  }
+
+  violate(message: string): void {
+    this.violation ??= new Violation(message)
+  }
+
+  /** The wall clock alone; not further than the spans of this world allow for. */
+  jump(ms: number): void {
+    if (this.#jumpedMs + Math.abs(ms) > TIMES.jumpsMs) return
+    this.#jumpedMs += Math.abs(ms)
+    if (ms > 0) this.forwardJumps++
+    this.clock.jumpWallTime(ms)
+  }
+
+  claimed(lease: Lease): void {
+    this.#holders.set(lease.identity, lease)
+  }
+
+  holderOf(identity: string): Lease | undefined {
+    return this.#holders.get(identity)
+  }
+
+  holds({ identity, token, attempt }: Lease): boolean {
+    const held = this.#holders.get(identity)
+    return held?.token === token && held.attempt === attempt
+  }
+
+  taken(messageId: string, token: string): void {
+    this.#takers.set(messageId, token)
+  }
+
+  takerOf(messageId: string): string | undefined {
+    return this.#takers.get(messageId)
+  }
+
+  /** One at a time, so that what is watched before and after a write belongs to that write. */
+  alone<Answer>(write: () => Promise<Answer>): Promise<Answer> {
+    const answer = this.#last.then(write)
+    this.#last = answer.catch(() => undefined)
+    return answer
+  }
+}
