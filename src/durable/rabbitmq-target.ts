@@ -30,8 +30,8 @@ export interface RabbitmqConnection {
 
 export interface RabbitmqTargetOptions {
   /**
-   * From `connect(url, { recovery: true })`. One channel is opened on it for all targets, and another
-   * one when that is closed. Or give `channel`.
+   * From `connect(url, { recovery: true })`. One channel is opened on it for all targets, and
+   * another one when that is closed. Or give `channel`.
    */
   connection?: RabbitmqConnection
 

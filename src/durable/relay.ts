@@ -19,7 +19,7 @@ const GRACE_MS = 10_000
 const GRACE_MS_MAX = 24 * 60 * 60 * 1000
 /** How soon to look after something has happened; doubles until it is `pollMs` again. */
 const LOOK_MS_FIRST = 5
-/** Messages that are taken and not at their end: what a store that is slow to record can pile up. */
+/** Messages that are taken and not at their end: so many may wait to be recorded. */
 const OPEN_MAX = 2_000
 /** First pause after a claim that failed; doubles up to the longest. */
 const PAUSE_MS_FIRST = 100
@@ -198,9 +198,9 @@ class OutboxRelay implements Relay {
   }
 
   /**
-   * For every free place a message, and in advance as many again as there are places, or more where
-   * handlers are so quick that they would wait for the next claim. Those whose end is being recorded
-   * count too, or a store that is slow to record would be given ever more.
+   * For every free place a message, and in advance as many again as there are places, or more
+   * where handlers are so quick that they would wait for the next claim. Those whose end is being
+   * recorded count too, or a store that is slow to record would be given ever more.
    */
   #room(): number {
     const { batchSize } = this.#options
@@ -261,7 +261,7 @@ class OutboxRelay implements Relay {
     this.#claimedAtMs = nowMs
   }
 
-  /** The one whose answer never came, while what it may have taken is still of use; or a new one. */
+  /** The one whose answer never came, while what it may have taken is of use; or a new one. */
   #claimToMake(): Claim {
     const { engine, leaseMs } = this.#options
     const sentMs = engine.clock.monotonicMs()

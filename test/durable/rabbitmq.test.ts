@@ -90,7 +90,7 @@ it('fails an attempt where no queue takes the message, and only that one', async
   expect((await read(kept)).state).toBe('done')
 })
 
-it('fails what is on its way when the broker closes the channel, and opens another one', async () => {
+it('fails what is on its way when its channel is closed, and opens another', async () => {
   const { add, relay, read, queue, channel, clock } = await setup()
   const connection = await connect(shared.url)
   onTestFinished(() => connection.close())
