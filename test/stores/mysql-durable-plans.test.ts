@@ -251,6 +251,14 @@ it('reads little of a long backlog', { timeout: 120_000 }, async () => {
     expect((await phases.orphans({ operations: [OPERATION], limit: 10 })).length).toBe(10)
   })
   expect(passed).toBeLessThan(200)
+
+  // Nor does the reaper go past them.
+  await settle(store, releaseOf(await hold(store, { key: 'released' })))
+  clock.advance(RETENTION_MS)
+  const reaped = await rowsReadBy(pool, async () => {
+    expect((await counted.reap({ limit: 10 })).removed).toBe(1)
+  })
+  expect(reaped).toBeLessThan(200)
 })
 
 // A DELETE that walks through the table would wait for the row, and for as long as it is locked.

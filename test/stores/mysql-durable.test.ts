@@ -65,8 +65,10 @@ it.each([
   ['a repeated intent', intentOf()],
   ['a result', resultOf()],
 ])('takes no step with %s beside a takeover that is about to commit', async (_, phase) => {
-  const { open, app, column } = await setup()
-  const store = await open()
+  const { open, app, column, connect } = await setup()
+  // In other sessions a statement locks what it reads by itself.
+  const settings = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
+  const store = await open({ pool: connect({}, settings) })
   const { lease, recordId } = await begun(store)
   ofKind(await store.durable.phases.record(lease, { phase: intentOf() }), 'advanced')
   const before = await store.durable.phases.load(recordId)

@@ -119,7 +119,7 @@ export function sendPhaseSql(
 
 /**
  * A phase that is intended and the record together. The record is in the list of what is assigned
- * even where nothing of it changes, because only what is assigned is locked.
+ * even where nothing of it changes: what is assigned is locked in any case.
  */
 export function stepTogetherSql(
   { record, phase: table }: Tables,
