@@ -69,7 +69,8 @@ export async function openScene(): Promise<Scene> {
       const copy = copyOf(folder)
       const path = join(copy, 'test.db')
       const clock = new FakeClock(atMs)
-      const store = sqliteStore({ path, clock })
+      // No power is cut here: what is written need not reach the disk to be read.
+      const store = sqliteStore({ path, clock, synchronous: 'normal' })
       const books = new DatabaseSync(path, { readOnly: true })
       const site: Site = {
         store,
