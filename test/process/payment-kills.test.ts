@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Bug } from './payment-bugs.ts'
-import { happenedBefore, type Trace } from './payment-kill.ts'
+import { happenedBefore, type Mark, type Trace } from './payment-kill.ts'
 import { Acquirer } from './payment-ledgers.ts'
 import { WAYS, type Way } from './payment-operation.ts'
 import type { Program } from './payment-programs.ts'
@@ -99,20 +99,11 @@ function pointsAround({ marks, points }: Trace): number[] {
   return [...around].filter((point) => point >= 1 && point <= points)
 }
 
-/** Every way to recover where something was just done for good, and one of them elsewhere. */
+/** Where a client waits and something was just done for good: with every way to recover. */
 async function tryAll(trial: Trial, points: readonly number[]): Promise<Failure[]> {
-  const first = new Set(firstPoints(trial.trace))
-  // What is left at the other points is what is left at the first of them.
-  return tryEach(trial, points, (point) =>
-    TRIES_ALL || first.has(point) ? HOWS : [HOWS[point % HOWS.length]!],
-  )
-}
-
-async function tryEach(
-  trial: Trial,
-  points: readonly number[],
-  howsOf: (point: number) => typeof HOWS,
-): Promise<Failure[]> {
+  const first = new Set(trial.program === 'inline' ? firstPoints(trial.trace) : [])
+  const howsOf = (point: number) =>
+    TRIES_ALL || first.has(point) ? HOWS : [HOWS[point % HOWS.length]!]
   const failures: Failure[] = []
   const left = [...points]
   const work = async () => {
@@ -127,10 +118,13 @@ async function tryEach(
 /** What a process leaves that was killed when it had sent the charge, or was about to. */
 async function leftAfter(what: 'charged' | 'intended'): Promise<string> {
   const { trace } = await learn(scene.fresh, 'inline')
-  const { at } = trace.marks.find((mark) => mark.what === 'charged')!
+  const at = markOf(trace.marks, 'charged')
   const { folder } = await scene.run(scene.fresh, 'inline', what === 'charged' ? at + 1 : at)
   return folder
 }
+
+const markOf = (marks: readonly Mark[], what: string) =>
+  marks.find((mark) => mark.what === what)!.at
 
 const everyPointOf = ({ trace }: Trial) => Array.from({ length: trace.points }, (_, n) => n + 1)
 const filesOf = ({ trace }: Trial) => new Set(trace.awaited.map((line) => line.split(':')[0]))
@@ -191,14 +185,28 @@ describe('a payment whose process is killed', () => {
 
 describe('these checks', () => {
   it.each([
-    ['the intent is not committed', '2 charges'],
-    ['the rows are committed after the recovery point', 'the books say: '],
-    ['a message is done before it is delivered', '0 receipts'],
+    {
+      bug: 'the intent is not committed',
+      // The charge is made.
+      pointOf: ({ marks }: Trace) => markOf(marks, 'charged') + 1,
+      problem: '2 charges',
+    },
+    {
+      bug: 'the rows are committed after the recovery point',
+      // The claim is committed, and then the first phase.
+      pointOf: ({ marks }: Trace) => marks[1]!.at + 1,
+      problem: '0 payments',
+    },
+    {
+      bug: 'a message is done before it is delivered',
+      pointOf: ({ marks }: Trace) => markOf(marks, 'delivered'),
+      problem: '0 receipts',
+    },
   ] as const)(
-    'notice when %s',
-    async (bug, problem) => {
+    'notice when $bug',
+    async ({ bug, pointOf, problem }) => {
       const trial = await learn(scene.fresh, 'inline', bug)
-      const failures = await tryEach(trial, firstPoints(trial.trace), () => [HOWS[0]!])
+      const failures = await tryPoint(trial, pointOf(trial.trace), [HOWS[0]!])
       expect(failures.flatMap(({ problems }) => problems)).toContain(problem)
     },
     10 * MINUTES,

@@ -2,10 +2,17 @@
 import { systemClock, type Clock } from '../../src/core/clock.ts'
 import { createEngine } from '../../src/core/engine.ts'
 import type { Store } from '../../src/core/store.ts'
-import { createReconciler, createWorker } from '../../src/durable/index.ts'
+import { createReconciler } from '../../src/durable/reconciler.ts'
+import { createWorker } from '../../src/durable/worker.ts'
 import { Acquirer, PostOffice, type OnOutside } from './payment-ledgers.ts'
-import { AMOUNT, paymentOperation, type Write } from './payment-operation.ts'
-import { receiptRelay, requestOf, textOf } from './payment-recovery.ts'
+import {
+  AMOUNT,
+  paymentOperation,
+  receiptRelay,
+  requestOf,
+  textOf,
+  type Write,
+} from './payment-operation.ts'
 
 /**
  * `inline`: the client waits while it is paid; then the receipt is sent. `accepted`: a worker pays.
