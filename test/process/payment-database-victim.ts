@@ -25,6 +25,7 @@ const go = prepare(program, {
   clock,
   write,
   folder,
+  dedups: false,
   onOutside: (what) => kill.mark(what),
   tell: (told) => void report({ told }),
 })

@@ -104,15 +104,23 @@ async function tryAll(trial: Trial, points: readonly number[]): Promise<Failure[
   const first = new Set(trial.program === 'inline' ? firstPoints(trial.trace) : [])
   const howsOf = (point: number) =>
     TRIES_ALL || first.has(point) ? HOWS : [HOWS[point % HOWS.length]!]
-  const failures: Failure[] = []
+  const failures = await each(points, (point) => tryPoint(trial, point, howsOf(point)))
+  return failures.flat().toSorted((a, b) => a.point - b.point)
+}
+
+async function each<Result>(
+  points: readonly number[],
+  work: (point: number) => Promise<Result>,
+): Promise<Result[]> {
+  const results: Result[] = []
   const left = [...points]
-  const work = async () => {
-    for (let point = left.pop(); point !== undefined; point = left.pop()) {
-      failures.push(...(await tryPoint(trial, point, howsOf(point))))
+  const workOn = async () => {
+    for (let point = left.shift(); point !== undefined; point = left.shift()) {
+      results.push(await work(point))
     }
   }
-  await Promise.all(Array.from({ length: VICTIMS }, work))
-  return failures.toSorted((a, b) => a.point - b.point)
+  await Promise.all(Array.from({ length: VICTIMS }, workOn))
+  return results
 }
 
 /** What a process leaves that was killed when it had sent the charge, or was about to. */
@@ -178,6 +186,34 @@ describe('a payment whose process is killed', () => {
       expect([...filesOf(trial)]).toEqual(expect.arrayContaining([...FILES[program]]))
       const points = TRIES_ALL ? everyPointOf(trial) : pointsAround(trial.trace)
       expect(await tryAll(trial, points)).toEqual([])
+    },
+    10 * MINUTES,
+  )
+})
+
+/** It thinks that it holds the key, and by its own clock it does. */
+describe('a payment whose process stands still', () => {
+  it(
+    'is made once, although it goes on when others have long finished it',
+    async () => {
+      const trial = await learn(scene.fresh, 'inline')
+      const { locked } = trial.trace
+      // With the lock of the file in its hands, nobody else could do anything.
+      const points = pointsAround(trial.trace).filter((point) => !locked.includes(point))
+      expect(points.length).toBeGreaterThan(8)
+      const failures = await each(points, async (point) => {
+        const stopped = await scene.stop(trial.from, trial.program, point)
+        const how = HOWS[point % 4]!
+        const before = await scene.recoverThere(stopped, how)
+        const { told } = await stopped.goOn()
+        const aftermath = await scene.recoverThere(stopped, how)
+        const awaited = trial.trace.awaited[point - 1]
+        const problems = [before, aftermath].flatMap((one) =>
+          problemsOf(one, { told, isDelivered: true }),
+        )
+        return problems.length === 0 ? [] : [{ point, awaited, ...how, problems }]
+      })
+      expect(failures.flat()).toEqual([])
     },
     10 * MINUTES,
   )
