@@ -242,6 +242,7 @@ function checkStep({ operation, phase, end }: Step): void {
       checkBytes(operation.input)
     }
     if (phase !== undefined) checkPhase(phase)
+    if (end?.kind === 'hand_over') literalOf('reconcileAtMs', end.afterMs)
     if (end?.kind === 'complete') {
       checkBytes(end.result)
       literalOf('expiresAtMs', end.retentionMs)
