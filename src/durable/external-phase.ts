@@ -144,8 +144,9 @@ export class ExternalPhase {
       case 'done':
         return this.#recordResult(found)
       case 'not_executed':
-        await this.#clear()
+        // Whatever becomes of the word to the store: there is nothing left to find out.
         doubt(undefined)
+        await this.#clear()
         throw error
       case 'open':
         if (!isRepeatable(effect, phase.firstSentAt.getTime(), nowMs)) {
