@@ -144,9 +144,8 @@ export class ExternalPhase {
       case 'done':
         return this.#recordResult(found)
       case 'not_executed':
-        // Whatever becomes of the word to the store: there is nothing left to find out.
-        doubt(undefined)
         await this.#clear()
+        doubt(undefined)
         throw error
       case 'open':
         if (!isRepeatable(effect, phase.firstSentAt.getTime(), nowMs)) {

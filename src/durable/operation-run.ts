@@ -15,7 +15,6 @@ import { deterministicIdOf } from '../core/identity.ts'
 import { describe } from '../core/options.ts'
 import { toReply, type GivenReply } from '../http/http-reply.ts'
 import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
-import { EXHAUSTED, TRANSACTION_UNKNOWN } from './doubts.ts'
 import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
 import { resumeAfterMs } from './resume-after.ts'
@@ -34,6 +33,7 @@ export interface RunDefinition {
 const PHASE_NAME_LENGTH_MAX = 64
 /** An operation is a handful of steps; a loop over rows belongs into one of them. */
 const PHASES_MAX = 100
+const EXHAUSTED = 'attempts_exhausted'
 
 /** One attempt at an operation: what is on record is passed by, the rest is done and recorded. */
 export class OperationRun {
@@ -273,7 +273,7 @@ export class OperationRun {
     const { attempt } = this.#attempt
     // A transaction of the work's own making: nobody knows what is kept of it.
     if (hasCode(error, 'OUTCOME_UNKNOWN')) {
-      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: TRANSACTION_UNKNOWN }
+      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: undefined }
     }
     const isOurs = hasCode(error, 'OPERATION_CHANGED') || hasCode(error, 'LEASE_LOST')
     if (attempt >= this.#definition.attemptsMax && !isOurs && this.#attempt.recoveryPoint) {

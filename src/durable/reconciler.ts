@@ -14,7 +14,6 @@ import {
 } from './desk-checks.ts'
 import { Desk, subjectOf, type EffectTarget, type EffectVerdict } from './desk.ts'
 import { askStore, STORE_TIMEOUT_MS, storeTimeMs } from './durable-engine.ts'
-import { mayGoOn } from './doubts.ts'
 import { findOut, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
 import { nextLookInMs } from './reconcile-schedule.ts'
@@ -85,19 +84,12 @@ type Tally = { -readonly [Name in keyof ReconcileReport]: number }
 /** What one look has brought. */
 type Answer =
   | { readonly kind: 'effect'; readonly phase: StoredPhase; readonly found: Found }
-  | { readonly kind: 'record'; readonly verdict: ResolveVerdict; readonly why: string }
+  | { readonly kind: 'record'; readonly verdict: ResolveVerdict }
   | { readonly kind: 'open'; readonly provenInMs: number | undefined }
   /** There is no way to ask, here or anywhere. */
   | { readonly kind: 'nobody' }
 
 type Found = Exclude<FoundOut, { kind: 'open' }>
-
-/** Every effect that was sent has its result: the operation goes on from there. */
-const NOTHING_OPEN: Answer = {
-  kind: 'record',
-  verdict: { kind: 'failed_retryable' },
-  why: 'none of its effects is open',
-}
 
 const OPEN: Answer = { kind: 'open', provenInMs: undefined }
 
@@ -218,7 +210,7 @@ class PollingReconciler implements Reconciler {
       }
       case 'record': {
         const { recordId, attempt } = record
-        const by = { ...BY, why: answer.why }
+        const by = { ...BY, why: ASKED }
         return endOf(await this.#desk.resolve({ recordId, attempt }, answer.verdict, by))
       }
       case 'open':
@@ -242,7 +234,7 @@ class PollingReconciler implements Reconciler {
       return OPEN
     }
     const phase = operation.phases.find(({ state }) => state === 'intended')
-    if (phase === undefined) return mayGoOn(record.errorCode) ? NOTHING_OPEN : { kind: 'nobody' }
+    if (phase === undefined) return { kind: 'nobody' }
     const effect = Object.hasOwn(known.effects, phase.name) ? known.effects[phase.name] : undefined
     if (effect?.reconcile === undefined) return { kind: 'nobody' }
     return this.#askProvider(effect, record.recordId, phase)
@@ -279,7 +271,7 @@ class PollingReconciler implements Reconciler {
             `got ${describe(verdict)}`,
         )
       }
-      return { kind: 'record', verdict: checkRecordVerdict(where, verdict), why: ASKED }
+      return { kind: 'record', verdict: checkRecordVerdict(where, verdict) }
     } catch (error) {
       this.#troubled(error)
       return OPEN
