@@ -131,7 +131,7 @@ function claimPending(
   nowMs: number,
 ): Decision<ClaimOutcome> {
   if (request.mode !== 'take') return { outcome: pending(record, request) }
-  if (record.expiresAtMs <= nowMs) {
+  if (record.expiresAtMs <= nowMs && !isBegun(record)) {
     return { outcome: { kind: 'expired', recordId: record.recordId } }
   }
   return claimAgain(record, request, { nowMs, lapses: record.lapses, from: 'accepted' })
@@ -257,7 +257,7 @@ export function decideReap(
   nowMs: number,
 ): ReapDecision | undefined {
   if (record.state === 'pending') {
-    if (abandoned === undefined || record.expiresAtMs > nowMs) return undefined
+    if (abandoned === undefined || record.expiresAtMs > nowMs || isBegun(record)) return undefined
     const { result, retentionMs } = abandoned
     const write = completedWith(record, result, { nowMs, retentionMs })
     return { kind: 'abandoned', write: { ...write, token: NO_TOKEN } }
@@ -304,6 +304,14 @@ export function isExpired(
   if (record.state === 'failed_retryable' && record.recoveryPoint !== undefined) return false
   const mayExpire = nextState(record.state, 'expire') !== undefined
   return mayExpire && record.expiresAtMs <= nowMs
+}
+
+/**
+ * Whether its operation has run before: it may have done something, so it is brought to its end
+ * however late, and never said to have timed out.
+ */
+function isBegun({ recoveryPoint, attempt }: StoredRecord): boolean {
+  return recoveryPoint !== undefined && attempt > 0
 }
 
 /** When a worker may go on with a released record; only what has an operation is gone on with. */

@@ -74,8 +74,8 @@ export interface NewOperation extends OperationName {
 export type StepEnd =
   | ({ readonly kind: 'complete' } & Completion)
   /**
-   * Leaves the rest to a worker: the record becomes `pending`, and is due after so long. Nothing has
-   * run under this attempt, so it does not count.
+   * Leaves the rest to a worker: the record becomes `pending`, and is due after so long. Nothing
+   * has run under this attempt, so it does not count.
    */
   | { readonly kind: 'hand_over'; readonly afterMs: number }
 

@@ -2,6 +2,7 @@ import type { Attempt, OperationEnd } from '../core/attempt.ts'
 import type { NewOperation, StoredPhase } from '../core/durable-store.ts'
 import { LeaseLostError, OutcomeUnknownError, hasCode } from '../core/errors.ts'
 import { downstreamKeyOf } from '../core/identity.ts'
+import { EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, toResult, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
 import type { Place } from './operation-run.ts'
@@ -120,7 +121,7 @@ export class ExternalPhase {
     stored: StoredPhase | undefined,
   ): Promise<unknown> {
     const { attempt, effect, doubt } = this.#options
-    doubt({ kind: 'doubt', reconcileAfterMs: LOOK_AGAIN_MS, errorCode: undefined })
+    doubt({ kind: 'doubt', reconcileAfterMs: LOOK_AGAIN_MS, errorCode: EFFECT_UNKNOWN })
     const nowMs = await this.#storeNowMs()
     const now = new Date(nowMs)
     const phase: StoredPhase = {
@@ -179,7 +180,7 @@ export class ExternalPhase {
     const downstreamKey = this.#downstreamKey
     const phase = { kind: 'result', ...named, result, downstreamKey, providerId } as const
     // Until it is on record, nobody but this process knows of it.
-    doubt({ kind: 'doubt', reconcileAfterMs: 0, errorCode: 'result_not_recorded' })
+    doubt({ kind: 'doubt', reconcileAfterMs: 0, errorCode: RESULT_NOT_RECORDED })
     const outcome = await attempt.record({ operation, phase })
     doubt(undefined)
     if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
@@ -195,7 +196,7 @@ export class ExternalPhase {
 
   #doubt(found: Extract<FoundOut, { kind: 'open' }>, cause: unknown): OutcomeUnknownError {
     const reconcileAfterMs = found.inMs ?? LOOK_AGAIN_MS
-    this.#options.doubt({ kind: 'doubt', reconcileAfterMs, errorCode: undefined })
+    this.#options.doubt({ kind: 'doubt', reconcileAfterMs, errorCode: EFFECT_UNKNOWN })
     return new OutcomeUnknownError(`the outcome of effect "${this.#name}" is unknown`, { cause })
   }
 

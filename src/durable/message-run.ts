@@ -40,8 +40,10 @@ const PAUSE_MS_MAX = 1_000
 
 /** One message under one lease: from being taken until its end is on record, or nobody's here. */
 export class MessageRun {
-  readonly message: HeldMessage
+  readonly message: Omit<HeldMessage, 'payload'>
   readonly #parts: RunParts
+  /** Until its handler has ended: what is only being recorded should not take room. */
+  #payload: Uint8Array | undefined
   /** By the monotonic clock, counted from before the claim or renewal was sent. */
   heldUntilMs: number
   renewAtMs: number
@@ -57,9 +59,10 @@ export class MessageRun {
   #providerId: string | undefined
   #noting: Promise<unknown> = Promise.resolve()
 
-  constructor(parts: RunParts, message: HeldMessage, claimSentMs: number) {
+  constructor(parts: RunParts, { payload, ...message }: HeldMessage, claimSentMs: number) {
     this.#parts = parts
     this.message = message
+    this.#payload = payload
     this.#providerId = message.providerId
     const { leaseMs } = parts.options
     this.heldUntilMs = claimSentMs + leaseMs
@@ -140,6 +143,7 @@ export class MessageRun {
   async #handle(): Promise<void> {
     const verdict = await this.#askHandler()
     this.#isHandling = false
+    this.#payload = undefined
     this.#parts.onHandled(this)
     if (this.#end === 'lost') return this.#recordLate(verdict)
     // Where its time was over first, that is what is on record.
@@ -158,12 +162,12 @@ export class MessageRun {
   }
 
   #toRelayMessage(): RelayMessage {
-    const { payload, token: _, ...message } = this.message
+    const { token: _, ...message } = this.message
     const { id } = message
     const signal = () => this.#signal()
     return {
       ...message,
-      payload: decodeValue(payload),
+      payload: decodeValue(this.#payload),
       get downstreamKey() {
         return downstreamKeyOf(id, 'message')
       },

@@ -15,6 +15,7 @@ import { deterministicIdOf } from '../core/identity.ts'
 import { describe } from '../core/options.ts'
 import { toReply, type GivenReply } from '../http/http-reply.ts'
 import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
+import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN } from './doubts.ts'
 import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
 import { resumeAfterMs } from './resume-after.ts'
@@ -33,7 +34,6 @@ export interface RunDefinition {
 const PHASE_NAME_LENGTH_MAX = 64
 /** An operation is a handful of steps; a loop over rows belongs into one of them. */
 const PHASES_MAX = 100
-const EXHAUSTED = 'attempts_exhausted'
 
 /** One attempt at an operation: what is on record is passed by, the rest is done and recorded. */
 export class OperationRun {
@@ -269,15 +269,20 @@ export class OperationRun {
   }
 
   #endFor(error: unknown): OperationEnd {
-    if (this.#doubt !== undefined) return this.#doubt
     const { attempt } = this.#attempt
+    const isLast = attempt >= this.#definition.attemptsMax
+    if (this.#doubt !== undefined) {
+      // Found to be undone, it would be sent again, and again after that.
+      const isOpen = this.#doubt.errorCode === EFFECT_UNKNOWN
+      return isOpen && isLast ? { ...this.#doubt, errorCode: ATTEMPTS_EXHAUSTED } : this.#doubt
+    }
     // A transaction of the work's own making: nobody knows what is kept of it.
     if (hasCode(error, 'OUTCOME_UNKNOWN')) {
       return { kind: 'doubt', reconcileAfterMs: 0, errorCode: undefined }
     }
     const isOurs = hasCode(error, 'OPERATION_CHANGED') || hasCode(error, 'LEASE_LOST')
-    if (attempt >= this.#definition.attemptsMax && !isOurs && this.#attempt.recoveryPoint) {
-      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: EXHAUSTED }
+    if (isLast && !isOurs && this.#attempt.recoveryPoint) {
+      return { kind: 'doubt', reconcileAfterMs: 0, errorCode: ATTEMPTS_EXHAUSTED }
     }
     return { kind: 'release', resumeAfterMs: resumeAfterMs(attempt) }
   }

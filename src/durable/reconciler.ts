@@ -14,6 +14,7 @@ import {
 } from './desk-checks.ts'
 import { Desk, subjectOf, type EffectTarget, type EffectVerdict } from './desk.ts'
 import { askStore, STORE_TIMEOUT_MS, storeTimeMs } from './durable-engine.ts'
+import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
 import { nextLookInMs } from './reconcile-schedule.ts'
@@ -78,20 +79,26 @@ export function createReconciler(options: ReconcilerOptions): Reconciler {
 
 const BY = { who: 'reconciler' } as const
 const ASKED = 'the provider was asked'
+const ON_RECORD = 'what became of its effect is on record by now'
 
 type Tally = { -readonly [Name in keyof ReconcileReport]: number }
 
 /** What one look has brought. */
 type Answer =
   | { readonly kind: 'effect'; readonly phase: StoredPhase; readonly found: Found }
-  | { readonly kind: 'record'; readonly verdict: ResolveVerdict }
+  | { readonly kind: 'record'; readonly verdict: ResolveVerdict; readonly why: string }
   | { readonly kind: 'open'; readonly provenInMs: number | undefined }
-  /** There is no way to ask, here or anywhere. */
+  /** There is no way to ask, here or anywhere, or nothing more to do about the answer. */
   | { readonly kind: 'nobody' }
 
 type Found = Exclude<FoundOut, { kind: 'open' }>
 
 const OPEN: Answer = { kind: 'open', provenInMs: undefined }
+const GOES_ON: Answer = {
+  kind: 'record',
+  verdict: { kind: 'failed_retryable' },
+  why: ON_RECORD,
+}
 
 class PollingReconciler implements Reconciler {
   readonly #options: ResolvedReconcilerOptions
@@ -210,7 +217,7 @@ class PollingReconciler implements Reconciler {
       }
       case 'record': {
         const { recordId, attempt } = record
-        const by = { ...BY, why: ASKED }
+        const by = { ...BY, why: answer.why }
         return endOf(await this.#desk.resolve({ recordId, attempt }, answer.verdict, by))
       }
       case 'open':
@@ -234,20 +241,24 @@ class PollingReconciler implements Reconciler {
       return OPEN
     }
     const phase = operation.phases.find(({ state }) => state === 'intended')
-    if (phase === undefined) return { kind: 'nobody' }
+    if (phase === undefined) return isConcluded(record) ? GOES_ON : { kind: 'nobody' }
     const effect = Object.hasOwn(known.effects, phase.name) ? known.effects[phase.name] : undefined
     if (effect?.reconcile === undefined) return { kind: 'nobody' }
-    return this.#askProvider(effect, record.recordId, phase)
+    return this.#askProvider(effect, record, phase)
   }
 
-  async #askProvider(effect: Effect, recordId: string, phase: StoredPhase): Promise<Answer> {
+  async #askProvider(effect: Effect, record: RecordView, phase: StoredPhase): Promise<Answer> {
     const { engine, timeoutMs } = this.#options
+    const { recordId, errorCode } = record
     // Before the provider is asked: what it does not know yet may be under way for so much longer.
     const nowMs = await storeTimeMs(engine)
     try {
       const found = await askWithin(engine.clock, timeoutMs, (signal) =>
         findOut(effect, { recordId, phase, nowMs, signal }),
       )
+      // It would be sent again, and has been as often as it may.
+      const isOver = found.kind === 'not_executed' && errorCode === ATTEMPTS_EXHAUSTED
+      if (isOver) return { kind: 'nobody' }
       if (found.kind !== 'open') return { kind: 'effect', phase, found }
       if (found.error !== undefined) this.#troubled(found.error)
       return { kind: 'open', provenInMs: found.inMs }
@@ -271,7 +282,7 @@ class PollingReconciler implements Reconciler {
             `got ${describe(verdict)}`,
         )
       }
-      return { kind: 'record', verdict: checkRecordVerdict(where, verdict) }
+      return { kind: 'record', verdict: checkRecordVerdict(where, verdict), why: ASKED }
     } catch (error) {
       this.#troubled(error)
       return OPEN
@@ -302,6 +313,11 @@ class PollingReconciler implements Reconciler {
     const { engine, durable } = this.#options
     return askStore(engine, 'postpone', () => durable.desk.postpone({ recordId, attempt, inMs }))
   }
+}
+
+/** It was in doubt about an effect, and a webhook had said, or soon said, what became of it. */
+function isConcluded({ errorCode }: RecordView): boolean {
+  return errorCode === EFFECT_UNKNOWN || errorCode === RESULT_NOT_RECORDED
 }
 
 function endOf(outcome: ActOutcome): keyof Tally {

@@ -54,8 +54,9 @@ export interface RelayOptions {
   topics: Readonly<Record<string, MessageHandler>>
 
   /**
-   * Handlers that run at once. As many messages again are taken in advance, so that a free handler
-   * need not wait for the store; more of them mean that a relay beside this one finds less to do.
+   * Handlers that run at once. As many messages again are taken in advance (more, where handlers
+   * are quicker than the store), so that a free handler need not wait for the store; the more they
+   * are, the less a relay beside this one finds to do.
    *
    * @default 50
    */
@@ -64,7 +65,7 @@ export interface RelayOptions {
   /**
    * Messages that are taken in one call of the store, at the most.
    *
-   * @default 100
+   * @default 200
    */
   batchSize?: number
 

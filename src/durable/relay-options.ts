@@ -61,10 +61,11 @@ export function resolveRelayOptions(options: RelayOptions): ResolvedRelayOptions
     outbox: outboxOf(engine, 'createRelay'),
     handlers: checkTopics(topics),
     concurrency: number('concurrency', { fallback: 50, min: 1, max: 10_000 }),
-    batchSize: number('batchSize', { fallback: 100, min: 1, max: 1_000 }),
+    batchSize: number('batchSize', { fallback: 200, min: 1, max: 1_000 }),
     // Shorter ones would be over before a store under load has answered.
     leaseMs: number('leaseMs', { fallback: 30_000, min: 100, max: DAY_MS }),
-    pollMs: number('pollMs', { fallback: 1_000, min: 1, max: 10 * MINUTE_MS }),
+    // A store may stop telling those who have not looked for a minute.
+    pollMs: number('pollMs', { fallback: 1_000, min: 1, max: 30_000 }),
     attemptsMax: number('attemptsMax', { fallback: 20, min: 1, max: 1_000 }),
     backoff: resolveBackoff(options.backoff),
     onDeadLetter: oneOf('createRelay.onDeadLetter', onDeadLetter, {

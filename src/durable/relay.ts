@@ -17,8 +17,10 @@ export function createRelay(options: RelayOptions): Relay {
 
 const GRACE_MS = 10_000
 const GRACE_MS_MAX = 24 * 60 * 60 * 1000
-/** How soon to look after a message was added here; doubles until it is `pollMs` again. */
+/** How soon to look after something has happened; doubles until it is `pollMs` again. */
 const LOOK_MS_FIRST = 5
+/** Messages that are taken and not at their end: what a store that is slow to record can pile up. */
+const OPEN_MAX = 2_000
 /** First pause after a claim that failed; doubles up to the longest. */
 const PAUSE_MS_FIRST = 100
 const PAUSE_MS_MAX = 5_000
@@ -45,6 +47,11 @@ class OutboxRelay implements Relay {
   readonly #handling = new Map<string, MessageRun>()
   /** How many of those are late. */
   #late = 0
+  /** Handlers that have ended since the last claim did, and when that was. */
+  #handled = 0
+  #claimedAtMs = 0
+  /** Messages that would be handled while a claim is under way. */
+  #pace = 0
   #use: 'none' | 'run' | 'once' = 'none'
   #isClosed = false
   #stopping = new AbortController()
@@ -142,11 +149,10 @@ class OutboxRelay implements Relay {
 
   /** Whatever can tell that messages were committed, or soon will be. */
   #listen(): () => void {
-    const { engine, outbox, pollMs } = this.#options
+    const { engine, outbox } = this.#options
     const unwatch = outbox.watch?.(() => {
       this.#isDue = true
-      // What was added here has been told of: no need to look for it.
-      this.#lookMs = pollMs
+      this.#lookSoon()
       this.#wake()
     })
     const unlisten = onLocalAdd(engine.store, () => this.#lookSoon())
@@ -164,6 +170,9 @@ class OutboxRelay implements Relay {
         await this.#rest()
         continue
       }
+      // Handlers that end together make room together.
+      await new Promise<void>((resolve) => clock.soon(resolve))
+      if (this.#mustStop() || !this.#mayTake()) continue
       try {
         await this.#take()
         pauseMs = PAUSE_MS_FIRST
@@ -189,14 +198,16 @@ class OutboxRelay implements Relay {
   }
 
   /**
-   * For every free place a message, and as many again as there are places, in advance. Those whose
-   * end is being recorded count too, or a store that is slow to record would be given ever more.
+   * For every free place a message, and in advance as many again as there are places, or more where
+   * handlers are so quick that they would wait for the next claim. Those whose end is being recorded
+   * count too, or a store that is slow to record would be given ever more.
    */
   #room(): number {
-    const { concurrency, batchSize } = this.#options
-    const inAdvance = this.#capacity() - this.#waiting.length
-    const unrecorded = 4 * concurrency + batchSize - this.#open.size
-    return Math.max(0, Math.min(this.#places() + inAdvance, unrecorded, batchSize))
+    const { batchSize } = this.#options
+    const capacity = this.#capacity()
+    const inAdvance = capacity === 0 ? 0 : Math.max(capacity, Math.min(2 * this.#pace, batchSize))
+    const wanted = this.#places() + inAdvance - this.#waiting.length
+    return Math.max(0, Math.min(wanted, batchSize, OPEN_MAX - this.#open.size))
   }
 
   /** Handlers that may be entered now. */
@@ -230,14 +241,24 @@ class OutboxRelay implements Relay {
       })
       this.#claim = undefined
       this.#isMore = messages.length >= limit
+      if (messages.length > 0) this.#foundSome()
       this.#accept(messages, sentMs)
     } catch (error) {
       if (!mayHaveTakenHold(error)) this.#claim = undefined
       throw error
     } finally {
+      this.#measure(sentMs)
       this.#isClaiming = false
       this.#changed()
     }
+  }
+
+  #measure(sentMs: number): void {
+    const nowMs = this.#options.engine.clock.monotonicMs()
+    const sinceMs = Math.max(1, nowMs - this.#claimedAtMs)
+    this.#pace = Math.ceil((this.#handled * (nowMs - sentMs)) / sinceMs)
+    this.#handled = 0
+    this.#claimedAtMs = nowMs
   }
 
   /** The one whose answer never came, while what it may have taken is still of use; or a new one. */
@@ -311,6 +332,7 @@ class OutboxRelay implements Relay {
 
   #onHandled(run: MessageRun): void {
     this.#handling.delete(run.message.id)
+    this.#handled++
     if (run.isLate) this.#late--
     this.#startNext()
     this.#changed()
@@ -358,10 +380,20 @@ class OutboxRelay implements Relay {
     })
   }
 
-  /** A message was added here: when it is committed is not known, so look soon, then less often. */
+  /** Some stores tell only those who have looked and found nothing. */
+  #foundSome(): void {
+    this.#isDue = true
+    this.#lookSoon()
+  }
+
+  /**
+   * Something happens: a message was added here that is not committed yet, or some were found, and
+   * of the next one nobody may tell. So look soon, and then less and less often.
+   */
   #lookSoon(): void {
-    const atMs = this.#options.engine.clock.monotonicMs() + LOOK_MS_FIRST
-    this.#lookMs = Math.min(LOOK_MS_FIRST, this.#options.pollMs)
+    const { engine, pollMs } = this.#options
+    this.#lookMs = Math.min(LOOK_MS_FIRST, pollMs)
+    const atMs = engine.clock.monotonicMs() + this.#lookMs
     if (atMs >= this.#lookAtMs) return
     this.#lookAtMs = atMs
     this.#wake()

@@ -20,7 +20,6 @@ import {
   retryAfterInProgress,
   retryAfterUnknown,
   toRecorded,
-  toReplay,
   type ProblemOptions,
 } from './answers.ts'
 import { fieldOf } from './body-field.ts'
@@ -40,6 +39,7 @@ import { meaningOf, replyOf, standsForCommit, statusOf } from './handler-reply.t
 import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { readableBy } from './readable-reply.ts'
+import { replayOf, unreadableReply } from './replay.ts'
 import { pickStored, type HeaderPair } from './stored-headers.ts'
 
 export interface Guard<Request> {
@@ -329,21 +329,11 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 
   async #replay(result: Uint8Array, expiresAt: Date): Promise<Answer> {
-    const { open, upgradeReply, replyVersion } = this.#options
-    const decoded = await openReply(result, open)
-    if (decoded.kind === 'unreadable') return this.#unreadable()
-    const { reply } = decoded
-    const replay = toReplay(reply, expiresAt)
-    if (upgradeReply === undefined || reply.schemaVersion === replyVersion || reply.elided) {
-      return { kind: 'reply', reply: replay }
-    }
-    return { kind: 'reply', reply: upgradeReply(replay, reply.schemaVersion) }
+    return { kind: 'reply', reply: await replayOf(result, expiresAt, this.#options) }
   }
 
-  /** Never a second run: the work was done, only its reply cannot be shown. */
   #unreadable(): Answer {
-    const retryAfterSeconds = retryAfterUnknown(Number.POSITIVE_INFINITY)
-    return this.#problem('reply_unreadable', { retryAfterSeconds })
+    return { kind: 'reply', reply: unreadableReply(this.#options.answers) }
   }
 
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {

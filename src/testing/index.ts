@@ -1,5 +1,4 @@
 export { adaptOptions, adaptStatusOptions, adapterCases } from './adapter-cases.ts'
-export { adaptOptions, adapterCases } from './adapter-cases.ts'
 export { durableCases } from './durable-cases.ts'
 export { FakeClock } from './fake-clock.ts'
 export { claimRequest, claimRequests, storeCases } from './store-cases.ts'

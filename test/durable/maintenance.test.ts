@@ -1,9 +1,15 @@
 import { describe, expect, it } from 'vitest'
 import { newRecordId, newToken } from '../../src/core/identity.ts'
-import { createWorker, operationPolicy } from '../../src/durable/index.ts'
+import {
+  createOutbox,
+  createRelay,
+  createWorker,
+  operationPolicy,
+} from '../../src/durable/index.ts'
 import { ledgerJob } from '../../src/durable/ledger-job.ts'
 import type { MaintenanceOptions } from '../../src/durable/maintenance-options.ts'
 import { createMaintenance } from '../../src/durable/maintenance.ts'
+import { createOperator } from '../../src/durable/operator.ts'
 import { encodeHttpReply } from '../../src/http/http-reply.ts'
 import { openReply } from '../../src/http/reply-codec.ts'
 import { claimRequest } from '../../src/testing/store-cases/store-case.ts'
@@ -299,6 +305,41 @@ describe('run', () => {
     stop.abort()
     await running
     expect(ended).toBe(1)
+  })
+
+  it('relays, and has dead messages relayed again once an operator says so', async () => {
+    const { create, engine, clock, heard } = setup()
+    const outbox = createOutbox({ engine })
+    const got: unknown[] = []
+    let isDown = true
+    const relay = createRelay({
+      engine,
+      attemptsMax: 1,
+      topics: {
+        mail: ({ payload }) => {
+          if (isDown) throw new Error('no route')
+          got.push(payload)
+        },
+      },
+    })
+    const stop = new AbortController()
+    const running = create({ relay }).run(stop.signal)
+    const scope = { tenant: 'acme', operation: 'mail' }
+    await engine.run({ scope, key: 'k', fingerprint: 'f' }, (context) =>
+      context.transaction((tx) => {
+        void outbox.add(tx, 'mail', { to: 'ada' })
+        return bytes('x')
+      }),
+    )
+    await clock.advanceAsync(5_000)
+    const [dead] = heard('message_dead')
+    isDown = false
+    const by = { who: 'ada', why: 'the network is back' }
+    await createOperator({ engine }).retryMessage(dead!.messageId, by)
+    await clock.advanceAsync(60_000)
+    stop.abort()
+    await running
+    expect(got).toEqual([{ to: 'ada' }])
   })
 
   it('begins nothing more once the engine is closed', async () => {

@@ -127,7 +127,9 @@ export class SimulatedOutbox implements OutboxStore {
       .map((message) => {
         const { attempt } = message
         const dueAtMs = nowMs + leaseMs
-        return toHeld(this.#put({ ...message, state: 'held', token, attempt: attempt + 1, dueAtMs }))
+        return toHeld(
+          this.#put({ ...message, state: 'held', token, attempt: attempt + 1, dueAtMs }),
+        )
       })
   }
 

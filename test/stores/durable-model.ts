@@ -242,9 +242,10 @@ class Model {
   }
 
   #due(): StoredRecord[] {
-    return this.#byTime().filter(({ state, recordId, expiresAtMs }) => {
+    return this.#byTime().filter(({ state, recordId, expiresAtMs, attempt }) => {
       if (!this.#operations.has(recordId)) return false
-      return state === 'failed_retryable' || (state === 'pending' && expiresAtMs > this.#nowMs)
+      if (state === 'failed_retryable') return true
+      return state === 'pending' && (expiresAtMs > this.#nowMs || attempt > 0)
     })
   }
 

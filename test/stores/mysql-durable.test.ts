@@ -356,7 +356,7 @@ it.each([
   const advanced = phases.advance(lease, async (tx) => {
     await outbox.add(tx, messageOf({ topic: 't', partition: '', key: '' }))
     await outbox.add(tx, messageOf({ topic: 't ', payload: bytes('') }))
-    return { phase: resultOf({ downstreamKey: '租 ' }), end: { kind: 'hand_over' } }
+    return { phase: resultOf({ downstreamKey: '租 ' }), end: { kind: 'hand_over', afterMs: 0 } }
   })
   ofKind(await advanced, 'advanced')
   // Another session sees all of it: it is committed.

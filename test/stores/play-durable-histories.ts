@@ -170,7 +170,7 @@ class Chance {
       undefined,
       undefined,
       { kind: 'complete', result: bytes('stepped'), retentionMs: this.of(SPANS_MS) },
-      { kind: 'hand_over' },
+      { kind: 'hand_over', afterMs: 0 },
     ])
     return { operation, phase: this.of([undefined, this.#phase(), this.#phase()]), end }
   }

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
-import pg from 'pg'
-import { expect, it, onTestFinished } from 'vitest'
-import { postgresStore, type PostgresStore } from '../../src/stores/postgres/index.ts'
+import type pg from 'pg'
+import { expect, it } from 'vitest'
+import type { PostgresStore } from '../../src/stores/postgres/index.ts'
 import {
   bytes,
   claimRequest,
@@ -9,6 +9,7 @@ import {
   completeOf,
   RETENTION_MS,
 } from '../../src/testing/store-cases/store-case.ts'
+import { planner } from './postgres-planner.ts'
 import { usePostgres } from './postgres-setup.ts'
 
 const setup = usePostgres()
@@ -25,6 +26,8 @@ const STATES = `CASE
 /** Without a log and without room for updates, which is faster and changes no plan. */
 async function fill(app: pg.Pool): Promise<void> {
   await app.query(`
+    ALTER TABLE oncekey_record_phase SET UNLOGGED;
+    ALTER TABLE oncekey_record_operation SET UNLOGGED;
     ALTER TABLE oncekey_record SET UNLOGGED;
     ALTER TABLE oncekey_record SET (autovacuum_enabled = false, fillfactor = 100);
     ALTER TABLE oncekey_record_history SET UNLOGGED;
@@ -43,58 +46,6 @@ async function fill(app: pg.Pool): Promise<void> {
     SELECT decode(md5((n / 2)::text), 'hex'), md5('h' || n)::uuid, 't', 'o', n::text, 'f', 1, 0,
       now(), 'rerun', 'new', now() - n * interval '1 ms', now(), now()
     FROM generate_series(1, ${RECORDS / 10}) n`)
-}
-
-interface PlanNode {
-  readonly 'Node Type': string
-  readonly 'Relation Name'?: string
-  readonly 'Index Name'?: string
-  readonly 'Actual Rows': number
-  readonly 'Actual Loops': number
-  readonly 'Rows Removed by Filter'?: number
-  readonly Plans?: readonly PlanNode[]
-}
-
-/** Runs a call and says how its statements, those inside of functions too, were carried out. */
-async function planner(url: string) {
-  const client = new pg.Client({ connectionString: url })
-  const plans: PlanNode[] = []
-  client.on('notice', ({ message = '' }) => {
-    const json = message.slice(message.indexOf('{'))
-    if (message.includes('plan:')) plans.push((JSON.parse(json) as { Plan: PlanNode }).Plan)
-  })
-  await client.connect()
-  onTestFinished(() => client.end())
-  await client.query(`LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;
-    SET auto_explain.log_nested_statements = on; SET auto_explain.log_analyze = on;
-    SET auto_explain.log_timing = off; SET auto_explain.log_format = json;
-    SET client_min_messages = log`)
-  const store = postgresStore({ pool: client, history: true })
-  return async (call: (store: PostgresStore, client: pg.Client) => Promise<unknown>) => {
-    plans.length = 0
-    await call(store, client)
-    const nodes = plans.flatMap((plan) => [...walk(plan)])
-    const scans = nodes.filter((node) => node['Relation Name']?.startsWith('oncekey_record'))
-    return {
-      // A node that writes names its table, too.
-      indexes: new Set(
-        scans
-          .filter((node) => node['Node Type'] !== 'ModifyTable')
-          .map((node) => node['Index Name'] ?? node['Node Type']),
-      ),
-      kinds: new Set(nodes.map((node) => node['Node Type'])),
-      rowsMax: Math.max(...scans.map(touched)),
-    }
-  }
-}
-
-function* walk(node: PlanNode): Generator<PlanNode> {
-  yield node
-  for (const child of node.Plans ?? []) yield* walk(child)
-}
-
-function touched(node: PlanNode): number {
-  return (node['Actual Rows'] + (node['Rows Removed by Filter'] ?? 0)) * node['Actual Loops']
 }
 
 /** Claims on records that exist: those whose number leaves `rest` when divided by 1,000. */
@@ -150,7 +101,8 @@ const CASES: readonly Case[] = [
     ] as const
   ).map(([what, rest, how]) => ({
     name: `claim ${what} keys`,
-    by: ['pkey'],
+    // What is replaced takes its operation along.
+    by: how === 'expired' ? ['pkey', 'operation_pkey'] : ['pkey'],
     run: async (store: PostgresStore, _client: pg.Client, from: number) => {
       const outcomes = await store.claim(claimsOn(rest, { from }))
       expect(new Set(outcomes.map((one) => one.kind === 'claimed' && one.from))).toEqual(

@@ -10,6 +10,12 @@ it.each([
   ['list', sql.LIST, ['unknown', 1], 'oncekey_record_list (state=?)'],
   ['claim', sql.FIND, [new Uint8Array(16)], 'oncekey_record_identity (identity=?)'],
   [
+    'a worker',
+    durable.DUE,
+    ['pay', 1, 0, 1],
+    'oncekey_record_due (run_name=? AND run_version=? AND reconcile_at_ms>? AND reconcile_at_ms<?)',
+  ],
+  [
     'the reconciler',
     sql.UNKNOWN,
     [0, 1],
@@ -25,20 +31,6 @@ it.each([
     expect(steps).toEqual([`SEARCH oncekey_record USING INDEX ${index}`])
   },
 )
-
-it.each([
-  ['due', durable.DUE],
-  ['orphaned', durable.ORPHANS],
-])('finds %s operations by the index of what is due, in its order', (_, text) => {
-  const { app } = setup()
-  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
-  const steps = plan.all(0, '[]', 1).map((row) => String(row['detail']))
-  expect(steps.filter((step) => step.startsWith('SEARCH'))).toEqual([
-    'SEARCH r USING INDEX oncekey_record_due (reconcile_at_ms>? AND reconcile_at_ms<?)',
-    'SEARCH o USING INDEX sqlite_autoindex_oncekey_record_operation_1 (record_id=?)',
-  ])
-  expect(steps.filter((step) => step.includes('ORDER BY'))).toEqual([])
-})
 
 const BY_DUE_TIME = 'topic=? AND due_at_ms>? AND due_at_ms<?'
 
@@ -80,6 +72,16 @@ it.each([
   const used = sql.forTable('oncekey_record', index)
   // Numbered as the rows of its table are, so the newest is first without sorting.
   expect(steps).toEqual([`SEARCH oncekey_record_${table} USING ${used}`])
+})
+
+it.each([
+  ['version', durable.NEXT_VERSION, 'run_name=? AND run_version>?'],
+  ['name', durable.NEXT_NAME, 'run_name>?'],
+])('steps to the next %s of operations that are due, past all records between', (_, text, how) => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
+  const steps = plan.all().map((row) => row['detail'])
+  expect(steps).toEqual([`SEARCH oncekey_record USING INDEX oncekey_record_due (${how})`])
 })
 
 it('adds a message without a walk over those that wait in its partition', () => {

@@ -103,9 +103,13 @@ export function dueAtMs(record: StoredRecord): number {
       return record.leaseUntilMs
     case 'completed':
       return record.expiresAtMs
-    case 'pending':
     case 'failed_retryable':
       return isToRun(record) ? (record.reconcileAtMs ?? NEVER_MS) : record.expiresAtMs
+    case 'pending': {
+      // Whoever comes first: a worker, or the reaper, for it is not to be taken after its expiry.
+      const { reconcileAtMs = NEVER_MS, expiresAtMs } = record
+      return isToRun(record) ? Math.min(reconcileAtMs, expiresAtMs) : expiresAtMs
+    }
     case 'unknown':
       return record.reconcileAtMs ?? NEVER_MS
     case 'expired':

@@ -16,8 +16,10 @@ import {
   type MessageField,
 } from './message-columns.ts'
 import {
+  asciiKey,
   assignments,
   BOUNDED,
+  deleteBy,
   IS_OPEN,
   SERVER_NOW_US,
   STRICT,
@@ -221,7 +223,8 @@ export function lockEndedSql(
 }
 
 export function deleteMessagesSql({ message }: Tables, of: readonly string[]): string {
-  return `DELETE m FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id IN (${ids(of)})`
+  const keys = of.map((id) => asciiKey(messageLiteral('id', id)))
+  return deleteBy(message, 'id', keys)
 }
 
 /**

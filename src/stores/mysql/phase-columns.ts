@@ -88,5 +88,8 @@ export function toOperations(rows: readonly Row[]): Map<string, StoredOperation>
     if (phase !== undefined) operation.phases.push(phase)
     operations.set(recordId, operation)
   }
+  for (const { phases } of operations.values()) {
+    phases.sort((one, other) => one.number - other.number)
+  }
   return operations
 }

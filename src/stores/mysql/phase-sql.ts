@@ -16,7 +16,17 @@ import {
   phaseColumn,
   phaseLiteral,
 } from './phase-columns.ts'
-import { BOUNDED, inQueue, IS_OPEN, list, STRICT, STRICT_HINT, type Tables } from './sql.ts'
+import {
+  asciiKey,
+  BOUNDED,
+  deleteBy,
+  inQueue,
+  IS_OPEN,
+  list,
+  STRICT,
+  STRICT_HINT,
+  type Tables,
+} from './sql.ts'
 import { numberLiteral, toColumn } from './values.ts'
 
 /** What a step is decided from: see `toStepRow`. */
@@ -130,24 +140,24 @@ export function stepTogetherSql(
 const recordIds = (ids: readonly string[]) =>
   ids.map((id) => toColumn(OPERATION.recordId, id)).join(', ')
 
-/** Operations of records, each as often as it has phases, in their order: see `toOperations`. */
+/** Operations of records, each as often as it has phases: see `toOperations`. */
 export function loadSql({ operation, phase }: Tables, ids: readonly string[]): string {
   return `SELECT ${IS_OPEN}, o.record_id, ${OPERATION_LIST}, ${PHASE_LIST}
     FROM ${operation} AS o FORCE INDEX (PRIMARY)
     LEFT JOIN ${phase} AS p FORCE INDEX (PRIMARY) ON p.record_id = o.record_id
-    WHERE o.record_id IN (${recordIds(ids)}) ORDER BY o.record_id, p.number`
+    WHERE o.record_id IN (${recordIds(ids)})`
 }
 
-const idsOf = (records: readonly StoredRecord[]) => recordIds(records.map((one) => one.recordId))
+const keysOf = (records: readonly StoredRecord[]) =>
+  records.map(({ recordId }) => asciiKey(toColumn(OPERATION.recordId, recordId)))
 
 /** Of records that are removed in the same transaction. */
 export function deleteOperationsSql({ operation }: Tables, of: readonly StoredRecord[]): string {
-  return `DELETE o FROM ${operation} AS o FORCE INDEX (PRIMARY)
-    WHERE o.record_id IN (${idsOf(of)})`
+  return deleteBy(operation, 'record_id', keysOf(of))
 }
 
 export function deletePhasesSql({ phase }: Tables, of: readonly StoredRecord[]): string {
-  return `DELETE p FROM ${phase} AS p FORCE INDEX (PRIMARY) WHERE p.record_id IN (${idsOf(of)})`
+  return deleteBy(phase, 'record_id', keysOf(of))
 }
 
 /**
@@ -171,7 +181,7 @@ export function dueOperationsSql(
       FROM ${tables.record} AS r FORCE INDEX (due)
       JOIN ${tables.operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
       WHERE ${inQueue({ state, toRun: true }, now)} AND ${wanted}
-      ${state === 'pending' ? `AND r.${nameOf('expiresAtMs')} > ${now}` : ''}
+      ${state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''}
       ORDER BY r.${DUE} LIMIT ${most})`
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
     FROM (${queue('pending')} UNION ALL ${queue('failed_retryable')}

@@ -102,7 +102,8 @@ function stepping(
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
       // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
+      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
       return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
     },
     finish: (session, inside, step) => {
@@ -241,6 +242,7 @@ function checkStep({ operation, phase, end }: Step): void {
       checkBytes(operation.input)
     }
     if (phase !== undefined) checkPhase(phase)
+    if (end?.kind === 'hand_over') literalOf('reconcileAtMs', end.afterMs)
     if (end?.kind === 'complete') {
       checkBytes(end.result)
       literalOf('expiresAtMs', end.retentionMs)

@@ -77,6 +77,9 @@ export const IS_EXPIRED = `CASE r.state
           WHEN 'failed_retryable' THEN r.recovery_point IS NULL AND r.expires_at <= v_now
           ELSE false END`
 
+/** Its operation has run before, so it is never said to have timed out. As the index has it. */
+export const IS_BEGUN = '(r.recovery_point IS NOT NULL AND r.attempt > 0)'
+
 /** What may expire by itself. The index has this predicate, word for word. */
 export const MAY_EXPIRE = `(r.state = 'completed'
         OR (r.state = 'failed_retryable' AND r.recovery_point IS NULL))`

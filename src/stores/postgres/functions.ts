@@ -21,6 +21,7 @@ import {
   CHECK_ISOLATION,
   CHECK_ISOLATION_UNLESS_JOINED,
   epochMs,
+  IS_BEGUN,
   IS_EXPIRED,
   keepHistory,
   ms,
@@ -109,7 +110,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
           WHEN 'failed_retryable' THEN r.token <> q.token
             AND (r.recovery_point IS NOT NULL OR r.expires_at > v_now)
           WHEN 'in_progress' THEN r.lease_until <= v_now AND r.token <> q.token
-          WHEN 'pending' THEN q.mode = 'take' AND r.expires_at > v_now
+          WHEN 'pending' THEN q.mode = 'take' AND (r.expires_at > v_now OR ${IS_BEGUN})
           ELSE false END
         ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
       UPDATE ${RECORD} r SET
@@ -156,7 +157,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
     RETURN QUERY
       SELECT encode(r.identity, 'hex'),
         CASE WHEN ${IS_EXPIRED} THEN 'found_expired'
-          WHEN r.state = 'pending' AND r.expires_at <= v_now THEN 'found_overdue'
+          WHEN r.state = 'pending' AND r.expires_at <= v_now AND NOT ${IS_BEGUN}
+            THEN 'found_overdue'
           ELSE 'found' END,
         r.record_id::text, r.state, r.attempt, r.token = q.token, r.fingerprint,
         r.recovery_point,

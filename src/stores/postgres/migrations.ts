@@ -56,7 +56,7 @@ CREATE INDEX "{table}_expiry" ON "{schema}"."{table}" (expires_at)
 CREATE INDEX "{table}_listed" ON "{schema}"."{table}" (state, last_run_at)
   WHERE state NOT IN ('in_progress', 'completed');
 CREATE INDEX "{table}_pending" ON "{schema}"."{table}" (expires_at)
-  WHERE state = 'pending';
+  WHERE state = 'pending' AND NOT (recovery_point IS NOT NULL AND attempt > 0);
 CREATE INDEX "{table}_reconcile" ON "{schema}"."{table}" (reconcile_at)
   WHERE state = 'unknown';
 CREATE INDEX "{table}_due" ON "{schema}"."{table}" (run_name, run_version, reconcile_at)

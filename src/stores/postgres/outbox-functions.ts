@@ -243,6 +243,9 @@ CREATE FUNCTION "{schema}"."{table}_message_claim" (
     END IF;
   END $body$;`
 
+/** CASE, or the planner would go through all that is held under one token for each of them. */
+const IS_HELD_BY = `CASE WHEN m.token = q.token THEN m.state = 'held' ELSE false END`
+
 const SETTLED_STATE = `CASE q.kind WHEN 'done' THEN 'done' WHEN 'note' THEN 'held'
         WHEN 'dead' THEN 'dead' ELSE 'ready' END`
 
@@ -271,7 +274,7 @@ CREATE FUNCTION "{schema}"."{table}_message_settle" (
         FROM unnest(p_id, p_token, p_kind, p_provider_id, p_error, p_delay_ms, p_blocks)
           AS q (id, token, kind, provider_id, error, delay_ms, blocks)
         JOIN ${MESSAGE} m ON m.id = q.id
-        WHERE m.token = q.token AND m.state = 'held'
+        WHERE ${IS_HELD_BY}
         ORDER BY m.id FOR NO KEY UPDATE OF m)
       UPDATE ${MESSAGE} m SET
         state = l.state,
@@ -290,7 +293,8 @@ CREATE FUNCTION "{schema}"."{table}_message_settle" (
     RETURN QUERY
       SELECT m.id::text FROM unnest(p_id, p_token, p_kind) AS q (id, token, kind)
       JOIN ${MESSAGE} m ON m.id = q.id
-      WHERE m.token = q.token AND m.state <> 'held' AND m.state = ${SETTLED_STATE};
+      WHERE CASE WHEN m.state <> 'held' THEN m.token = q.token AND m.state = ${SETTLED_STATE}
+        ELSE false END;
   END $body$;`
 
 /** Gives the ids of what was prolonged. Nobody keeps a message locked for long: it may wait. */
@@ -305,7 +309,7 @@ CREATE FUNCTION "{schema}"."{table}_message_renew" (
       WITH l AS MATERIALIZED (
         SELECT m.id FROM unnest(p_id, p_token) AS q (id, token)
         JOIN ${MESSAGE} m ON m.id = q.id
-        WHERE m.token = q.token AND m.state = 'held'
+        WHERE ${IS_HELD_BY}
         ORDER BY m.id FOR NO KEY UPDATE OF m)
       UPDATE ${MESSAGE} m SET due_at = v_now + ${ms('p_lease_ms')}
       FROM l WHERE m.id = l.id
@@ -348,6 +352,7 @@ CREATE FUNCTION "{schema}"."{table}_message_prune" (
     v_ids uuid[];
     v_topics text[];
     v_partitions text[];
+    v_lane record;
   BEGIN ${CHECK_ISOLATION}
     WITH l AS MATERIALIZED (
       SELECT m.id, m.topic, m.partition FROM ${MESSAGE} m
@@ -358,17 +363,17 @@ CREATE FUNCTION "{schema}"."{table}_message_prune" (
     DELETE FROM ${MESSAGE} m WHERE m.id = ANY (v_ids);
     GET DIAGNOSTICS out_count = ROW_COUNT;
 
-    WITH l AS MATERIALIZED (
-      SELECT p.topic, p.partition
-      FROM (SELECT DISTINCT q.topic, q.partition
-        FROM unnest(v_topics, v_partitions) AS q (topic, partition)
-        WHERE q.partition IS NOT NULL) AS q
-      JOIN ${PARTITION} p ON p.topic = q.topic AND p.partition = q.partition
-      FOR UPDATE OF p SKIP LOCKED)
-    DELETE FROM ${PARTITION} p USING l
-      WHERE p.topic = l.topic AND p.partition = l.partition
-        AND NOT EXISTS (SELECT FROM ${MESSAGE} m
-          WHERE m.topic = l.topic AND m.partition = l.partition AND ${inLane('m')});
+    FOR v_lane IN SELECT DISTINCT q.topic, q.partition
+      FROM unnest(v_topics, v_partitions) AS q (topic, partition) WHERE q.partition IS NOT NULL
+    LOOP
+      PERFORM FROM ${PARTITION} p
+        WHERE p.topic = v_lane.topic AND p.partition = v_lane.partition FOR UPDATE SKIP LOCKED;
+      CONTINUE WHEN NOT FOUND;
+      DELETE FROM ${PARTITION} p
+        WHERE p.topic = v_lane.topic AND p.partition = v_lane.partition
+          AND NOT EXISTS (SELECT FROM ${MESSAGE} m
+            WHERE m.topic = v_lane.topic AND m.partition = v_lane.partition AND ${inLane('m')});
+    END LOOP;
     RETURN NEXT;
   END $body$;`
 

@@ -32,7 +32,7 @@ CREATE FUNCTION "{schema}"."{table}_step" (
   p_operation text, p_version int, p_input bytea,
   p_kind text, p_phase text, p_number int, p_request bytea, p_result bytea,
   p_downstream_key text, p_provider_id text,
-  p_end text, p_end_result bytea, p_retention_ms float8
+  p_end text, p_end_result bytea, p_end_ms float8
 ) RETURNS TABLE (
   out_kind text, out_written bool, out_own bool, out_state text, out_result bytea,
   out_expires_at_ms float8
@@ -42,6 +42,7 @@ CREATE FUNCTION "{schema}"."{table}_step" (
     v_id uuid;
     v_phase text;
     v_watched bool;
+    v_token bool;
     v_first bool;
     v_done bool := coalesce(p_kind IN ('transaction', 'result'), false);
   BEGIN ${CHECK_ISOLATION}
@@ -51,11 +52,12 @@ CREATE FUNCTION "{schema}"."{table}_step" (
       RETURN NEXT;
       RETURN;
     END IF;
-    SELECT r.record_id, r.state, r.token = p_token AND r.attempt = p_attempt, r.watched,
+    SELECT r.record_id, r.state, r.token = p_token AND r.attempt = p_attempt, r.token = p_token,
+        r.watched,
         r.recovery_point IS NULL OR r.run_name IS NULL, ${epochMs('r.expires_at')}
-      INTO v_id, out_state, out_own, v_watched, v_first, out_expires_at_ms
+      INTO v_id, out_state, out_own, v_token, v_watched, v_first, out_expires_at_ms
       FROM ${RECORD} r WHERE r.identity = p_identity FOR NO KEY UPDATE;
-    IF out_own AND out_state = 'pending' AND p_end = 'hand_over' THEN
+    IF v_token AND out_state = 'pending' AND p_end = 'hand_over' THEN
       out_kind := 'advanced';
     ELSIF v_id IS NULL OR NOT out_own OR out_state <> 'in_progress' THEN
       out_kind := 'fenced';
@@ -106,15 +108,16 @@ CREATE FUNCTION "{schema}"."{table}_step" (
         run_version = coalesce(r.run_version, p_version),
         state = CASE p_end WHEN 'complete' THEN 'completed' WHEN 'hand_over' THEN 'pending'
           ELSE r.state END,
+        attempt = CASE p_end WHEN 'hand_over' THEN r.attempt - 1 ELSE r.attempt END,
         result = CASE p_end WHEN 'complete' THEN p_end_result ELSE r.result END,
         proof = CASE p_end WHEN 'complete' THEN NULL ELSE r.proof END,
         error_code = CASE p_end WHEN 'complete' THEN NULL ELSE r.error_code END,
         lease_until = CASE p_end WHEN 'hand_over' THEN v_now ELSE r.lease_until END,
-        reconcile_at = CASE p_end WHEN 'complete' THEN NULL WHEN 'hand_over' THEN v_now
-          ELSE r.reconcile_at END,
+        reconcile_at = CASE p_end WHEN 'complete' THEN NULL
+          WHEN 'hand_over' THEN v_now + ${ms('p_end_ms')} ELSE r.reconcile_at END,
         completed_at = CASE p_end WHEN 'complete' THEN v_now ELSE r.completed_at END,
         expires_at = CASE p_end
-          WHEN 'complete' THEN greatest(r.expires_at, v_now + ${ms('p_retention_ms')})
+          WHEN 'complete' THEN greatest(r.expires_at, v_now + ${ms('p_end_ms')})
           ELSE r.expires_at END,
         watched = r.watched AND p_end IS DISTINCT FROM 'complete'
       WHERE r.identity = p_identity
@@ -152,7 +155,8 @@ RETURNS TABLE (
  */
 const isDue = (r: string) => `${r}.state IN ('pending', 'failed_retryable')
           AND ${r}.reconcile_at IS NOT NULL AND ${r}.reconcile_at <= v_now
-          AND CASE ${r}.state WHEN 'pending' THEN ${r}.expires_at > v_now ELSE true END`
+          AND CASE ${r}.state WHEN 'pending' THEN ${r}.expires_at > v_now OR ${r}.attempt > 0
+            ELSE true END`
 
 /** Of each operation the longest due, and of these the longest due. Locks nothing. */
 const DUE = `

@@ -53,7 +53,8 @@ function stepping(
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
       // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
+      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
       return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
     },
     after: async (session, step) => {
@@ -99,6 +100,6 @@ function stepValues(nowMs: number | null, { lease, step, isSealed }: Taken): Val
     textValue(phase?.kind === 'result' ? phase.providerId : undefined),
     end?.kind ?? null,
     bytesValue(end?.kind === 'complete' ? end.result : undefined),
-    end?.kind === 'complete' ? end.retentionMs : null,
+    end === undefined ? null : end.kind === 'complete' ? end.retentionMs : end.afterMs,
   ]
 }

@@ -3,6 +3,7 @@ import {
   CHECK_ISOLATION,
   HISTORY,
   HISTORY_VIEW_COLUMNS,
+  IS_BEGUN,
   keepHistory,
   MAY_EXPIRE,
   ms,
@@ -67,7 +68,7 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
       WITH l AS MATERIALIZED (
         SELECT r.identity AS id, r.watched
         FROM ${RECORD} r
-        WHERE r.state = 'pending' AND r.expires_at <= v_now
+        WHERE r.state = 'pending' AND NOT ${IS_BEGUN} AND r.expires_at <= v_now
         ORDER BY r.expires_at LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED),
       u AS (
         UPDATE ${RECORD} r SET

@@ -47,25 +47,34 @@ export const PUT_PHASE = `
 
 export const DELETE_PHASE = `DELETE FROM "{table}_phase" WHERE record_id = ? AND name = ?`
 
-const RECORD_COLUMNS = COLUMNS.replaceAll(/\w+/g, 'r.$&')
+/** Once, with the operation: it never changes. */
+export const SET_RUN = `
+  UPDATE "{table}" SET run_name = ?2, run_version = ?3 WHERE record_id = ?1`
+
+/** Word for word as in the index, which is only usable so. */
+const WAITS_TO_RUN = `
+  state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL
+    AND run_name IS NOT NULL`
+
+/** What was accepted, never ran, and is past its expiry is for `reap`: nobody may take it. */
+export const DUE = `
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_due"
+  WHERE ${WAITS_TO_RUN} AND run_name = ?1 AND run_version = ?2 AND reconcile_at_ms <= ?3
+    AND (state <> 'pending' OR expires_at_ms > ?3 OR attempt > 0)
+  ORDER BY reconcile_at_ms LIMIT ?4`
 
 /**
- * From the index of what is due, in its order, into the operations: a CROSS JOIN is never turned
- * round. What was accepted and is past its expiry is for `reap`: nobody may take it any more.
+ * From one name and version to the next, past all records between them. Two statements: asked for
+ * a pair that is greater, SQLite begins at the pair itself and walks through all of its rows.
  */
-export const DUE = dueWhere('IN')
+export const NEXT_VERSION = nextRun('run_name = ? AND run_version > ?')
 
-export const ORPHANS = dueWhere('NOT IN')
+export const NEXT_NAME = nextRun('run_name > ?')
 
-function dueWhere(among: 'IN' | 'NOT IN'): string {
+function nextRun(isNext: string): string {
   return `
-  SELECT ${RECORD_COLUMNS}, NULL AS result, o.name AS name, o.version AS version
-  FROM "{table}" AS r INDEXED BY "{table}_due"
-    CROSS JOIN "{table}_operation" AS o ON o.record_id = r.record_id
-  WHERE r.state IN ('pending', 'failed_retryable') AND r.reconcile_at_ms IS NOT NULL
-    AND r.reconcile_at_ms <= ?1 AND (r.state <> 'pending' OR r.expires_at_ms > ?1)
-    AND (o.name, o.version) ${among} (SELECT value ->> 0, value ->> 1 FROM json_each(?2))
-  ORDER BY r.reconcile_at_ms LIMIT ?3`
+  SELECT run_name AS name, run_version AS version FROM "{table}" INDEXED BY "{table}_due"
+  WHERE ${WAITS_TO_RUN} AND ${isNext} ORDER BY run_name, run_version LIMIT 1`
 }
 
 export const POSTPONE = `

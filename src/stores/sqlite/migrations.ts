@@ -12,6 +12,9 @@ import { forTable } from './sql.ts'
  * builds a temporary index at every write: a seventh of the time of a claim and its completion.
  * The indexes are partial so that a claim writes as few of them as it can.
  *
+ * The name and version of its operation are on the record too, so that what is due is found for
+ * each of them alone: behind many that wait for another worker, too.
+ *
  * What is released with an operation never expires, so it is not in the index of what does: a
  * reaper would meet it again and again.
  *
@@ -45,6 +48,8 @@ const MIGRATIONS: readonly string[] = [
     last_run_at_ms INTEGER NOT NULL,
     completed_at_ms INTEGER,
     expires_at_ms INTEGER NOT NULL,
+    run_name TEXT,
+    run_version INTEGER,
     result BLOB
   ) STRICT;
   CREATE UNIQUE INDEX "{table}_identity" ON "{table}" (identity);
@@ -52,11 +57,13 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX "{table}_lease" ON "{table}" (lease_until_ms) WHERE state = 'in_progress';
   CREATE INDEX "{table}_expiry" ON "{table}" (expires_at_ms) WHERE state = 'completed'
     OR (state = 'failed_retryable' AND recovery_point IS NULL);
-  CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms) WHERE state = 'pending';
+  CREATE INDEX "{table}_pending" ON "{table}" (expires_at_ms)
+    WHERE state = 'pending' AND (recovery_point IS NULL OR attempt = 0);
   CREATE INDEX "{table}_list" ON "{table}" (state, last_run_at_ms)
     WHERE state NOT IN ('in_progress', 'completed');
-  CREATE INDEX "{table}_due" ON "{table}" (reconcile_at_ms)
-    WHERE state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL;
+  CREATE INDEX "{table}_due" ON "{table}" (run_name, run_version, reconcile_at_ms)
+    WHERE state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL
+      AND run_name IS NOT NULL;
   CREATE INDEX "{table}_unknown" ON "{table}" (reconcile_at_ms)
     WHERE state = 'unknown' AND reconcile_at_ms IS NOT NULL;
 

@@ -19,9 +19,11 @@ import {
   FIND_PHASE_BY_PROVIDER_ID,
   INSERT_OPERATION,
   LIST_PHASES,
-  ORPHANS,
+  NEXT_NAME,
+  NEXT_VERSION,
   POSTPONE,
   PUT_PHASE,
+  SET_RUN,
 } from './durable-sql.ts'
 import { toRecords } from './record-table.ts'
 import { BEGIN_READ, COMMIT, forTable } from './sql.ts'
@@ -36,11 +38,15 @@ export interface FoundPhase {
   readonly phase: StoredPhase
 }
 
+/** Names and versions looked at in one call: far more than an application has. */
+const RUNS_MAX = 1000
+
 /** The statements on operations and phases over one connection. Decides nothing. */
 export class OperationTable {
   readonly #beginRead: StatementSync
   readonly #endRead: StatementSync
   readonly #insert: StatementSync
+  readonly #setRun: StatementSync
   readonly #find: StatementSync
   readonly #phases: StatementSync
   readonly #findPhase: StatementSync
@@ -50,7 +56,8 @@ export class OperationTable {
   readonly #putPhase: StatementSync
   readonly #deletePhase: StatementSync
   readonly #due: StatementSync
-  readonly #orphans: StatementSync
+  readonly #nextVersion: StatementSync
+  readonly #nextName: StatementSync
   readonly #postpone: StatementSync
 
   constructor(db: DatabaseSync, table: string) {
@@ -58,6 +65,7 @@ export class OperationTable {
     this.#beginRead = prepare(BEGIN_READ)
     this.#endRead = prepare(COMMIT)
     this.#insert = prepare(INSERT_OPERATION)
+    this.#setRun = prepare(SET_RUN)
     this.#find = prepare(FIND_OPERATION)
     this.#phases = prepare(LIST_PHASES)
     this.#findPhase = prepare(FIND_PHASE)
@@ -67,13 +75,15 @@ export class OperationTable {
     this.#putPhase = prepare(PUT_PHASE)
     this.#deletePhase = prepare(DELETE_PHASE)
     this.#due = prepare(DUE)
-    this.#orphans = prepare(ORPHANS)
+    this.#nextVersion = prepare(NEXT_VERSION)
+    this.#nextName = prepare(NEXT_NAME)
     this.#postpone = prepare(POSTPONE)
   }
 
   /** Writes nothing where the record has an operation already. */
   insert(recordId: string, { name, version, input }: NewOperation): void {
-    this.#insert.run(recordId, name, version, input)
+    const { changes } = this.#insert.run(recordId, name, version, input)
+    if (changes === 1) this.#setRun.run(recordId, name, version)
   }
 
   find(recordId: string): StoredOperation | undefined {
@@ -127,31 +137,47 @@ export class OperationTable {
     )
   }
 
-  due(query: DueQuery, nowMs: number): DueRecord[] {
-    return dueRecords(this.#due, query, nowMs)
+  /** The longest due first. */
+  due({ operations, limit }: DueQuery, nowMs: number): DueRecord[] {
+    return this.#dueOf(operations, limit, nowMs)
   }
 
-  orphans(query: DueQuery, nowMs: number): DueRecord[] {
-    return dueRecords(this.#orphans, query, nowMs)
+  /** Those of none of these names and versions. */
+  orphans({ operations, limit }: DueQuery, nowMs: number): DueRecord[] {
+    const isKnown = (run: OperationName) =>
+      operations.some(({ name, version }) => name === run.name && version === run.version)
+    const unknown = this.#runs().filter((run) => !isKnown(run))
+    return this.#dueOf(unknown, limit, nowMs)
+  }
+
+  #dueOf(runs: readonly OperationName[], limit: number, nowMs: number): DueRecord[] {
+    const each = new Map(runs.map((run) => [JSON.stringify([run.name, run.version]), run]))
+    return [...each.values()]
+      .flatMap(({ name, version }) =>
+        toRecords(this.#due.all(name, version, nowMs, limit)).map((record) => {
+          return { name, version, record }
+        }),
+      )
+      .toSorted((one, other) => one.record.reconcileAtMs! - other.record.reconcileAtMs!)
+      .slice(0, limit)
+  }
+
+  /** The names and versions of what waits to be run. */
+  #runs(): OperationName[] {
+    const runs: OperationName[] = []
+    let next = this.#nextName.get('')
+    while (next !== undefined && runs.length < RUNS_MAX) {
+      const { name, version } = next as unknown as OperationName
+      runs.push({ name, version })
+      next = this.#nextVersion.get(name, version) ?? this.#nextName.get(name)
+    }
+    return runs
   }
 
   /** `false`: it is no longer unknown by this attempt. */
   postpone(recordId: string, attempt: number, atMs: number | undefined): boolean {
     return this.#postpone.run(recordId, attempt, atMs ?? null).changes === 1
   }
-}
-
-function dueRecords(
-  statement: StatementSync,
-  { operations, limit }: DueQuery,
-  nowMs: number,
-): DueRecord[] {
-  const names = JSON.stringify(operations.map(({ name, version }) => [name, version]))
-  const rows = statement.all(nowMs, names, limit)
-  const records = toRecords(rows)
-  return (rows as unknown as OperationName[]).map(({ name, version }, n) => {
-    return { name, version, record: records[n]! }
-  })
 }
 
 interface OperationRow extends OperationName {

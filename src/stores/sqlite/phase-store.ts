@@ -45,7 +45,8 @@ function stepping(
       if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
       const own = holds(record, lease)
       // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
+      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
       return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
     },
     after: (step, nowMs) => takeStep(tables, { lease, step }, nowMs),

@@ -123,7 +123,7 @@ export const EXPIRED = `
 /** Accepted, and not taken by anybody in time. These have no result yet. */
 export const ABANDONED = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_pending"
-  WHERE state = 'pending' AND expires_at_ms <= ?
+  WHERE state = 'pending' AND (recovery_point IS NULL OR attempt = 0) AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
 /**

@@ -42,7 +42,7 @@ async function recordIn(
 ): Promise<string> {
   const { store } = fixture
   if (state === 'pending') {
-    const end = { kind: 'hand_over' } as const
+    const end = { kind: 'hand_over', afterMs: 0 } as const
     return (await begin(fixture, { key: state, ...overrides }, { end })).recordId
   }
   const { lease, recordId } = await begin(fixture, { key: state, ...overrides })

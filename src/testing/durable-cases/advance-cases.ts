@@ -161,7 +161,7 @@ export const advanceCases: readonly DurableCase[] = [
       const handOver = () =>
         store.durable.phases.advance(lease, async (tx) => {
           await note(tx, 'accepted')
-          return { operation: operationOf(), end: { kind: 'hand_over' } }
+          return { operation: operationOf(), end: { kind: 'hand_over', afterMs: 0 } }
         })
       const outcome = ofKind(await handOver(), 'advanced')
       assert.deepEqual(await handOver(), outcome)

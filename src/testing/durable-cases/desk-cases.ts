@@ -131,7 +131,7 @@ export const unknownCases: readonly DurableCase[] = [
       const { store, clock } = fixture
       const released = await begin(fixture, { key: 'released' })
       ofKind(await settle(store, releaseOf(released.lease)), 'settled')
-      await begin(fixture, { key: 'handed over' }, { end: { kind: 'hand_over' } })
+      await begin(fixture, { key: 'handed over' }, { end: { kind: 'hand_over', afterMs: 0 } })
       await hold(store, { key: 'held' })
       clock.advance(1)
       assert.deepEqual(await takeKeys(fixture), [])

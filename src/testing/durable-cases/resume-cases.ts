@@ -28,7 +28,7 @@ import {
   type DurableFixture,
 } from './durable-case.ts'
 
-const HAND_OVER = { end: { kind: 'hand_over' } } as const
+const HAND_OVER = { end: { kind: 'hand_over', afterMs: 0 } } as const
 
 /** Begins an operation and releases it, due `resumeAfterMs` from now. */
 async function beginAndRelease(
@@ -99,10 +99,30 @@ export const resumeCases: readonly DurableCase[] = [
       const taken = ofKind(await claim(store, { mode: 'take' }), 'claimed')
       assert.deepEqual(
         [taken.recordId, taken.from, taken.recoveryPoint, taken.lease.attempt],
-        [recordId, 'accepted', 'book', 2],
+        [recordId, 'accepted', 'book', 1],
       )
       assert.deepEqual(await dueKeys(fixture), [])
       assert.equal((await recordOf(fixture, recordId)).reconcileAt, undefined)
+    },
+  },
+  {
+    name: 'never says that an operation has timed out which has run before, and still has it due',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const abandoned = { result: bytes('timed out'), retentionMs: RETENTION_MS }
+      const begun = await begin(fixture, { key: 'begun' }, { phase: transactionOf() })
+      ofKind(await settle(store, releaseOf(begun.lease)), 'settled')
+      const again = ofKind(await claim(store, { key: 'begun' }), 'claimed')
+      ofKind(await store.durable.phases.record(again.lease, HAND_OVER), 'advanced')
+      const fresh = await begin(fixture, { key: 'fresh' }, HAND_OVER)
+      clock.advance(10 * RETENTION_MS)
+      assert.deepEqual(await dueKeys(fixture), ['begun'])
+      const report = await store.reap({ limit: 10, abandoned })
+      assert.equal(report.abandoned, 1)
+      assert.equal((await recordOf(fixture, fresh.recordId)).state, 'completed')
+      assert.equal((await recordOf(fixture, begun.recordId)).state, 'pending')
+      const taken = ofKind(await claim(store, { key: 'begun', mode: 'take' }), 'claimed')
+      assert.equal(taken.recoveryPoint, 'book')
     },
   },
   {

@@ -250,7 +250,7 @@ export const stepCases: readonly DurableCase[] = [
     async run(fixture) {
       const { store, clock } = fixture
       const lease = await hold(store)
-      const handOver = { operation: operationOf(), end: { kind: 'hand_over' } } as const
+      const handOver = { operation: operationOf(), end: { kind: 'hand_over', afterMs: 0 } } as const
       const outcome = await step(fixture, lease, handOver)
       const view = await viewOf(store, lease)
       const now = new Date(clock.nowMs())
@@ -353,7 +353,8 @@ export const fencedStepCases: readonly DurableCase[] = [
         const { lease, recordId } = await begin(fixture, { key: state })
         ofKind(await settle(store, settlementOf(lease)), 'settled')
         const before = await recordOf(fixture, recordId)
-        for (const what of [{ phase: transactionOf() }, { end: { kind: 'hand_over' } as const }]) {
+        const handOver = { end: { kind: 'hand_over', afterMs: 0 } as const }
+        for (const what of [{ phase: transactionOf() }, handOver]) {
           assert.deepEqual(await step(fixture, lease, what), { kind: 'fenced', own: true, state })
         }
         assert.deepEqual(await recordOf(fixture, recordId), before)
@@ -364,9 +365,23 @@ export const fencedStepCases: readonly DurableCase[] = [
   {
     name: 'takes no other step of a holder that has handed over',
     async run(fixture) {
-      const { lease } = await begin(fixture, {}, { end: { kind: 'hand_over' } })
+      const { lease } = await begin(fixture, {}, { end: { kind: 'hand_over', afterMs: 0 } })
       const late = await step(fixture, lease, { phase: transactionOf() })
-      assert.deepEqual(late, { kind: 'fenced', own: true, state: 'pending' })
+      assert.deepEqual(late, { kind: 'fenced', own: false, state: 'pending' })
+    },
+  },
+  {
+    name: 'hands over for later, and does not count the attempt under which nothing ran',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const handOver = { end: { kind: 'hand_over', afterMs: 1_000 } } as const
+      const { recordId } = await begin(fixture, {}, handOver)
+      assert.equal((await recordOf(fixture, recordId)).attempt, 0)
+      assert.deepEqual(await dueKeys(fixture), [])
+      clock.advance(1_000)
+      assert.deepEqual(await dueKeys(fixture), ['key-1'])
+      const taken = ofKind(await claim(store, { mode: 'take' }), 'claimed')
+      assert.equal(taken.lease.attempt, 1)
     },
   },
   {

@@ -57,13 +57,13 @@ const list = <Value>(values: Arbitrary<Value>): Arbitrary<Value[]> =>
   fc.array(values, { minLength: 1, maxLength: 12, size: 'max' })
 
 const troubles: Arbitrary<Troubles> = fc.record({
-  fates: list(
-    mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4]),
-  ),
+  fates: list(mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4])),
   faults: list(mostly<Fault>('ok', FAULTS, [3, 4])),
   asked: list(mostly<Asked>('ok', ['pending', 'fails', 'silent'], [3, 2])),
   mail: list(mostly<MailFault>('ok', MAIL_FAULTS, [3, 3])),
-  moods: list(mostly<Mood>('ok', ['fails_recording', 'fails_after_charge', 'fails_booking'], [5, 2])),
+  moods: list(
+    mostly<Mood>('ok', ['fails_recording', 'fails_after_charge', 'fails_booking'], [5, 2]),
+  ),
 })
 
 export const plans: Arbitrary<Plan> = fc.record({

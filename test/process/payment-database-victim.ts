@@ -1,0 +1,35 @@
+/**
+ * A process that pays on PostgreSQL or MariaDB and is killed at one of its statements. It writes a
+ * line when the client has its answer, and one at its end: what there was to kill it at.
+ */
+import { writeSync } from 'node:fs'
+import { openPaymentDatabase, type DatabaseKind } from './payment-databases.ts'
+import { ShiftedClock, prepare, type Program } from './payment-programs.ts'
+import { StatementKill, type Moment } from './payment-statement-kill.ts'
+
+const [kind, url, folder, program, killAt, moment] = process.argv.slice(2) as [
+  DatabaseKind,
+  string,
+  string,
+  Program,
+  string,
+  Moment,
+]
+const kill = new StatementKill(Number(killAt), moment)
+const report = (line: unknown) => writeSync(1, `${JSON.stringify(line)}\n`)
+const clock = new ShiftedClock()
+const { onStatement } = kill
+const { store, write, close } = openPaymentDatabase(kind, url, { clock, onStatement })
+const go = prepare(program, {
+  store,
+  clock,
+  write,
+  folder,
+  onOutside: (what) => kill.mark(what),
+  tell: (told) => void report({ told }),
+})
+
+kill.start()
+await go()
+report(kill.stop())
+await close()

@@ -1,0 +1,78 @@
+/** What a process does before it is killed. */
+import { systemClock, type Clock } from '../../src/core/clock.ts'
+import { createEngine } from '../../src/core/engine.ts'
+import type { Store } from '../../src/core/store.ts'
+import { createReconciler, createWorker } from '../../src/durable/index.ts'
+import { Acquirer, PostOffice, type OnOutside } from './payment-ledgers.ts'
+import { AMOUNT, paymentOperation, type Write } from './payment-operation.ts'
+import { receiptRelay, requestOf, textOf } from './payment-recovery.ts'
+
+/**
+ * `inline`: the client waits while it is paid; then the receipt is sent. `accepted`: a worker pays.
+ * `resumed`: a process before this one was killed, and it goes on with what that one has left.
+ */
+export const PROGRAMS = ['inline', 'accepted', 'resumed'] as const
+
+export type Program = (typeof PROGRAMS)[number]
+
+export interface ProgramParts {
+  readonly store: Store
+  readonly clock: ShiftedClock
+  readonly write: Write
+  readonly folder: string
+  readonly onOutside: OnOutside
+  /** The client has its answer. */
+  readonly tell: (reply: string) => void
+}
+
+const HOUR_MS = 3_600_000
+
+/** Real time, but later. */
+export class ShiftedClock implements Clock {
+  shiftMs = 0
+  readonly monotonicMs = systemClock.monotonicMs
+  readonly after = systemClock.after
+  readonly soon = systemClock.soon
+  nowMs = () => systemClock.nowMs() + this.shiftMs
+}
+
+export function prepare(program: Program, parts: ProgramParts): () => Promise<void> {
+  const { store, clock, write, folder, onOutside, tell } = parts
+  const engine = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
+  const acquirer = new Acquirer(folder, { dedups: false }, onOutside)
+  const pay = paymentOperation({ engine, acquirer, write, way: 'asked' })
+  const operations = [pay]
+  const worker = createWorker({ engine, operations })
+  const reconciler = createReconciler({ engine, operations })
+  const relay = receiptRelay(engine, new PostOffice(folder, onOutside))
+  const request = requestOf(engine, pay)
+  switch (program) {
+    case 'inline':
+      return async () => {
+        const outcome = await engine.run(request, pay.work({ amount: AMOUNT }))
+        if (outcome.kind === 'ran') tell(textOf(outcome.result))
+        await relay.runOnce()
+      }
+    case 'accepted':
+      return async () => {
+        await engine.run(request, async (context) => {
+          await pay.accept(context, { amount: AMOUNT })
+          return new Uint8Array(0)
+        })
+        await worker.runOnce()
+        await relay.runOnce()
+      }
+    case 'resumed':
+      return async () => {
+        // The lease is over, but a charge that was sent may still be made.
+        clock.shiftMs = HOUR_MS
+        await engine.sweep()
+        await worker.runOnce()
+        // Now it is clear that it was not.
+        clock.shiftMs = 3 * HOUR_MS
+        await reconciler.runOnce()
+        await worker.runOnce()
+        await relay.runOnce()
+      }
+  }
+}

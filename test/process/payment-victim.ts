@@ -1,0 +1,53 @@
+/**
+ * A process that pays on an SQLite file and is killed at one of its continuations. It writes a line
+ * when the client has its answer, and one at its end: what there was to kill it at.
+ */
+import { writeSync } from 'node:fs'
+import { join } from 'node:path'
+import { StatementSync, type SQLInputValue, type StatementResultingChanges } from 'node:sqlite'
+import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { KillPoint } from './payment-kill.ts'
+import type { Write } from './payment-operation.ts'
+import { plant, type Bug } from './payment-bugs.ts'
+import { ShiftedClock, prepare, type Program } from './payment-programs.ts'
+
+const [folder, program, killAt, bug] = process.argv.slice(2) as [string, Program, string, Bug?]
+const kill = new KillPoint(Number(killAt))
+const report = (line: unknown) => writeSync(1, `${JSON.stringify(line)}\n`)
+
+/** Every commit that writes. */
+type RunStatement = (this: StatementSync, ...values: SQLInputValue[]) => StatementResultingChanges
+const run = Reflect.get(StatementSync.prototype, 'run') as RunStatement
+let isWriting = false
+StatementSync.prototype.run = function (this: StatementSync, ...values: SQLInputValue[]) {
+  const changes = run.apply(this, values)
+  if (this.sourceSQL.startsWith('BEGIN')) isWriting = this.sourceSQL === 'BEGIN IMMEDIATE'
+  if (this.sourceSQL === 'COMMIT' && isWriting) kill.mark('committed')
+  return changes
+} as StatementSync['run']
+
+const clock = new ShiftedClock()
+const path = join(folder, 'test.db')
+const store = sqliteStore({ path, clock })
+
+/** Waits between its statements, with the transaction open. */
+const write: Write = async (tx: SqliteTransaction, statements) => {
+  for (const statement of statements) {
+    tx.exec(statement)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+const parts = plant(bug, {
+  store,
+  clock,
+  write,
+  folder,
+  onOutside: (what) => kill.mark(what),
+  tell: (told) => void report({ told }),
+})
+const go = prepare(program, parts)
+
+kill.start()
+await go()
+report(kill.stop())
+await store.close()

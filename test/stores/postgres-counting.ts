@@ -1,0 +1,38 @@
+import pg from 'pg'
+import { onTestFinished } from 'vitest'
+
+type Query = string | { readonly text: string }
+
+/**
+ * A pool that tells what it has sent, message by message, and which errors came back. `failOnce`:
+ * the first statement with this text ends in a conflict, without being sent.
+ */
+export function countingPool(url: string, { failOnce }: { failOnce?: string } = {}) {
+  const statements: string[] = []
+  const codes: unknown[] = []
+  let failing = failOnce
+
+  class CountingClient extends pg.Client {
+    override query(...values: never[]): never {
+      const [query] = values as unknown as readonly [Query]
+      const text = typeof query === 'string' ? query : query.text
+      statements.push(text)
+      if (failing !== undefined && text.includes(failing)) {
+        failing = undefined
+        const conflict = Object.assign(new Error('made up'), { code: '40001' })
+        return Promise.reject(conflict) as never
+      }
+      const send = super.query.bind(this) as (...given: never[]) => unknown
+      const answer = send(...values)
+      if (answer instanceof Promise) {
+        answer.catch((error: { code?: unknown }) => codes.push(error.code))
+      }
+      return answer as never
+    }
+  }
+
+  const pool = new pg.Pool({ connectionString: url, Client: CountingClient as never, max: 20 })
+  pool.on('error', () => undefined)
+  onTestFinished(() => pool.end())
+  return { pool, sent: () => [...statements], errors: () => [...codes] }
+}
