@@ -58,7 +58,8 @@ const list = <Value>(values: Arbitrary<Value>): Arbitrary<Value[]> =>
 
 const troubles: Arbitrary<Troubles> = fc.record({
   fates: list(mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4])),
-  faults: list(mostly<Fault>('ok', FAULTS, [3, 4])),
+  // Lateness is what waiting for proof is about: twice as often as the others.
+  faults: list(mostly<Fault>('ok', [...FAULTS, 'late', 'silent_late'], [3, 5])),
   asked: list(mostly<Asked>('ok', ['pending', 'fails', 'silent'], [3, 2])),
   mail: list(mostly<MailFault>('ok', MAIL_FAULTS, [3, 3])),
   moods: list(

@@ -36,6 +36,8 @@ export interface Plan {
 const NODES = 2
 /** How long it goes on after the last step, half a lease at a time. */
 const FALTERING_ROUNDS = 12
+/** How often an operator comes. */
+const OPERATOR_ROUNDS = 4
 /** More than this in one moment is a loop. */
 const TURNS_MAX = 2_000
 /** A healthy world comes to rest well before this. */
@@ -75,8 +77,7 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
   judgeAnswers(world, answers)
   check(world)
 
-  await actHonestly(world)
-  await comeToRest(world, scheduler, all)
+  await clearUp(world, scheduler, all)
   await askAgain(world, scheduler, answered)
   await judge(world)
   await judgeEnd(world, answers)
@@ -188,6 +189,19 @@ async function comeToRest(
   await judge(world)
   world.violate('the world did not come to rest: something hangs')
   check(world)
+}
+
+/** An operator acts, and acts again where something of old was still under way. */
+async function clearUp(
+  world: World,
+  scheduler: Scheduler,
+  all: { readonly ended: boolean },
+): Promise<void> {
+  for (let round = 0; round < OPERATOR_ROUNDS && (await actHonestly(world)) > 0; round++) {
+    await comeToRest(world, scheduler, all)
+    world.clock.advance(TIMES.storeGivesUpMs)
+    await comeToRest(world, scheduler, all)
+  }
 }
 
 /** One more retry of every key, when all is well again. */
