@@ -144,7 +144,7 @@ async function step<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
 }
 
 /** Where one fails, the other has come to its next entry, too, and can be closed. */
-async function nextOf(...readers: readonly Reader<LedgerEntry>[]): Promise<void> {
+async function nextOf(...readers: readonly { next(): Promise<void> }[]): Promise<void> {
   const ends = await Promise.allSettled(readers.map((reader) => reader.next()))
   const failed = ends.find((end) => end.status === 'rejected')
   if (failed !== undefined) throw failed.reason
