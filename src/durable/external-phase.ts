@@ -31,6 +31,8 @@ export class ExternalPhase {
   readonly #name: string
   readonly #number: number
   readonly #downstreamKey: string
+  /** It was sent before, and nobody knows what became of that. */
+  #isRepeated = false
 
   constructor(options: ExternalPhaseOptions) {
     this.#options = options
@@ -61,7 +63,10 @@ export class ExternalPhase {
     const found = await this.#findOut(stored, nowMs)
     if (found.kind === 'done') return { value: await this.#recordResult(found) }
     if (found.kind === 'not_executed') return undefined
-    if (isRepeatable(effect, stored.firstSentAt.getTime(), nowMs)) return undefined
+    if (isRepeatable(effect, stored.firstSentAt.getTime(), nowMs)) {
+      this.#isRepeated = true
+      return undefined
+    }
     attempt.assertHeld()
     throw this.#doubt(found, found.error)
   }
@@ -138,7 +143,9 @@ export class ExternalPhase {
       sentAt: now,
       doneAt: undefined,
     }
-    const found: FoundOut = hasCode(error, 'NOT_EXECUTED')
+    // Said of this sending alone: an earlier one may have arrived, or may yet.
+    const isProof = hasCode(error, 'NOT_EXECUTED') && !this.#isRepeated
+    const found: FoundOut = isProof
       ? { kind: 'not_executed' }
       : await this.#findOut(phase, nowMs)
     switch (found.kind) {

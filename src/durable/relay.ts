@@ -302,7 +302,8 @@ class OutboxRelay implements Relay {
       if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run)
       else run.fail(new Error(`of ${attempt - 1} attempts, the last never came back`))
     } catch {
-      // Reported by the port.
+      // Reported by the port. Not given back at once, or it would be taken again without end.
+      await sleep(this.#options.engine.clock, PAUSE_MS_MAX, this.#stopping.signal)
       run.giveBack()
     }
     this.#startNext()

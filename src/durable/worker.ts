@@ -5,6 +5,7 @@ import { InvalidOptionsError, hasCode } from '../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { phasesOf } from '../core/operation-steps.ts'
 import { resumable, type Policy, type PolicyOptions } from '../core/policy.ts'
+import { askStore } from './durable-engine.ts'
 import { onNudge } from './nudge.ts'
 import type { Operation } from './operation.ts'
 
@@ -141,7 +142,8 @@ class OperationWorker implements Worker {
     await this.#tellOrphans()
     const phases = phasesOf(this.#engine.store)
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const due = await phases.due({ operations, limit: room })
+    // A store that never answers must not stop the worker for ever.
+    const due = await askStore(this.#engine, 'due', () => phases.due({ operations, limit: room }))
     const fresh = due.filter(({ record }) => this.#isFree(record.recordId))
     for (const one of fresh) {
       const { recordId } = one.record
@@ -197,11 +199,12 @@ class OperationWorker implements Worker {
   }
 
   async #tellOrphans(): Promise<void> {
-    const { store } = this.#engine
     if (this.#nowMs - this.#orphansAtMs < ORPHANS_EVERY_MS) return
     this.#orphansAtMs = this.#nowMs
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const orphans = await phasesOf(store).orphans({ operations, limit: ORPHANS_SHOWN })
+    const phases = phasesOf(this.#engine.store)
+    const query = { operations, limit: ORPHANS_SHOWN }
+    const orphans = await askStore(this.#engine, 'orphans', () => phases.orphans(query))
     for (const orphan of orphans) this.#engine.emit({ kind: 'operation_orphaned', ...orphan })
   }
 }
