@@ -2,6 +2,8 @@
 import type { StoredPhase } from '../core/durable-store.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
+import { warnOnce } from '../core/warn.ts'
+import { faultOf } from './message-checks.ts'
 import type { Effect, Finding } from './operation-contract.ts'
 import { checkSchema } from './schema.ts'
 import { decodeValue, encodeValue } from './values.ts'
@@ -49,7 +51,8 @@ async function judge(
   switch (finding?.kind) {
     case 'done': {
       const { result, providerId } = await toResult(effect, phase.name, finding.result)
-      return { kind: 'done', result, providerId: finding.providerId ?? providerId }
+      const given = toProviderId(phase.name, finding.providerId)
+      return { kind: 'done', result, providerId: given ?? providerId }
     }
     case 'not_executed':
       return { kind: 'not_executed' }
@@ -75,8 +78,18 @@ export async function toResult(
   given: unknown,
 ): Promise<{ result: Uint8Array; providerId: string | undefined }> {
   const value = await checkSchema(`the result of "${name}"`, effect.result, given)
-  const providerId = effect.providerId?.(value)
+  const providerId = toProviderId(name, effect.providerId?.(value))
   return { result: encodeValue(`the result of "${name}"`, value), providerId }
+}
+
+/** The effect has happened: what the provider calls it must not keep that from being recorded. */
+export function toProviderId(name: string, given: unknown): string | undefined {
+  if (given === undefined || given === null) return undefined
+  const fault = faultOf(given)
+  if (fault === undefined) return given as string
+  const about = `the provider id of effect "${name}"`
+  warnOnce(`${about} ${fault}; its results are recorded without it`, about)
+  return undefined
 }
 
 function open(inMs: number | undefined, error?: unknown): FoundOut {
