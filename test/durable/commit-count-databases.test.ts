@@ -29,7 +29,7 @@ async function mariadbCounted() {
   const statements: string[] = []
   // What is added to a transaction of the caller's is sent as plain text.
   const tell = (sql: string | undefined) => void statements.push(sql ?? 'a message')
-  const store = mysqlStore({ pool: telling(connect(), tell as (sql: string) => void) })
+  const store = mysqlStore({ pool: telling(connect(), tell) })
   return { store, sent: () => [...statements] }
 }
 

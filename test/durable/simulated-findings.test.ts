@@ -60,7 +60,7 @@ it('does not have a relay ask without end for a message that it cannot look into
   expect(await read(id)).toMatchObject({ state: 'ready', attempt: 1 })
 })
 
-it('takes "not executed" for proof of the last sending alone, never of the ones before', async () => {
+it('takes "not executed" for proof of the last sending alone, not of earlier ones', async () => {
   const { run, record, provider, clock } = durableFixture()
   provider.faults.push('late')
   let sendings = 0
@@ -85,7 +85,7 @@ it('takes "not executed" for proof of the last sending alone, never of the ones 
   expect(provider.ledger).toHaveLength(1)
 })
 
-it('brings the operation along with its first step only, and not where it is on record', async () => {
+it('brings the operation with its first step only, and not where it is on record', async () => {
   const { run, provider, store } = durableFixture()
   const { phases } = store.durable
   const record = phases.record.bind(phases)

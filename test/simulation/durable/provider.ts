@@ -26,7 +26,7 @@ export const FAULTS = [
   /** The request arrives long after its sender was told that the connection broke. */
   'late',
   'silent_late',
-  /** A 500, given again for as long as the key is remembered, or until somebody there has helped. */
+  /** A 500, given again while the key is remembered, or until somebody there has helped. */
   'stored_500',
 ] as const
 
