@@ -1,5 +1,5 @@
 import type { Attempt, OperationEnd } from '../core/attempt.ts'
-import type { NewOperation, StoredPhase } from '../core/durable-store.ts'
+import type { PhaseStep, StepOutcome, StoredPhase } from '../core/durable-store.ts'
 import { LeaseLostError, OutcomeUnknownError, hasCode } from '../core/errors.ts'
 import { downstreamKeyOf } from '../core/identity.ts'
 import { EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
@@ -13,7 +13,8 @@ export interface ExternalPhaseOptions {
   readonly place: Place
   readonly effect: Effect
   readonly attempt: Attempt
-  readonly operation: NewOperation | undefined
+  /** Commits a step of the phase. */
+  readonly record: (phase: PhaseStep) => Promise<StepOutcome>
   /** Called when the effect may have happened and nobody can know. */
   readonly doubt: (end: Extract<OperationEnd, { kind: 'doubt' }> | undefined) => void
 }
@@ -72,12 +73,12 @@ export class ExternalPhase {
   }
 
   async #send(request: Uint8Array, stored: StoredPhase | undefined): Promise<unknown> {
-    const { attempt, effect, operation } = this.#options
+    const { attempt, effect, record } = this.#options
     const { recordId } = attempt.subject
     const named = { name: this.#name, number: this.#number }
     const downstreamKey = this.#downstreamKey
     const intent = { kind: 'intent', ...named, request, downstreamKey } as const
-    const outcome = await attempt.record({ operation, phase: intent })
+    const outcome = await record(intent)
     if (outcome.kind === 'concluded') return decodeValue(outcome.result)
     if (outcome.kind === 'fenced') throw new LeaseLostError(recordId)
     attempt.assertHeld()
@@ -145,9 +146,7 @@ export class ExternalPhase {
     }
     // Said of this sending alone: an earlier one may have arrived, or may yet.
     const isProof = hasCode(error, 'NOT_EXECUTED') && !this.#isRepeated
-    const found: FoundOut = isProof
-      ? { kind: 'not_executed' }
-      : await this.#findOut(phase, nowMs)
+    const found: FoundOut = isProof ? { kind: 'not_executed' } : await this.#findOut(phase, nowMs)
     switch (found.kind) {
       case 'done':
         return this.#recordResult(found)
@@ -182,22 +181,22 @@ export class ExternalPhase {
     readonly result: Uint8Array
     readonly providerId: string | undefined
   }): Promise<unknown> {
-    const { attempt, operation, doubt } = this.#options
+    const { attempt, record, doubt } = this.#options
     const named = { name: this.#name, number: this.#number }
     const downstreamKey = this.#downstreamKey
     const phase = { kind: 'result', ...named, result, downstreamKey, providerId } as const
     // Until it is on record, nobody but this process knows of it.
     doubt({ kind: 'doubt', reconcileAfterMs: 0, errorCode: RESULT_NOT_RECORDED })
-    const outcome = await attempt.record({ operation, phase })
+    const outcome = await record(phase)
     doubt(undefined)
     if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
     return decodeValue(outcome.kind === 'concluded' ? outcome.result : result)
   }
 
   async #clear(): Promise<void> {
-    const { attempt, operation } = this.#options
+    const { attempt, record } = this.#options
     const phase = { kind: 'clear', name: this.#name, number: this.#number } as const
-    const outcome = await attempt.record({ operation, phase })
+    const outcome = await record(phase)
     if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
   }
 

@@ -41,7 +41,8 @@ export class OperationRun {
   readonly #attempt: Attempt
   readonly #stored: StoredOperation | undefined
   readonly #names = new Set<string>()
-  #operation: NewOperation | undefined
+  /** Brought along by the first step; from then on it is on record. */
+  #unrecorded: NewOperation | undefined
   /** The phase under way. */
   #open: string | undefined
   /** An error that came out of a phase: nothing may follow on it. */
@@ -60,8 +61,9 @@ export class OperationRun {
   /** `input`: for an operation that may not be on record yet. */
   async run(input: Uint8Array | undefined): Promise<GivenReply> {
     try {
-      this.#operation = this.#begin(input)
-      const value = decodeValue(this.#operation.input)
+      const operation = this.#begin(input)
+      if (this.#stored === undefined) this.#unrecorded = operation
+      const value = decodeValue(operation.input)
       const reply = await this.#definition.run(this.#context(), value)
       return await this.#end(reply)
     } catch (error) {
@@ -176,9 +178,9 @@ export class OperationRun {
     const take = (value: unknown) => {
       result = encodeValue(`the result of phase "${name}"`, value, VALUE_BYTES_MAX)
       const phase = { kind: 'transaction', name, number, result } as const
-      return { operation: this.#operation, phase }
+      return { operation: this.#unrecorded, phase }
     }
-    const outcome = await this.#attempt.advance((tx) => whenGiven(work(tx), take))
+    const outcome = await this.#stepped(this.#attempt.advance((tx) => whenGiven(work(tx), take)))
     this.#checkAdvanced(outcome)
     return decodeValue(result)
   }
@@ -196,12 +198,19 @@ export class OperationRun {
       place: { name, number, stored },
       effect,
       attempt: this.#attempt,
-      operation: this.#operation,
+      record: (phase) =>
+        this.#stepped(this.#attempt.record({ operation: this.#unrecorded, phase })),
       doubt: (end) => {
         this.#doubt = end
       },
     })
     return phase.run(request)
+  }
+
+  async #stepped(step: Promise<StepOutcome>): Promise<StepOutcome> {
+    const outcome = await step
+    if (outcome.kind !== 'fenced') this.#unrecorded = undefined
+    return outcome
   }
 
   async #finish(work: ReplyWork): Promise<GivenReply> {
@@ -234,7 +243,7 @@ export class OperationRun {
   #completion(result: Uint8Array) {
     this.#checkAllPassed()
     const { retentionMs } = this.#attempt
-    return { operation: this.#operation, end: { kind: 'complete', result, retentionMs } } as const
+    return { operation: this.#unrecorded, end: { kind: 'complete', result, retentionMs } } as const
   }
 
   /** What is on record must have been passed by: else the code of today does less than it did. */
