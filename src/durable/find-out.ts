@@ -49,7 +49,8 @@ async function judge(
   switch (finding?.kind) {
     case 'done': {
       const { result, providerId } = await toResult(effect, phase.name, finding.result)
-      return { kind: 'done', result, providerId: finding.providerId ?? providerId }
+      const own = toProviderId(phase.name, finding.providerId)
+      return { kind: 'done', result, providerId: own ?? providerId }
     }
     case 'not_executed':
       return { kind: 'not_executed' }
@@ -75,8 +76,23 @@ export async function toResult(
   given: unknown,
 ): Promise<{ result: Uint8Array; providerId: string | undefined }> {
   const value = await checkSchema(`the result of "${name}"`, effect.result, given)
-  const providerId = effect.providerId?.(value)
+  const providerId = toProviderId(name, effect.providerId?.(value))
   return { result: encodeValue(`the result of "${name}"`, value), providerId }
+}
+
+/** As long as every store can find it by. */
+const PROVIDER_ID_LENGTH_MAX = 512
+
+/** Many providers count their ids; what no store can keep is refused the same way on all of them. */
+function toProviderId(name: string, given: unknown): string | undefined {
+  if (given === undefined || given === null) return undefined
+  const id = typeof given === 'number' || typeof given === 'bigint' ? String(given) : given
+  const isText = typeof id === 'string' && id !== '' && id.length <= PROVIDER_ID_LENGTH_MAX
+  if (isText && id.isWellFormed() && !id.includes('\0')) return id
+  throw new InvalidOptionsError(
+    `the provider id of "${name}" must be a text of 1 to ${PROVIDER_ID_LENGTH_MAX} characters, ` +
+      `got ${describe(given)}`,
+  )
 }
 
 function open(inMs: number | undefined, error?: unknown): FoundOut {
