@@ -3,7 +3,7 @@
  * with handlers that do nothing, and how long an idle relay takes from `add` to the handler.
  *
  *   npm run bench:relay              about a minute
- *   npm run bench:relay -- sqlite    the same on a file
+ *   npm run bench:relay -- sqlite    the same on a file, or on mariadb: only to be known
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -41,12 +41,14 @@ async function main(): Promise<void> {
       speeds.push(await throughput(database))
       console.log(`  round ${round}/${ROUNDS}: ${Math.round(speeds.at(-1)!)} messages a second`)
     }
-    judge(missed, 'messages a second', median(speeds), median(speeds) >= TARGET_PER_SECOND)
+    const isHeldTo = kind === 'postgres'
+    const speed = median(speeds)
+    if (isHeldTo) judge(missed, 'messages a second', speed, speed >= TARGET_PER_SECOND)
     console.log(`${kind}: from add to the handler, relay idle, ${SINGLE_ADDS} messages`)
     const waits = await latency(database)
     const at = (part: number) => waits[Math.floor(waits.length * part)]!.toFixed(1)
     console.log(`  p50 ${at(0.5)} ms, p90 ${at(0.9)} ms, p99 ${at(0.99)} ms`)
-    judge(missed, 'ms (p50)', median(waits), median(waits) < TARGET_P50_MS)
+    if (isHeldTo) judge(missed, 'ms (p50)', median(waits), median(waits) < TARGET_P50_MS)
   } finally {
     await database.close()
     await end()

@@ -265,19 +265,23 @@ export interface DeskStore {
 
   /**
    * When to look into an `unknown` record next; `undefined`: never, it is for an operator. Only if
-   * it is still unknown by this attempt.
+   * it is still unknown by this attempt, and where `tries` is given, only if that look is the last:
+   * since an operator has asked for another, an earlier one decides nothing.
    */
-  postpone(target: {
-    readonly recordId: string
-    readonly attempt: number
-    readonly inMs: number | undefined
-  }): Promise<boolean>
+  postpone(target: Postponement): Promise<boolean>
 
   /** Carries out one act, and writes it into the audit, together. */
   act(act: Act, by: ActedBy): Promise<ActOutcome>
 
   /** Newest first. Of one record or message, or of all. */
   audit(query: { readonly subject?: string; readonly limit: number }): Promise<AuditEntry[]>
+}
+
+export interface Postponement {
+  readonly recordId: string
+  readonly attempt: number
+  readonly tries?: number | undefined
+  readonly inMs: number | undefined
 }
 
 export interface DueUnknown {

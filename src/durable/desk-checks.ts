@@ -10,6 +10,7 @@ export function checkEffectTarget(where: string, target: EffectTarget): EffectTa
   const given = names.filter((name) => Object.hasOwn(fields, name))
   const [name] = given
   const value = name && fields[name]
+  checkAttempt(where, target)
   if (given.length === 1 && typeof value === 'string' && value !== '') return target
   throw new InvalidOptionsError(
     `${where}: the target must be { recordId }, { downstreamKey } or { providerId }, with a ` +
@@ -23,11 +24,21 @@ export function checkRecordTarget(where: string, target: RecordTarget): RecordTa
     readonly scope?: { readonly tenant?: unknown; readonly operation?: unknown }
     readonly key?: unknown
   }
+  checkAttempt(where, target)
   const texts = recordId === undefined ? [scope?.tenant, scope?.operation, key] : [recordId]
   if (texts.every((text) => typeof text === 'string' && text !== '')) return target
   throw new InvalidOptionsError(
     `${where}: the target must be { recordId }, or { scope: { tenant, operation }, key }, with ` +
       `texts that are not empty, got ${describe(target)}`,
+  )
+}
+
+/** Read as "any", an attempt that is none would decide about one that nobody looked into. */
+function checkAttempt(where: string, target: unknown): void {
+  const { attempt } = Object(target) as { readonly attempt?: unknown }
+  if (attempt === undefined || Number.isSafeInteger(attempt)) return
+  throw new InvalidOptionsError(
+    `${where}: attempt must be a whole number, or left out, got ${describe(attempt)}`,
   )
 }
 

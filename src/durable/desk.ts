@@ -12,7 +12,7 @@ import type { Engine, ResolveTarget, ResolveVerdict } from '../core/engine-contr
 import { identityOf } from '../core/identity.ts'
 import type { RecordRef, RecordView } from '../core/store.ts'
 import { askStore } from './durable-engine.ts'
-import { toResult } from './find-out.ts'
+import { toProviderId, toResult } from './find-out.ts'
 import { nudge } from './nudge.ts'
 import type { Effects } from './operation-contract.ts'
 import { encodeValue } from './values.ts'
@@ -77,18 +77,17 @@ export class Desk {
       finding: { kind: 'not_executed' },
     }
     const probed = await this.act(probe, by)
-    if (probed.kind !== 'refused' || probed.reason !== 'other_attempt') {
-      return this.#report(probed, undefined, verdict.kind)
-    }
+    const isOpen = probed.kind === 'refused' && probed.reason === 'other_attempt'
+    if (!isOpen) return this.#report(probed, undefined, verdict.kind)
     const recordId = probed.subject
     const [record, operation] = await Promise.all([
       this.#engine.read({ recordId }),
       askStore(this.#engine, 'load', () => this.#store.phases.load(recordId)),
     ])
     const phase = operation?.phases.find((one) => isMeant(one, ref))
-    // It was open a moment ago: whoever has moved it on since has said what became of it.
+    // It was open a moment ago. Somebody has said what became of it, and perhaps the opposite.
     if (operation === undefined || phase === undefined) {
-      return this.#report({ kind: 'already', subject: recordId }, undefined, verdict.kind)
+      return this.#report(await this.act(probe, by), undefined, verdict.kind)
     }
     const finding = await this.#toFinding(operation, phase.name, verdict)
     const outcome = await this.act(
@@ -133,7 +132,8 @@ export class Desk {
     verdict: EffectVerdict,
   ): Promise<Conclusion['finding']> {
     if (verdict.kind === 'not_executed') return verdict
-    const { result, providerId } = verdict
+    const { result } = verdict
+    const providerId = toProviderId(phase, verdict.providerId)
     const effects = this.known(operation)?.effects
     const effect = effects !== undefined && Object.hasOwn(effects, phase) && effects[phase]
     if (!effect) {

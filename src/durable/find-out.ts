@@ -2,6 +2,8 @@
 import type { StoredPhase } from '../core/durable-store.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
+import { warnOnce } from '../core/warn.ts'
+import { faultOf } from './message-checks.ts'
 import type { Effect, Finding } from './operation-contract.ts'
 import { checkSchema } from './schema.ts'
 import { decodeValue, encodeValue } from './values.ts'
@@ -49,8 +51,8 @@ async function judge(
   switch (finding?.kind) {
     case 'done': {
       const { result, providerId } = await toResult(effect, phase.name, finding.result)
-      const own = toProviderId(phase.name, finding.providerId)
-      return { kind: 'done', result, providerId: own ?? providerId }
+      const given = toProviderId(phase.name, finding.providerId)
+      return { kind: 'done', result, providerId: given ?? providerId }
     }
     case 'not_executed':
       return { kind: 'not_executed' }
@@ -80,19 +82,14 @@ export async function toResult(
   return { result: encodeValue(`the result of "${name}"`, value), providerId }
 }
 
-/** As long as every store can find it by. */
-const PROVIDER_ID_LENGTH_MAX = 512
-
-/** Many providers count their ids; what no store can keep is refused the same way on all of them. */
-function toProviderId(name: string, given: unknown): string | undefined {
+/** The effect has happened: what the provider calls it must not keep that from being recorded. */
+export function toProviderId(name: string, given: unknown): string | undefined {
   if (given === undefined || given === null) return undefined
-  const id = typeof given === 'number' || typeof given === 'bigint' ? String(given) : given
-  const isText = typeof id === 'string' && id !== '' && id.length <= PROVIDER_ID_LENGTH_MAX
-  if (isText && id.isWellFormed() && !id.includes('\0')) return id
-  throw new InvalidOptionsError(
-    `the provider id of "${name}" must be a text of 1 to ${PROVIDER_ID_LENGTH_MAX} characters, ` +
-      `got ${describe(given)}`,
-  )
+  const fault = faultOf(given)
+  if (fault === undefined) return given as string
+  const about = `the provider id of effect "${name}"`
+  warnOnce(`${about} ${fault}; its results are recorded without it`, about)
+  return undefined
 }
 
 function open(inMs: number | undefined, error?: unknown): FoundOut {

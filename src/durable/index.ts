@@ -31,6 +31,7 @@ export type { NatsJetstream, NatsPubAck, NatsTargetOptions } from './nats-target
 export { rabbitmqTarget } from './rabbitmq-target.ts'
 export type {
   RabbitmqChannel,
+  RabbitmqConnection,
   RabbitmqProperties,
   RabbitmqTargetOptions,
 } from './rabbitmq-target.ts'

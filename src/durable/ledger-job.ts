@@ -2,15 +2,17 @@ import type { Engine } from '../core/engine-contract.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import type { RunOutcome } from '../core/execution.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
-import type { Policy } from '../core/policy.ts'
+import { RETENTION_MS_MAX, type Policy } from '../core/policy.ts'
 import { storeTimeMs } from './durable-engine.ts'
 import {
+  checkSamplesMax,
   compareLedgers,
   differencesOf,
   type Ledger,
   type LedgerEntry,
   type LedgerReport,
 } from './ledger.ts'
+import { faultOf } from './message-checks.ts'
 
 export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends LedgerEntry> {
   engine: Engine
@@ -77,7 +79,10 @@ export interface LedgerPeriod {
 export interface LedgerJob {
   readonly name: string
 
-  /** Compares the periods that are over and that nobody has compared. Safe on every node. */
+  /**
+   * Compares the periods that are over and that nobody has compared. Safe on every node. Rejects
+   * where one of them could not be compared, once it has been through all of them.
+   */
   runOnce(): Promise<LedgerRun[]>
 }
 
@@ -151,14 +156,21 @@ class PeriodicComparison<
     this.#everyMs = number('everyMs', everyMs, [DAY_MS, MINUTE_MS, 366 * DAY_MS])
     this.#delayMs = number('delayMs', delayMs, [HOUR_MS, 0, 366 * DAY_MS])
     this.#periodsBack = number('periodsBack', periodsBack, [3, 1, PERIODS_BACK_MAX])
+    // Known for longer than it is asked for.
+    const retentionMs = (this.#periodsBack + 1) * this.#everyMs + DAY_MS
+    if (retentionMs > RETENTION_MS_MAX) {
+      throw new InvalidOptionsError(
+        `ledgerJob.periodsBack (${this.#periodsBack}) periods of everyMs (${this.#everyMs}) are ` +
+          'more than can be kept apart: nearly ten years at the most',
+      )
+    }
     this.#policy = engine.policy({
       // To compare changes nothing: what was cut short, or has failed, is simply done again.
       onLapse: 'rerun',
       onError: 'retry',
       maxAttempts: SILENT_MAX,
       maxRunMs: number('maxRunMs', maxRunMs, [HOUR_MS, MINUTE_MS, 7 * DAY_MS]),
-      // Known for longer than it is asked for.
-      retentionMs: (this.#periodsBack + 1) * this.#everyMs + DAY_MS,
+      retentionMs,
       afterExpiry: 'new',
       whileInProgress: 'conflict',
     })
@@ -168,11 +180,20 @@ class PeriodicComparison<
     const nowMs = await storeTimeMs(this.#options.engine)
     const endMs = Math.floor((nowMs - this.#delayMs) / this.#everyMs) * this.#everyMs
     const runs: LedgerRun[] = []
+    const errors: unknown[] = []
     for (let back = this.#periodsBack; back > 0; back--) {
       const to = new Date(endMs - (back - 1) * this.#everyMs)
-      runs.push(await this.#compareOnce(new Date(to.getTime() - this.#everyMs), to))
+      try {
+        runs.push(await this.#compareOnce(new Date(to.getTime() - this.#everyMs), to))
+      } catch (error) {
+        // A period that cannot be compared, today or ever, must not hide what came after it.
+        errors.push(error)
+      }
     }
-    return runs
+    if (errors.length === 0) return runs
+    if (errors.length === 1) throw errors[0]
+    const about = `${errors.length} periods of the ledger "${this.name}" could not be compared`
+    throw new AggregateError(errors, about)
   }
 
   async #compareOnce(from: Date, to: Date): Promise<LedgerRun> {
@@ -235,11 +256,8 @@ function checkOptions<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
       `ledgerJob.engine must be what createEngine() returns, got ${describe(engine)}`,
     )
   }
-  if (typeof name !== 'string' || name === '' || name.length > 255) {
-    throw new InvalidOptionsError(
-      `ledgerJob.name must be a text of 1 to 255 characters, got ${describe(name)}`,
-    )
-  }
+  const fault = faultOf(name)
+  if (fault !== undefined) throw new InvalidOptionsError(`ledgerJob.name ${fault}`)
   for (const [side, read] of Object.entries({ ours, theirs })) {
     if (typeof read === 'function') continue
     throw new InvalidOptionsError(
@@ -249,5 +267,6 @@ function checkOptions<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
   }
   optionalFunction('ledgerJob.onReport', options.onReport)
   optionalFunction('ledgerJob.compare', options.compare)
+  checkSamplesMax('ledgerJob', options.samplesMax)
   return options
 }

@@ -1,6 +1,7 @@
 import { systemClock } from '../core/clock.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { unlessAborted } from './unless-aborted.ts'
 
 /** One line of a ledger. Beside its id it has whatever both sides should agree about. */
 export interface LedgerEntry {
@@ -84,19 +85,12 @@ export async function compareLedgers<Ours extends LedgerEntry, Theirs extends Le
   rejectUnknownOptions('compareLedgers', options, KNOWN)
   optionalFunction('compareLedgers.compare', options.compare)
   const { compare = isSame, signal } = options
-  const bounds = { fallback: SAMPLES, min: 0, max: SAMPLES_MAX }
-  const samplesMax = wholeNumber('compareLedgers.samplesMax', options.samplesMax, bounds)
+  const samplesMax = checkSamplesMax('compareLedgers', options.samplesMax)
   const found = new Found<Ours, Theirs>(samplesMax)
   const ours = new Reader('ours', options.ours, (entry) => found.duplicateOurs.add(entry))
   const theirs = new Reader('theirs', options.theirs, (entry) => found.duplicateTheirs.add(entry))
   try {
-    await ours.next()
-    await theirs.next()
-    for (let n = 1; ours.entry !== undefined || theirs.entry !== undefined; n++) {
-      signal?.throwIfAborted()
-      if (n % ENTRIES_AT_A_TIME === 0) await letOthersIn()
-      await step(ours, theirs, { found, compare })
-    }
+    await unlessAborted(signal, merge(ours, theirs, { found, compare, signal }))
   } finally {
     // Only where the comparison has failed: that is the error to know of, not this one's.
     await Promise.allSettled([ours.close(), theirs.close()])
@@ -104,13 +98,35 @@ export async function compareLedgers<Ours extends LedgerEntry, Theirs extends Le
   return found.report()
 }
 
+export function checkSamplesMax(where: string, samplesMax: number | undefined): number {
+  const bounds = { fallback: SAMPLES, min: 0, max: SAMPLES_MAX }
+  return wholeNumber(`${where}.samplesMax`, samplesMax, bounds)
+}
+
+interface Merging<Ours, Theirs> {
+  readonly found: Found<Ours, Theirs>
+  readonly compare: (ours: Ours, theirs: Theirs) => boolean
+  readonly signal: AbortSignal | undefined
+}
+
+async function merge<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
+  ours: Reader<Ours>,
+  theirs: Reader<Theirs>,
+  merging: Merging<Ours, Theirs>,
+): Promise<void> {
+  // Both, before a failure of one is known: a stream that was never read from cannot be closed.
+  await nextOf(ours, theirs)
+  for (let n = 1; ours.entry !== undefined || theirs.entry !== undefined; n++) {
+    merging.signal?.throwIfAborted()
+    if (n % ENTRIES_AT_A_TIME === 0) await letOthersIn()
+    await step(ours, theirs, merging)
+  }
+}
+
 async function step<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
   ours: Reader<Ours>,
   theirs: Reader<Theirs>,
-  {
-    found,
-    compare,
-  }: { found: Found<Ours, Theirs>; compare: (ours: Ours, theirs: Theirs) => boolean },
+  { found, compare }: Merging<Ours, Theirs>,
 ): Promise<void> {
   const [our, their] = [ours.entry, theirs.entry]
   if (our !== undefined && (their === undefined || our.id < their.id)) {
@@ -124,8 +140,14 @@ async function step<Ours extends LedgerEntry, Theirs extends LedgerEntry>(
   if (our === undefined || their === undefined) return
   if (compare(our, their)) found.matched++
   else found.different.add({ ours: our, theirs: their })
-  await ours.next()
-  await theirs.next()
+  await nextOf(ours, theirs)
+}
+
+/** Where one fails, the other has come to its next entry, too, and can be closed. */
+async function nextOf(...readers: readonly { next(): Promise<void> }[]): Promise<void> {
+  const ends = await Promise.allSettled(readers.map((reader) => reader.next()))
+  const failed = ends.find((end) => end.status === 'rejected')
+  if (failed !== undefined) throw failed.reason
 }
 
 /** One ledger, from entry to entry of another id. */
@@ -134,6 +156,8 @@ class Reader<Entry extends LedgerEntry> {
   readonly #iterator: Iterator<Entry> | AsyncIterator<Entry>
   readonly #onDuplicate: (entry: Entry) => void
   #isOver = false
+  /** It was asked for an entry, and has not answered. */
+  #isAsked = false
   /** The one it has come to; `undefined` at the end. */
   entry: Entry | undefined
 
@@ -147,7 +171,7 @@ class Reader<Entry extends LedgerEntry> {
     const before = this.entry
     let count = 0
     for (;;) {
-      const next: IteratorResult<Entry, unknown> = await this.#iterator.next()
+      const next = await this.#ask()
       if (next.done === true) {
         this.#isOver = true
         this.entry = undefined
@@ -167,7 +191,19 @@ class Reader<Entry extends LedgerEntry> {
   async close(): Promise<void> {
     if (this.#isOver) return
     this.#isOver = true
-    await this.#iterator.return?.()
+    const closed = this.#iterator.return?.()
+    // One that hangs ends whenever it likes, and nobody waits for that.
+    if (this.#isAsked) Promise.resolve(closed).catch(() => undefined)
+    else await closed
+  }
+
+  async #ask(): Promise<IteratorResult<Entry, unknown>> {
+    this.#isAsked = true
+    try {
+      return await this.#iterator.next()
+    } finally {
+      this.#isAsked = false
+    }
   }
 
   #checked(entry: Entry): Entry {

@@ -64,6 +64,13 @@ interface Task {
   readonly run?: ((signal: AbortSignal) => Promise<unknown>) | undefined
 }
 
+interface Signals {
+  /** Nothing more is begun. */
+  readonly signal: AbortSignal
+  /** What still runs is waited for no longer. */
+  readonly over: AbortSignal
+}
+
 class TaskMaintenance implements Maintenance {
   readonly #options: ResolvedMaintenanceOptions
   readonly #tasks: readonly Task[]
@@ -78,8 +85,10 @@ class TaskMaintenance implements Maintenance {
   async run(signal: AbortSignal): Promise<void> {
     const { engine, graceMs } = this.#options
     const running = new Map<Task, Promise<void>>()
+    const over = new AbortController()
     for (const task of this.#tasks) {
-      const loop = task.run === undefined ? this.#passes(task, signal) : this.#kept(task, signal)
+      const signals = { signal, over: over.signal }
+      const loop = task.run === undefined ? this.#passes(task, signals) : this.#kept(task, signal)
       running.set(
         task,
         loop.finally(() => running.delete(task)),
@@ -92,6 +101,7 @@ class TaskMaintenance implements Maintenance {
     for (const { name } of running.keys()) {
       this.#failed(name, new Error(`it has not ended ${graceMs} ms after it was told to`))
     }
+    over.abort()
   }
 
   async runOnce(): Promise<MaintenanceReport> {
@@ -112,11 +122,11 @@ class TaskMaintenance implements Maintenance {
     ]
   }
 
-  async #passes(task: Task, signal: AbortSignal): Promise<void> {
+  async #passes(task: Task, { signal, over }: Signals): Promise<void> {
     const { clock } = this.#options.engine
     await sleep(clock, Math.random() * Math.min(task.everyMs, FIRST_MS_MAX), signal)
     while (this.#goesOn(signal)) {
-      await this.#pass(task)
+      await this.#pass(task, over)
       await sleep(clock, jittered(task.everyMs), signal)
     }
   }
@@ -140,7 +150,7 @@ class TaskMaintenance implements Maintenance {
   }
 
   /** Never rejects. A pass that hangs is reported, and holds up nobody but its own task. */
-  async #pass(task: Task): Promise<TaskEnd> {
+  async #pass(task: Task, ended?: AbortSignal): Promise<TaskEnd> {
     const { engine, passMs } = this.#options
     try {
       if (this.#busy.has(task)) throw new Error('its pass before has not ended')
@@ -151,7 +161,11 @@ class TaskMaintenance implements Maintenance {
         this.#busy.delete(task)
         patience.abort()
       })
+      // Once `run` has ended, nobody waits for it any more, and no timer may keep the process.
+      const forget = () => patience.abort()
+      ended?.addEventListener('abort', forget)
       const late = sleep(engine.clock, passMs, patience.signal).then(() => {
+        ended?.removeEventListener('abort', forget)
         if (!patience.signal.aborted) throw new Error(`it has not ended after ${passMs} ms`)
         return over
       })

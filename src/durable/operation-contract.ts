@@ -41,7 +41,7 @@ export interface Effect<Request = unknown, Result = unknown> {
    */
   timeoutMs?: number
 
-  /** The provider's own name for what it did, for webhooks and people: 1 to 512 characters. */
+  /** The provider's own name for what it did, for webhooks and people: 1 to 255 characters. */
   providerId?(result: Result): string | undefined
 
   /** What a request must be like; checked before it is sent. */

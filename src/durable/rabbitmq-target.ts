@@ -23,12 +23,24 @@ export interface RabbitmqChannel {
 /** Properties of a message, as amqplib names them. */
 export type RabbitmqProperties = Readonly<Record<string, unknown>>
 
+/** The part of a connection of amqplib that is used, with its `recovery` or without. */
+export interface RabbitmqConnection {
+  createConfirmChannel(): Promise<RabbitmqChannel>
+}
+
 export interface RabbitmqTargetOptions {
   /**
-   * From `connection.createConfirmChannel()`. A channel ends with its connection, so give a
-   * function that returns the one you have now; it is asked for every message.
+   * From `connect(url, { recovery: true })`. One channel is opened on it for all targets, and
+   * another one when that is closed. Or give `channel`.
    */
-  channel: RabbitmqChannel | (() => RabbitmqChannel | Promise<RabbitmqChannel>)
+  connection?: RabbitmqConnection
+
+  /**
+   * From `connection.createConfirmChannel()`, where you open channels yourself. A channel ends with
+   * its connection, so give a function that returns the one you have now; it is asked for every
+   * message. Or give `connection`.
+   */
+  channel?: RabbitmqChannel | (() => RabbitmqChannel | Promise<RabbitmqChannel>)
 
   /** Where messages are published to. `''`: the default exchange, whose routing keys are queues. */
   exchange: string
@@ -55,13 +67,14 @@ export interface RabbitmqTargetOptions {
  * message that no queue takes comes back and has failed: it is tried again, and then a dead letter.
  */
 export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
-  const { channel, exchange, routingKey, properties } = checkOptions(options)
+  const { exchange, routingKey, properties } = checkOptions(options)
+  const currentChannel = toChannel(options)
   return async (message) => {
-    const open = typeof channel === 'function' ? await channel() : channel
-    const { content, contentType } = toMessageBody(message)
     const { topic, downstreamKey, createdAt, signal } = message
+    const channel = await untilAborted(signal, currentChannel())
+    const { content, contentType } = toMessageBody(message)
     const route = typeof routingKey === 'function' ? routingKey(message) : (routingKey ?? topic)
-    await publishingOf(open).publish({
+    await publishingOf(channel).publish({
       exchange,
       route,
       content,
@@ -81,24 +94,51 @@ export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
 }
 
 function checkOptions(options: RabbitmqTargetOptions): RabbitmqTargetOptions {
-  rejectUnknownOptions('rabbitmqTarget', options, [
-    'channel',
-    'exchange',
-    'routingKey',
-    'properties',
-  ])
-  const { channel, exchange, routingKey, properties } = options
-  if (typeof channel !== 'function') checkChannel(channel)
+  const known = ['connection', 'channel', 'exchange', 'routingKey', 'properties']
+  rejectUnknownOptions('rabbitmqTarget', options, known)
+  const { exchange, routingKey, properties } = options
   if (typeof exchange !== 'string') {
     throw new InvalidOptionsError(
       `rabbitmqTarget.exchange must be a string, got ${describe(exchange)}`,
     )
   }
-  if (typeof routingKey !== 'string') {
-    optionalFunction('rabbitmqTarget.routingKey', routingKey)
-  }
+  if (typeof routingKey !== 'string') optionalFunction('rabbitmqTarget.routingKey', routingKey)
   optionalFunction('rabbitmqTarget.properties', properties)
   return options
+}
+
+function toChannel({
+  connection,
+  channel,
+}: RabbitmqTargetOptions): () => RabbitmqChannel | Promise<RabbitmqChannel> {
+  if ((connection === undefined) === (channel === undefined)) {
+    throw new InvalidOptionsError('rabbitmqTarget needs either a connection or a channel')
+  }
+  if (connection !== undefined) {
+    if (typeof connection?.createConfirmChannel === 'function') return () => channelOf(connection)
+    throw new InvalidOptionsError(
+      `rabbitmqTarget.connection must be a connection of amqplib, got ${describe(connection)}`,
+    )
+  }
+  if (typeof channel === 'function') return channel
+  checkChannel(channel)
+  return () => channel
+}
+
+const channels = new WeakMap<RabbitmqConnection, Promise<RabbitmqChannel>>()
+
+/** The one that is open, or is being opened. A connection that recovers lets us wait for it. */
+function channelOf(connection: RabbitmqConnection): Promise<RabbitmqChannel> {
+  const open = channels.get(connection)
+  if (open !== undefined) return open
+  const forget = () => void channels.delete(connection)
+  const opening = connection.createConfirmChannel().then((channel) => {
+    channel.on('close', forget)
+    return channel
+  })
+  channels.set(connection, opening)
+  opening.catch(forget)
+  return opening
 }
 
 /** Without confirms a message would be done because it was written to a socket. */
@@ -143,9 +183,16 @@ class Publishing {
   /** By message id. The last one where an earlier attempt has had no answer: it is the stricter. */
   readonly #pending = new Map<string, Pending>()
 
+  /** Why the broker closes the channel. */
+  #error: unknown
+
   constructor(channel: RabbitmqChannel) {
     this.#channel = channel
     channel.on('return', (message: ReturnedMessage) => this.#onReturn(message))
+    // With nobody listening it would end the process. It is told with every message that it fails.
+    channel.on('error', (error: unknown) => {
+      this.#error = error
+    })
     // Not every version of amqplib calls back then.
     channel.on('close', () => this.#onClose())
   }
@@ -170,7 +217,7 @@ class Publishing {
         // A broker gives a message back before it confirms it.
         this.#channel.publish(exchange, route, content, properties, (error) => {
           if (error === null || error === undefined) pending.end(pending.returned)
-          else pending.end(toError(error))
+          else pending.end(toError(this.#error ?? error))
         })
       } catch (error) {
         pending.end(toError(error))
@@ -188,9 +235,21 @@ class Publishing {
   }
 
   #onClose(): void {
-    const error = new Error('the channel was closed before RabbitMQ confirmed the message')
+    const closed = new Error('the channel was closed before RabbitMQ confirmed the message')
+    const error = toError(this.#error ?? closed)
     for (const pending of [...this.#pending.values()]) pending.end(error)
   }
+}
+
+/** A connection that never comes back must not keep a handler for ever. */
+function untilAborted<Value>(signal: AbortSignal, value: Value | Promise<Value>): Promise<Value> {
+  return new Promise((resolve, reject) => {
+    const onAbort = () => reject(toError(signal.reason))
+    signal.addEventListener('abort', onAbort)
+    Promise.resolve(value)
+      .then(resolve, reject)
+      .finally(() => signal.removeEventListener('abort', onAbort))
+  })
 }
 
 function toError(error: unknown): Error {

@@ -312,9 +312,11 @@ class PollingReconciler implements Reconciler {
     return 'givenUp'
   }
 
-  #next({ recordId, attempt }: RecordView, inMs: number | undefined): Promise<boolean> {
+  /** `false`: it has moved on, or an operator has asked for a look of their own. */
+  #next({ recordId, attempt, tries }: RecordView, inMs: number | undefined): Promise<boolean> {
     const { engine, durable } = this.#options
-    return askStore(engine, 'postpone', () => durable.desk.postpone({ recordId, attempt, inMs }))
+    const target = { recordId, attempt, tries, inMs }
+    return askStore(engine, 'postpone', () => durable.desk.postpone(target))
   }
 }
 

@@ -19,8 +19,8 @@ const GRACE_MS = 10_000
 const GRACE_MS_MAX = 24 * 60 * 60 * 1000
 /** How soon to look after something has happened; doubles until it is `pollMs` again. */
 const LOOK_MS_FIRST = 5
-/** Messages that are taken and not at their end: what a store that is slow to record can pile up. */
-const OPEN_MAX = 2_000
+/** Messages that may wait for their end to be recorded, beside those that are handled. */
+const UNRECORDED_MAX = 2_000
 /** First pause after a claim that failed; doubles up to the longest. */
 const PAUSE_MS_FIRST = 100
 const PAUSE_MS_MAX = 5_000
@@ -95,6 +95,7 @@ class OutboxRelay implements Relay {
     } finally {
       unwatch()
       signal?.removeEventListener('abort', stop)
+      // Where the engine was closed, nobody has said so before.
       this.#giveBackWaiting()
       await this.#until(() => this.#open.size === 0)
       this.#use = 'none'
@@ -119,7 +120,6 @@ class OutboxRelay implements Relay {
     const graceMs = wholeNumber('relay.close.graceMs', options.graceMs, bounds)
     this.#isClosed = true
     this.#stop()
-    this.#giveBackWaiting()
     const isQuiet = () => this.#open.size + this.#handling.size === 0 && !this.#isClaiming
     await this.#until(isQuiet, graceMs)
     const abandoned = this.#handling.size
@@ -144,6 +144,7 @@ class OutboxRelay implements Relay {
 
   #stop(): void {
     this.#stopping.abort()
+    this.#giveBackWaiting()
     this.#wake()
   }
 
@@ -198,16 +199,17 @@ class OutboxRelay implements Relay {
   }
 
   /**
-   * For every free place a message, and in advance as many again as there are places, or more where
-   * handlers are so quick that they would wait for the next claim. Those whose end is being recorded
-   * count too, or a store that is slow to record would be given ever more.
+   * For every free place a message, and in advance as many again as there are places, or more
+   * where handlers are so quick that they would wait for the next claim. Those whose end is being
+   * recorded count too, or a store that is slow to record would be given ever more.
    */
   #room(): number {
-    const { batchSize } = this.#options
+    const { batchSize, concurrency } = this.#options
     const capacity = this.#capacity()
     const inAdvance = capacity === 0 ? 0 : Math.max(capacity, Math.min(2 * this.#pace, batchSize))
     const wanted = this.#places() + inAdvance - this.#waiting.length
-    return Math.max(0, Math.min(wanted, batchSize, OPEN_MAX - this.#open.size))
+    const recordable = UNRECORDED_MAX + 2 * concurrency - this.#open.size
+    return Math.max(0, Math.min(wanted, batchSize, recordable))
   }
 
   /** Handlers that may be entered now. */
@@ -240,6 +242,7 @@ class OutboxRelay implements Relay {
         token,
       })
       this.#claim = undefined
+      this.#measure(sentMs)
       this.#isMore = messages.length >= limit
       if (messages.length > 0) this.#foundSome()
       this.#accept(messages, sentMs)
@@ -247,7 +250,6 @@ class OutboxRelay implements Relay {
       if (!mayHaveTakenHold(error)) this.#claim = undefined
       throw error
     } finally {
-      this.#measure(sentMs)
       this.#isClaiming = false
       this.#changed()
     }
@@ -261,7 +263,7 @@ class OutboxRelay implements Relay {
     this.#claimedAtMs = nowMs
   }
 
-  /** The one whose answer never came, while what it may have taken is still of use; or a new one. */
+  /** The one whose answer never came, while what it may have taken is of use; or a new one. */
   #claimToMake(): Claim {
     const { engine, leaseMs } = this.#options
     const sentMs = engine.clock.monotonicMs()
@@ -300,7 +302,8 @@ class OutboxRelay implements Relay {
       if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run)
       else run.fail(new Error(`of ${attempt - 1} attempts, the last never came back`))
     } catch {
-      // Reported by the port.
+      // Reported by the port. Not given back at once, or it would be taken again without end.
+      await sleep(this.#options.engine.clock, PAUSE_MS_MAX, this.#stopping.signal)
       run.giveBack()
     }
     this.#startNext()

@@ -142,6 +142,29 @@ describe('a day', () => {
     expect(reports).toHaveLength(1)
   })
 
+  it('that cannot be compared holds up no other', async () => {
+    const { job, reports, clock } = setup({ periodsBack: 3 })
+    await clock.advanceAsync(HOUR_MS)
+    const broken = job({
+      ours: ({ from }) => {
+        const isFirst = from.getTime() === Date.UTC(2025, 11, 29)
+        return isFirst ? [{ id: 'b' }, { id: 'a' }] : []
+      },
+    })
+    await expect(broken.runOnce()).rejects.toThrow(/not sorted/)
+    expect(reports.map(([, { from }]) => from)).toEqual([
+      new Date('2025-12-30'),
+      new Date('2025-12-31'),
+    ])
+    const theirs = () => {
+      throw new Error('the provider is down')
+    }
+    await clock.advanceAsync(2 * DAY_MS)
+    await expect(job({ theirs }).runOnce()).rejects.toThrow(
+      '2 periods of the ledger "charges" could not be compared',
+    )
+  })
+
   // The node is killed midway: its lease lapses, and the next pass of any node compares again.
   it('is not skipped when its node dies midway', async () => {
     const { job, store, clock, reports, fixture } = setup()
@@ -170,7 +193,10 @@ describe('a day', () => {
 })
 
 it.each([
-  [{ name: '' }, /name must be a text/],
+  [{ name: '' }, /name must not be empty/],
+  [{ name: 'a\0b' }, /name must not contain NUL/],
+  [{ samplesMax: -1 }, /ledgerJob.samplesMax must be a whole number from 0/],
+  [{ everyMs: 366 * DAY_MS, periodsBack: 12 }, /nearly ten years/],
   [{ ours: [] }, /ours must be a function/],
   [{ everyMs: 5 }, /everyMs must be a whole number from 60000/],
   [{ periodsBack: 0 }, /periodsBack/],

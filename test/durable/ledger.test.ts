@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { compareLedgers, differencesOf, type LedgerEntry } from '../../src/durable/ledger.ts'
@@ -123,6 +124,39 @@ it('passes on the error of a reader, and ends when it is told to', async () => {
   const stop = AbortSignal.abort(new Error('not mine any more'))
   const call = compareLedgers({ ours: entries('a'), theirs: [], signal: stop })
   await expect(call).rejects.toThrow('not mine any more')
+})
+
+it('ends when it is told to, also while a reader hangs', async () => {
+  const asked = Promise.withResolvers<void>()
+  const ended = Promise.withResolvers<void>()
+  const answer = Promise.withResolvers<void>()
+  async function* hanging(): AsyncGenerator<LedgerEntry> {
+    try {
+      yield { id: 'a' }
+      asked.resolve()
+      await answer.promise
+    } finally {
+      ended.resolve()
+    }
+  }
+  const stop = new AbortController()
+  const call = compareLedgers({ ours: hanging(), theirs: entries('b'), signal: stop.signal })
+  await asked.promise
+  stop.abort(new Error('it takes too long'))
+  await expect(call).rejects.toThrow('it takes too long')
+  // It is told to end, too, and does so as soon as it can.
+  answer.resolve()
+  await ended.promise
+})
+
+it('closes a stream beside a reader that fails at once', async () => {
+  // oxlint-disable-next-line eslint/require-yield -- It fails before it has anything to give.
+  async function* broken(): AsyncGenerator<LedgerEntry> {
+    throw new Error('the database is down')
+  }
+  const theirs = Readable.from(entries('a', 'b'))
+  await expect(compareLedgers({ ours: broken(), theirs })).rejects.toThrow('the database is down')
+  expect(theirs.destroyed).toBe(true)
 })
 
 // Both sides are made as they are read: neither is read ahead of the other.

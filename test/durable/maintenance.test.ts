@@ -353,6 +353,21 @@ describe('run', () => {
     expect(heard('maintenance_failed')).toEqual([])
   })
 
+  it('keeps no process because of a pass that hangs', async () => {
+    const { create, clock, heard } = setup()
+    const worker = part(() => new Promise(() => {}))
+    const stop = new AbortController()
+    const running = create({ worker, graceMs: 1_000 }).run(stop.signal)
+    await clock.advanceAsync(5_000)
+    stop.abort()
+    await clock.advanceAsync(1_000)
+    await running
+    expect(clock.pendingTimers).toBe(0)
+    expect(heard('maintenance_failed')).toMatchObject([
+      { task: 'complete', error: { message: 'it has not ended 1000 ms after it was told to' } },
+    ])
+  })
+
   it('does nothing where it is told to stop before it begins', async () => {
     const { create, clock } = setup()
     const { counts, parts } = counted(['worker'])

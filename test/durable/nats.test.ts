@@ -36,7 +36,7 @@ async function stored(manager: JetStreamManager, stream: string) {
   return messages
 }
 
-it('publishes a message, with its downstream key as id, and notes where the stream has it', async () => {
+it('publishes a message with its downstream key as id, and notes where it is', async () => {
   const { add, relay, read, client, manager, stream, subject } = await setup()
   const id = add({ to: 'a@example.com' }, { key: 'order-1' })
   const target = natsTarget({

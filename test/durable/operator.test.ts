@@ -298,6 +298,15 @@ describe('an operator refuses', () => {
     },
   )
 
+  it.each([null, '2', 1.5])('the attempt %j', async (attempt) => {
+    const { operator } = setup()
+    const target = { recordId: 'r', attempt } as never
+    const verdict = { kind: 'failed_retryable' } as const
+    await expect(operator.resolve(target, verdict, BY)).rejects.toThrow(/attempt must be/)
+    const call = operator.conclude(target, { kind: 'not_executed' }, BY)
+    await expect(call).rejects.toThrow(/attempt must be/)
+  })
+
   it('a store that keeps no audit', () => {
     const engine = createEngine({ store: memoryStore() })
     expect(() => createOperator({ engine })).toThrow(/keeps no operations/)

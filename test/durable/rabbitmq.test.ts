@@ -5,6 +5,9 @@ import { rabbitmqTarget } from '../../src/durable/rabbitmq-target.ts'
 import { startRabbitmq, type RabbitmqServer } from '../servers/rabbitmq.ts'
 import { setup as setupOutbox, settled, TOPIC } from './relay-fixture.ts'
 
+/** A channel whose broker never answers. */
+const SILENT = { publish: () => true, on: () => undefined, waitForConfirms: () => undefined }
+
 let shared: RabbitmqServer
 beforeAll(async () => {
   shared = await startRabbitmq()
@@ -87,25 +90,49 @@ it('fails an attempt where no queue takes the message, and only that one', async
   expect((await read(kept)).state).toBe('done')
 })
 
-it('fails an attempt where the channel closes before the message is confirmed', async () => {
-  const { add, relay, read, channel } = await setup()
-  const ids = [add(1), add(2)]
-  // The broker closes the channel: there is no such exchange.
-  const target = rabbitmqTarget({ channel, exchange: `none-${crypto.randomUUID()}` })
-  expect((await relay(target).runOnce()).retried).toBe(2)
-  for (const id of ids) expect((await read(id)).errors[0]?.error).toMatch(/closed/i)
+it('fails what is on its way when its channel is closed, and opens another', async () => {
+  const { add, relay, read, queue, channel, clock } = await setup()
+  const connection = await connect(shared.url)
+  onTestFinished(() => connection.close())
+  const ids = [add('lost', { key: 'nobody' }), add('lost too', { key: 'nobody' })]
+  // The broker closes a channel on which somebody publishes to an exchange that is not there.
+  const missing = rabbitmqTarget({ connection, exchange: `none-${crypto.randomUUID()}` })
+  expect((await relay(missing).runOnce()).retried).toBe(2)
+  for (const id of ids) expect((await read(id)).errors[0]?.error).toMatch(/NOT_FOUND - no exchange/)
+  clock.advance(60_000)
+  const found = rabbitmqTarget({ connection, exchange: '', routingKey: queue })
+  expect((await relay(found).runOnce()).relayed).toBe(2)
+  expect((await received(channel, queue)).length).toBe(2)
 })
 
-it('waits no longer for the broker than the handler may', async () => {
+it('fails an attempt where a channel that it was given is closed', async () => {
+  const { add, relay, read, channel, queue } = await setup()
+  const id = add('late')
+  await channel.close()
+  await relay(rabbitmqTarget({ channel, exchange: '', routingKey: queue })).runOnce()
+  expect((await read(id)).errors[0]?.error).toMatch(/Channel clos/)
+})
+
+it.each([
+  ['confirms nothing', { channel: () => SILENT }],
+  [
+    'cannot be reached',
+    { connection: { createConfirmChannel: () => new Promise<never>(() => {}) } },
+  ],
+])('waits no longer for a broker that %s than a handler may', async (_, where) => {
   const { add, relay, clock, read } = setupOutbox()
   const id = add('x')
-  const silent = { publish: () => true, on: () => undefined, waitForConfirms: () => undefined }
-  const target = rabbitmqTarget({ channel: () => silent, exchange: '' })
-  const once = relay(target, { handlerTimeoutMs: 1_000 }).runOnce()
-  await settled()
-  await clock.advanceAsync(1_000)
-  expect((await once).retried).toBe(1)
-  expect((await read(id)).errors[0]?.error).toMatch(/took longer than 1000 ms/)
+  const made = relay(rabbitmqTarget({ ...where, exchange: '' }), { handlerTimeoutMs: 1_000 })
+  for (let attempt = 1; attempt <= 2; attempt++) {
+    const once = made.runOnce()
+    await settled()
+    await clock.advanceAsync(1_000)
+    expect((await once).retried).toBe(1)
+    clock.advance(60_000)
+  }
+  // Both times: the handler of the first attempt has ended.
+  const late = 'Error: the handler of "receipt.send" took longer than 1000 ms'
+  expect((await read(id)).errors.map(({ error }) => error)).toEqual([late, late])
 })
 
 it('refuses a channel that confirms nothing', async () => {
@@ -115,6 +142,8 @@ it('refuses a channel that confirms nothing', async () => {
     'must be a confirm channel',
   )
   expect(() => rabbitmqTarget({ channel: () => plain } as never)).toThrow('rabbitmqTarget.exchange')
+  expect(() => rabbitmqTarget({ exchange: '' })).toThrow('either a connection or a channel')
+  expect(() => rabbitmqTarget({ connection: plain, exchange: '' })).toThrow('connection of amqplib')
   const id = add('x')
   await relay(rabbitmqTarget({ channel: () => plain, exchange: '' })).runOnce()
   expect((await read(id)).errors[0]?.error).toMatch(/must be a confirm channel/)
@@ -126,11 +155,14 @@ it('loses nothing when the broker is killed and comes back; repeats have the sam
     if (server !== shared) await server.close()
   })
   const { add, relay, clock, own } = setupOutbox()
-  let channel = await open(server.url)
+  const connection = await connect(server.url, { recovery: { maxDelay: 500 } })
+  connection.on('error', () => undefined)
+  onTestFinished(() => connection.close())
   const queue = 'receipts'
-  await channel.assertQueue(queue, { durable: true })
+  const declaring = await connection.createChannel()
+  await declaring.assertQueue(queue, { durable: true })
   const ids = Array.from({ length: 200 }, (_, n) => add(n))
-  const target = rabbitmqTarget({ channel: () => channel, exchange: '', routingKey: queue })
+  const target = rabbitmqTarget({ connection, exchange: '', routingKey: queue })
   const options = { batchSize: 20, concurrency: 20, attemptsMax: 1_000 }
   let published = 0
   const made = relay((message) => {
@@ -147,13 +179,11 @@ it('loses nothing when the broker is killed and comes back; repeats have the sam
   }
   while (counts.retried === 0) await pass()
   await server.kill()
-  await pass()
   await server.start()
-  channel = await open(server.url)
   while (counts.relayed < ids.length) await pass()
 
   expect((await own.list({ state: 'done', limit: 1_000 })).length).toBe(ids.length)
-  const messages = await received(channel, queue)
+  const messages = await received(await open(server.url), queue)
   const keys = new Set(messages.map(({ properties }) => String(properties.messageId)))
   expect([...keys].toSorted()).toEqual(ids.map((id) => downstreamKeyOf(id, 'message')).toSorted())
   expect(messages.length).toBeGreaterThanOrEqual(ids.length)

@@ -3,6 +3,7 @@ import { createWorker } from '../../src/durable/index.ts'
 import type { Schema } from '../../src/durable/schema.ts'
 import { decodeValue } from '../../src/durable/values.ts'
 import {
+  BY,
   bytes,
   deskFixture,
   lostPayment,
@@ -131,6 +132,24 @@ describe('a webhook', () => {
     },
   )
 
+  it('says nothing of what somebody has decided otherwise in the same moment', async () => {
+    const fixture = deskFixture()
+    const { store, reconciler, desk, record } = fixture
+    const { recordId, downstreamKey } = await lostPayment(fixture)
+    const { phases } = store.durable
+    const { load } = phases
+    phases.load = async (id) => {
+      phases.load = load
+      const finding = { kind: 'not_executed' } as const
+      await desk.act({ kind: 'conclude', phase: { downstreamKey }, finding }, BY)
+      return load(id)
+    }
+    // Not "already": its result is not on record.
+    expect(await reconciler().resolve({ downstreamKey }, PAID)).toEqual({ kind: 'not_found' })
+    expect(await phasesOf(fixture, recordId)).toEqual([])
+    expect((await record()).state).toBe('failed_retryable')
+  })
+
   it('about a record without an effect is refused', async () => {
     const fixture = deskFixture()
     const { recordId } = await lostPlain(fixture)
@@ -207,6 +226,18 @@ describe('the result that a webhook brings', () => {
     await webhooks.resolve({ recordId: second.recordId }, { ...PAID, providerId: 'evt_9' })
     expect((await phasesOf(fixture, first.recordId))[0]!.providerId).toBe('ch_1')
     expect((await phasesOf(fixture, second.recordId))[0]!.providerId).toBe('evt_9')
+  })
+
+  it('is recorded without a provider id that cannot be stored', async () => {
+    const fixture = deskFixture({ effect: { providerId: () => 7 as never } })
+    const [first, second] = [await lostPayment(fixture, 'a'), await lostPayment(fixture, 'b')]
+    const webhooks = fixture.reconciler()
+    const named = { ...PAID, providerId: { id: 'evt_9' } as never }
+    for (const { recordId } of [first, second]) {
+      expect(await webhooks.resolve({ recordId }, named)).toMatchObject({ kind: 'done' })
+      const [charge] = await phasesOf(fixture, recordId)
+      expect(charge).toMatchObject({ state: 'done', providerId: undefined })
+    }
   })
 
   it('is kept as it is where the operation is not registered here', async () => {

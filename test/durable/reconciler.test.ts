@@ -1,10 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import { createWorker } from '../../src/durable/index.ts'
+import { createOperator } from '../../src/durable/operator.ts'
 import { createReconciler } from '../../src/durable/reconciler.ts'
 import { decodeValue } from '../../src/durable/values.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import {
+  BY,
   bytes,
   deskFixture,
   lostPayment,
@@ -117,6 +119,20 @@ describe('a provider that cannot be asked', () => {
     expect(pauseMs).toBeLessThanOrEqual(12_500)
   })
 
+  it.each([7, { id: 'ch_1' }, 'a\0b', 'x'.repeat(256)])(
+    'is believed where it has the provider id %j, which is left out',
+    async (providerId) => {
+      const fixture = deskFixture()
+      const { reconciler, provider } = fixture
+      const { recordId } = await lostPayment(fixture)
+      const result = { id: undefined as never, amount: 5 }
+      provider.answer = async () => ({ kind: 'done', result, providerId: providerId as string })
+      expect(await reconciler().runOnce()).toMatchObject({ resolved: 1 })
+      const [charge] = await phasesOf(fixture, recordId)
+      expect(charge).toMatchObject({ state: 'done', providerId: undefined })
+    },
+  )
+
   it('counts a try when it answers nonsense', async () => {
     const fixture = deskFixture()
     const { provider, reconciler, heard } = fixture
@@ -214,6 +230,26 @@ describe('giving up', () => {
     await desk.act({ kind: 'requeue', ref: { recordId } }, { who: 'ada', why: 'provider is back' })
     provider.answer = async () => ({ kind: 'not_executed' })
     expect(await reconciler({ schedule: { tries: 1 } }).runOnce()).toMatchObject({ resolved: 1 })
+  })
+
+  it('does not undo that an operator has asked for another look meanwhile', async () => {
+    const fixture = deskFixture()
+    const { reconciler, provider, heard, record, engine } = fixture
+    const { recordId } = await lostPayment(fixture)
+    const asked = Promise.withResolvers<void>()
+    const answer = Promise.withResolvers<{ kind: 'pending' }>()
+    provider.answer = () => {
+      asked.resolve()
+      return answer.promise
+    }
+    const pass = reconciler({ schedule: { tries: 1 } }).runOnce()
+    await asked.promise
+    const acted = await createOperator({ engine }).requeue({ recordId }, BY)
+    expect(acted.kind).toBe('done')
+    answer.resolve({ kind: 'pending' })
+    expect(await pass).toMatchObject({ looked: 1, moved: 1, givenUp: 0 })
+    expect(heard('reconcile_given_up')).toEqual([])
+    expect(await record()).toMatchObject({ tries: 0, reconcileAt: expect.any(Date) })
   })
 
   it('comes at once where an effect cannot be asked for by anybody', async () => {

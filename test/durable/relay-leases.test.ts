@@ -37,7 +37,7 @@ function faulty() {
   return { faults, calls, change }
 }
 
-it('renews the leases of all that it has, in one call, for as long as their handlers run', async () => {
+it('renews the leases of all that it has, in one call, while handlers run', async () => {
   const { change, calls: asked } = faulty()
   const { add, relay, clock, claim, eventsOf } = setup(change)
   for (let n = 0; n < 6; n++) add(n)
@@ -92,7 +92,7 @@ it('is fenced where it learns of it only at the end', async () => {
   expect(await own.settle([done])).toEqual([true])
 })
 
-it('aborts when its own clock says that the lease is over, counted from before the claim', async () => {
+it('aborts when its own clock, from before the claim, says that the lease is over', async () => {
   const { change, faults } = faulty()
   const { add, relay, clock, eventsOf, read } = setup(change)
   const id = add()
@@ -129,7 +129,7 @@ it('does not begin what it was given too late', async () => {
   expect(eventsOf('message_lost').length).toBe(1)
 })
 
-it('ends an attempt in time, and runs no second one beside a handler that does not stop', async () => {
+it('ends an attempt in time, and runs none beside a handler that does not stop', async () => {
   const { add, relay, clock, read, eventsOf } = setup()
   const id = add()
   const { handler, calls, called } = held()

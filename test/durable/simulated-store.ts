@@ -277,9 +277,10 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
             const write = this.#put({ ...record, tries: record.tries + 1, reconcileAtMs })
             return { record: toView(write), operation: this.#load(write.recordId) }
           }),
-      postpone: async ({ recordId, attempt, inMs }) => {
+      postpone: async ({ recordId, attempt, tries, inMs }) => {
         const record = this.#find({ recordId })
         if (record?.state !== 'unknown' || record.attempt !== attempt) return false
+        if (tries !== undefined && record.tries !== tries) return false
         const reconcileAtMs = inMs === undefined ? undefined : this.#nowMs + inMs
         this.#put({ ...record, reconcileAtMs })
         return true

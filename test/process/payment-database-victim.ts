@@ -19,12 +19,13 @@ const kill = new StatementKill(Number(killAt), moment)
 const report = (line: unknown) => writeSync(1, `${JSON.stringify(line)}\n`)
 const clock = new ShiftedClock()
 const { onStatement } = kill
-const { store, write, close } = openPaymentDatabase(kind, url, { clock, onStatement })
+const { store, write, close } = await openPaymentDatabase(kind, url, { clock, onStatement })
 const go = prepare(program, {
   store,
   clock,
   write,
   folder,
+  dedups: false,
   onOutside: (what) => kill.mark(what),
   tell: (told) => void report({ told }),
 })

@@ -1,10 +1,8 @@
 /** PostgreSQL and MariaDB, for payments: the store, the rows of the business, and every statement. */
-import mysql, { type PoolConnection, type RowDataPacket } from 'mysql2/promise'
-import pg from 'pg'
+import type { PoolConnection, RowDataPacket } from 'mysql2/promise'
+import type { ClientBase } from 'pg'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Store } from '../../src/core/store.ts'
-import { mysqlStore } from '../../src/stores/mysql/index.ts'
-import { postgresStore } from '../../src/stores/postgres/index.ts'
 import type { Write } from './payment-operation.ts'
 
 export type DatabaseKind = 'postgres' | 'mariadb'
@@ -30,22 +28,28 @@ interface Opening {
 
 const CONNECTIONS_MAX = 4
 
+/** Loads one driver only: it is most of what a process does that is killed at once. */
 export function openPaymentDatabase(
   kind: DatabaseKind,
   url: string,
   opening: Opening = {},
-): PaymentDatabase {
+): Promise<PaymentDatabase> {
   return kind === 'postgres' ? openPostgres(url, opening) : openMariadb(url, opening)
 }
 
-function openPostgres(url: string, { clock, onStatement }: Opening): PaymentDatabase {
+async function openPostgres(
+  url: string,
+  { clock, onStatement }: Opening,
+): Promise<PaymentDatabase> {
+  const { default: pg } = await import('pg')
+  const { postgresStore } = await import('../../src/stores/postgres/index.ts')
   const pool = new pg.Pool({ connectionString: url, max: CONNECTIONS_MAX })
   pool.on('error', () => undefined)
   if (onStatement !== undefined) pool.on('connect', (client) => intercept(client, onStatement))
   const rows = async (sql: string) => (await pool.query<Record<string, unknown>>(sql)).rows
   return {
     store: postgresStore({ pool, ...(clock === undefined ? {} : { clock }) }),
-    write: async (tx: pg.ClientBase, statements) => {
+    write: async (tx: ClientBase, statements) => {
       for (const statement of statements) await tx.query(statement)
     },
     rows,
@@ -60,7 +64,9 @@ function openPostgres(url: string, { clock, onStatement }: Opening): PaymentData
   }
 }
 
-function openMariadb(url: string, { clock, onStatement }: Opening): PaymentDatabase {
+async function openMariadb(url: string, { clock, onStatement }: Opening): Promise<PaymentDatabase> {
+  const { default: mysql } = await import('mysql2/promise')
+  const { mysqlStore } = await import('../../src/stores/mysql/index.ts')
   const pool = mysql.createPool({ uri: url, connectionLimit: CONNECTIONS_MAX })
   const getConnection = pool.getConnection.bind(pool)
   if (onStatement !== undefined) {

@@ -1,5 +1,5 @@
 /**
- * Counts every continuation of a process, and kills it (-9) at one of them. A continuation is what
+ * Counts every continuation of a process, and ends or stops it at one of them. A continuation is what
  * runs after an `await`, a `then`, a timer or an answer from outside: between two of them nothing
  * else can happen in the process, so these are all the points at which it can be left.
  */
@@ -18,31 +18,50 @@ export interface Trace {
   readonly marks: readonly Mark[]
   /** Where in the sources the process waited for each of them, as `file:line`. */
   readonly awaited: readonly string[]
+  /** Those at which it holds the write lock of its file. */
+  readonly locked: readonly number[]
 }
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
 
+/** `SIGKILL`: it dies. `SIGSTOP`: it stands still, until it is told to go on. */
+export type Blow = 'SIGKILL' | 'SIGSTOP'
+
 export class KillPoint {
   readonly #killAt: number
+  readonly #blow: Blow
+  readonly #onBlow: () => void
   readonly #marks: Mark[] = []
   readonly #awaited: string[] = []
+  readonly #locked: number[] = []
+  isLocked = false
   readonly #waiting = new Map<number, string>()
   #points = 0
   #hook: ReturnType<typeof createHook> | undefined
 
   /** @param killAt the number of a continuation, from 1; 0: none, they are only counted. */
-  constructor(killAt: number) {
+  constructor(killAt: number, blow: Blow, onBlow: () => void) {
     this.#killAt = killAt
+    this.#blow = blow
+    this.#onBlow = onBlow
   }
 
   start(): void {
     const isTracing = this.#killAt === 0
     const init = (id: number) => void this.#waiting.set(id, whereNow())
     const before = (id: number) => {
-      if (++this.#points === this.#killAt) process.kill(process.pid, 'SIGKILL')
-      if (isTracing) this.#awaited.push(this.#waiting.get(id) ?? '')
+      if (++this.#points === this.#killAt) this.#strike()
+      if (!isTracing) return
+      this.#awaited.push(this.#waiting.get(id) ?? '')
+      if (this.isLocked) this.#locked.push(this.#points)
     }
     this.#hook = createHook(isTracing ? { init, before } : { before }).enable()
+  }
+
+  /** Takes effect before it returns. */
+  #strike(): void {
+    if (this.#blow === 'SIGSTOP') this.#onBlow()
+    process.kill(process.pid, this.#blow)
   }
 
   mark(what: string): void {
@@ -51,7 +70,8 @@ export class KillPoint {
 
   stop(): Trace {
     this.#hook?.disable()
-    return { points: this.#points, marks: this.#marks, awaited: this.#awaited }
+    const [marks, awaited, locked] = [this.#marks, this.#awaited, this.#locked]
+    return { points: this.#points, marks, awaited, locked }
   }
 }
 

@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Bug } from './payment-bugs.ts'
-import { happenedBefore, type Trace } from './payment-kill.ts'
+import { happenedBefore, type Mark, type Trace } from './payment-kill.ts'
 import { Acquirer } from './payment-ledgers.ts'
 import { WAYS, type Way } from './payment-operation.ts'
 import type { Program } from './payment-programs.ts'
@@ -99,38 +99,40 @@ function pointsAround({ marks, points }: Trace): number[] {
   return [...around].filter((point) => point >= 1 && point <= points)
 }
 
-/** Every way to recover where something was just done for good, and one of them elsewhere. */
+/** Where a client waits and something was just done for good: with every way to recover. */
 async function tryAll(trial: Trial, points: readonly number[]): Promise<Failure[]> {
-  const first = new Set(firstPoints(trial.trace))
-  // What is left at the other points is what is left at the first of them.
-  return tryEach(trial, points, (point) =>
-    TRIES_ALL || first.has(point) ? HOWS : [HOWS[point % HOWS.length]!],
-  )
+  const first = new Set(trial.program === 'inline' ? firstPoints(trial.trace) : [])
+  const howsOf = (point: number) =>
+    TRIES_ALL || first.has(point) ? HOWS : [HOWS[point % HOWS.length]!]
+  const failures = await each(points, (point) => tryPoint(trial, point, howsOf(point)))
+  return failures.flat().toSorted((a, b) => a.point - b.point)
 }
 
-async function tryEach(
-  trial: Trial,
+async function each<Result>(
   points: readonly number[],
-  howsOf: (point: number) => typeof HOWS,
-): Promise<Failure[]> {
-  const failures: Failure[] = []
+  work: (point: number) => Promise<Result>,
+): Promise<Result[]> {
+  const results: Result[] = []
   const left = [...points]
-  const work = async () => {
-    for (let point = left.pop(); point !== undefined; point = left.pop()) {
-      failures.push(...(await tryPoint(trial, point, howsOf(point))))
+  const workOn = async () => {
+    for (let point = left.shift(); point !== undefined; point = left.shift()) {
+      results.push(await work(point))
     }
   }
-  await Promise.all(Array.from({ length: VICTIMS }, work))
-  return failures.toSorted((a, b) => a.point - b.point)
+  await Promise.all(Array.from({ length: VICTIMS }, workOn))
+  return results
 }
 
 /** What a process leaves that was killed when it had sent the charge, or was about to. */
 async function leftAfter(what: 'charged' | 'intended'): Promise<string> {
   const { trace } = await learn(scene.fresh, 'inline')
-  const { at } = trace.marks.find((mark) => mark.what === 'charged')!
+  const at = markOf(trace.marks, 'charged')
   const { folder } = await scene.run(scene.fresh, 'inline', what === 'charged' ? at + 1 : at)
   return folder
 }
+
+const markOf = (marks: readonly Mark[], what: string) =>
+  marks.find((mark) => mark.what === what)!.at
 
 const everyPointOf = ({ trace }: Trial) => Array.from({ length: trace.points }, (_, n) => n + 1)
 const filesOf = ({ trace }: Trial) => new Set(trace.awaited.map((line) => line.split(':')[0]))
@@ -189,16 +191,58 @@ describe('a payment whose process is killed', () => {
   )
 })
 
+/** It thinks that it holds the key, and by its own clock it does. */
+describe('a payment whose process stands still', () => {
+  it(
+    'is made once, although it goes on when others have long finished it',
+    async () => {
+      const trial = await learn(scene.fresh, 'inline')
+      const { locked } = trial.trace
+      // With the lock of the file in its hands, nobody else could do anything.
+      const points = pointsAround(trial.trace).filter((point) => !locked.includes(point))
+      expect(points.length).toBeGreaterThan(8)
+      const failures = await each(points, async (point) => {
+        const stopped = await scene.stop(trial.from, trial.program, point)
+        const how = HOWS[point % 4]!
+        const before = await scene.recoverThere(stopped, how)
+        const { told } = await stopped.goOn()
+        const aftermath = await scene.recoverThere(stopped, how)
+        const awaited = trial.trace.awaited[point - 1]
+        const problems = [before, aftermath].flatMap((one) =>
+          problemsOf(one, { told, isDelivered: true }),
+        )
+        return problems.length === 0 ? [] : [{ point, awaited, ...how, problems }]
+      })
+      expect(failures.flat()).toEqual([])
+    },
+    10 * MINUTES,
+  )
+})
+
 describe('these checks', () => {
   it.each([
-    ['the intent is not committed', '2 charges'],
-    ['the rows are committed after the recovery point', 'the books say: '],
-    ['a message is done before it is delivered', '0 receipts'],
+    {
+      bug: 'the intent is not committed',
+      // The charge is made.
+      pointOf: ({ marks }: Trace) => markOf(marks, 'charged') + 1,
+      problem: '2 charges',
+    },
+    {
+      bug: 'the rows are committed after the recovery point',
+      // The claim is committed, and then the first phase.
+      pointOf: ({ marks }: Trace) => marks[1]!.at + 1,
+      problem: '0 payments',
+    },
+    {
+      bug: 'a message is done before it is delivered',
+      pointOf: ({ marks }: Trace) => markOf(marks, 'delivered'),
+      problem: '0 receipts',
+    },
   ] as const)(
-    'notice when %s',
-    async (bug, problem) => {
+    'notice when $bug',
+    async ({ bug, pointOf, problem }) => {
       const trial = await learn(scene.fresh, 'inline', bug)
-      const failures = await tryEach(trial, firstPoints(trial.trace), () => [HOWS[0]!])
+      const failures = await tryPoint(trial, pointOf(trial.trace), [HOWS[0]!])
       expect(failures.flatMap(({ problems }) => problems)).toContain(problem)
     },
     10 * MINUTES,

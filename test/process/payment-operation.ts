@@ -1,8 +1,15 @@
-/** The payment that processes are killed in: record it, charge it, book it and send a receipt. */
-import { createOutbox, operation, type Effect, type Operation } from '../../src/durable/index.ts'
+/**
+ * The payment that processes are killed in: record it, charge it, book it and send a receipt. Its
+ * files import no more than they need: to load them is most of what a killed process does.
+ */
 import type { Engine } from '../../src/core/engine.ts'
+import type { Effect } from '../../src/durable/operation-contract.ts'
+import { operation, type Operation } from '../../src/durable/operation.ts'
+import { createOutbox } from '../../src/durable/outbox.ts'
+import { createRelay } from '../../src/durable/relay.ts'
+import { operationPolicy } from '../../src/durable/worker.ts'
 import type { GivenReply } from '../../src/http/http-reply.ts'
-import type { Acquirer, Charge } from './payment-ledgers.ts'
+import type { Acquirer, Charge, PostOffice } from './payment-ledgers.ts'
 
 export interface Payment {
   readonly amount: number
@@ -93,6 +100,24 @@ function chargeEffect(acquirer: Acquirer, way: Way): Effect<Payment, Charge> {
     case 'blind':
       return effect
   }
+}
+
+export function receiptRelay(engine: Engine, postOffice: PostOffice) {
+  return createRelay({
+    engine,
+    topics: {
+      [RECEIPTS]: ({ downstreamKey, payload }) => postOffice.deliver(downstreamKey, payload),
+    },
+  })
+}
+
+export function requestOf(engine: Engine, { name }: { readonly name: string }) {
+  const scope = { tenant: 'acme', operation: name }
+  return { scope, key: 'k', fingerprint: 'f', policy: operationPolicy(engine) }
+}
+
+export function textOf(result: Uint8Array): string {
+  return Buffer.from(result).toString('latin1')
 }
 
 function after<Result>(

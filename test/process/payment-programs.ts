@@ -2,10 +2,17 @@
 import { systemClock, type Clock } from '../../src/core/clock.ts'
 import { createEngine } from '../../src/core/engine.ts'
 import type { Store } from '../../src/core/store.ts'
-import { createReconciler, createWorker } from '../../src/durable/index.ts'
+import { createReconciler } from '../../src/durable/reconciler.ts'
+import { createWorker } from '../../src/durable/worker.ts'
 import { Acquirer, PostOffice, type OnOutside } from './payment-ledgers.ts'
-import { AMOUNT, paymentOperation, type Write } from './payment-operation.ts'
-import { receiptRelay, requestOf, textOf } from './payment-recovery.ts'
+import {
+  AMOUNT,
+  paymentOperation,
+  receiptRelay,
+  requestOf,
+  textOf,
+  type Write,
+} from './payment-operation.ts'
 
 /**
  * `inline`: the client waits while it is paid; then the receipt is sent. `accepted`: a worker pays.
@@ -20,6 +27,8 @@ export interface ProgramParts {
   readonly clock: ShiftedClock
   readonly write: Write
   readonly folder: string
+  /** Whether the provider recognises its keys. */
+  readonly dedups: boolean
   readonly onOutside: OnOutside
   /** The client has its answer. */
   readonly tell: (reply: string) => void
@@ -37,9 +46,9 @@ export class ShiftedClock implements Clock {
 }
 
 export function prepare(program: Program, parts: ProgramParts): () => Promise<void> {
-  const { store, clock, write, folder, onOutside, tell } = parts
+  const { store, clock, write, folder, dedups, onOutside, tell } = parts
   const engine = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
-  const acquirer = new Acquirer(folder, { dedups: false }, onOutside)
+  const acquirer = new Acquirer(folder, { dedups }, onOutside)
   const pay = paymentOperation({ engine, acquirer, write, way: 'asked' })
   const operations = [pay]
   const worker = createWorker({ engine, operations })
@@ -50,7 +59,8 @@ export function prepare(program: Program, parts: ProgramParts): () => Promise<vo
     case 'inline':
       return async () => {
         const outcome = await engine.run(request, pay.work({ amount: AMOUNT }))
-        if (outcome.kind === 'ran') tell(textOf(outcome.result))
+        const isAnswer = outcome.kind === 'ran' || outcome.kind === 'replayed'
+        if (isAnswer) tell(textOf(outcome.result))
         await relay.runOnce()
       }
     case 'accepted':

@@ -9,9 +9,7 @@ import {
   createMaintenance,
   createOperator,
   createReconciler,
-  createRelay,
   createWorker,
-  operationPolicy,
   type Maintenance,
   type Operation,
   type Operator,
@@ -19,8 +17,10 @@ import {
 import { Acquirer, PostOffice } from './payment-ledgers.ts'
 import {
   AMOUNT,
-  RECEIPTS,
   paymentOperation,
+  receiptRelay,
+  requestOf,
+  textOf,
   type Payment,
   type Way,
   type Write,
@@ -121,20 +121,6 @@ function survive({ store, clock, write, folder }: Site, way: Way): Survivors {
   return { engine, pay, maintenance, operator, acquirer, postOffice }
 }
 
-export function receiptRelay(engine: Engine, postOffice: PostOffice) {
-  return createRelay({
-    engine,
-    topics: {
-      [RECEIPTS]: ({ downstreamKey, payload }) => postOffice.deliver(downstreamKey, payload),
-    },
-  })
-}
-
-export function requestOf(engine: Engine, { name }: { readonly name: string }) {
-  const scope = { tenant: 'acme', operation: name }
-  return { scope, key: 'k', fingerprint: 'f', policy: operationPolicy(engine) }
-}
-
 function targetOf({ engine, pay }: Survivors) {
   const { scope, key } = requestOf(engine, pay)
   return { scope, key }
@@ -186,10 +172,6 @@ async function isQuiet(survivors: Survivors): Promise<boolean> {
     if ((await outbox.list({ state, limit: 1 })).length > 0) return false
   }
   return true
-}
-
-export function textOf(result: Uint8Array): string {
-  return Buffer.from(result).toString('latin1')
 }
 
 /**

@@ -1,28 +1,36 @@
 /**
- * A process that pays on an SQLite file and is killed at one of its continuations. It writes a line
- * when the client has its answer, and one at its end: what there was to kill it at.
+ * A process that pays on an SQLite file and is killed, or stopped, at one of its continuations. It
+ * writes a line when it is about to be stopped, one when the client has its answer, and one at its
+ * end: what there was to kill it at.
  */
 import { writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { StatementSync, type SQLInputValue, type StatementResultingChanges } from 'node:sqlite'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
-import { KillPoint } from './payment-kill.ts'
+import { KillPoint, type Blow } from './payment-kill.ts'
 import type { Write } from './payment-operation.ts'
 import { plant, type Bug } from './payment-bugs.ts'
 import { ShiftedClock, prepare, type Program } from './payment-programs.ts'
 
-const [folder, program, killAt, bug] = process.argv.slice(2) as [string, Program, string, Bug?]
-const kill = new KillPoint(Number(killAt))
+const [folder, program, killAt, blow, bug] = process.argv.slice(2) as [
+  string,
+  Program,
+  string,
+  Blow,
+  Bug?,
+]
 const report = (line: unknown) => writeSync(1, `${JSON.stringify(line)}\n`)
+const kill = new KillPoint(Number(killAt), blow, () => void report({ stopped: process.pid }))
 
 /** Every commit that writes. */
 type RunStatement = (this: StatementSync, ...values: SQLInputValue[]) => StatementResultingChanges
 const run = Reflect.get(StatementSync.prototype, 'run') as RunStatement
-let isWriting = false
 StatementSync.prototype.run = function (this: StatementSync, ...values: SQLInputValue[]) {
   const changes = run.apply(this, values)
-  if (this.sourceSQL.startsWith('BEGIN')) isWriting = this.sourceSQL === 'BEGIN IMMEDIATE'
-  if (this.sourceSQL === 'COMMIT' && isWriting) kill.mark('committed')
+  const { sourceSQL } = this
+  if (sourceSQL === 'COMMIT' && kill.isLocked) kill.mark('committed')
+  if (sourceSQL === 'BEGIN IMMEDIATE') kill.isLocked = true
+  if (sourceSQL === 'COMMIT' || sourceSQL === 'ROLLBACK') kill.isLocked = false
   return changes
 } as StatementSync['run']
 
@@ -42,6 +50,8 @@ const parts = plant(bug, {
   clock,
   write,
   folder,
+  // What stands still may send what it was about to send, later, when others have sent it too.
+  dedups: blow === 'SIGSTOP',
   onOutside: (what) => kill.mark(what),
   tell: (told) => void report({ told }),
 })

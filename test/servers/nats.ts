@@ -22,8 +22,8 @@ export interface NatsServer {
 }
 
 const HOW_TO =
-  'set ONCEKEY_TEST_NATS_URL to a server with JetStream, or install NATS (Debian: apt-get install ' +
-  'nats-server; macOS: brew install nats-server)'
+  'set ONCEKEY_TEST_NATS_URL to a server with JetStream, or install NATS (Debian: apt-get ' +
+  'install nats-server; macOS: brew install nats-server)'
 
 /**
  * The server of the environment if there is one, otherwise a private one. A test that kills its

@@ -216,9 +216,10 @@ class Model {
               const operation = this.#operations.get(record.recordId)
               return { record: toView(write), operation }
             }),
-        postpone: async ({ recordId, attempt, inMs }) => {
+        postpone: async ({ recordId, attempt, tries, inMs }) => {
           const record = this.#find({ recordId })
           if (record?.state !== 'unknown' || record.attempt !== attempt) return false
+          if (tries !== undefined && record.tries !== tries) return false
           this.#put({
             ...record,
             reconcileAtMs: inMs === undefined ? undefined : this.#nowMs + inMs,

@@ -5,7 +5,13 @@ import { newToken } from '../../src/core/identity.ts'
 import { mysqlStore, type MysqlStore } from '../../src/stores/mysql/index.ts'
 import { BY, messageOf } from '../../src/testing/durable-cases/durable-case.ts'
 import { hold, ofKind } from '../../src/testing/store-cases/store-case.ts'
-import { addAll, transact } from './mysql-durable-setup.ts'
+import {
+  addAll,
+  intercepting,
+  likeMysqlConnection,
+  transact,
+  untilWaiting,
+} from './mysql-durable-setup.ts'
 import { TOOLS } from './mysql-join-tools.ts'
 import { completion, telling, useMariadb } from './mysql-setup.ts'
 
@@ -76,6 +82,38 @@ it('refuses a connection without a transaction, and says what to do', async () =
   await expect(unknown).rejects.toThrow('outbox.add takes an open transaction')
   expect(await store.durable.outbox.list({ state: 'ready', limit: 9 })).toEqual([])
   connection.release()
+})
+
+it('refuses a connection without a transaction on a server that cannot tell, too', async () => {
+  const { open, connect } = await setup()
+  const store = await open()
+  const connection = await connect().getConnection()
+  const tx = likeMysqlConnection(connection)
+  const refused = store.durable.outbox.add(tx, messageOf({ partition: 'p' }))
+  await expect(refused).rejects.toMatchObject({ code: 'INVALID_OPTIONS' })
+  expect(await store.durable.outbox.list({ state: 'ready', limit: 9 })).toEqual([])
+  await connection.beginTransaction()
+  await store.durable.outbox.add(tx, messageOf({ partition: 'p' }))
+  await connection.commit()
+  connection.release()
+  expect((await store.durable.outbox.list({ state: 'ready', limit: 9 })).length).toBe(1)
+})
+
+it('adds nothing where its statements do not reach one and the same transaction', async () => {
+  const { open, connect, column } = await setup()
+  const store = await open()
+  const pool = connect()
+  for (const partition of [undefined, 'p']) {
+    await transact(pool, async (connection) => {
+      const clients = [connection, pool].values()
+      const runSql = async (sql: string) =>
+        (await (clients.next().value ?? pool).query(sql))[0] as unknown[]
+      const refused = store.durable.outbox.add({ runSql }, messageOf({ partition }))
+      await expect(refused).rejects.toMatchObject({ code: 'INVALID_OPTIONS' })
+    })
+  }
+  expect(await store.durable.outbox.list({ state: 'ready', limit: 9 })).toEqual([])
+  expect(await column('SELECT * FROM oncekey_record_partition')).toEqual([])
 })
 
 it('refuses what no column can hold, and adds nothing', async () => {
@@ -303,6 +341,39 @@ it('relays each message once and partitions in their order, without a deadlock',
   expect(relays.orders).toEqual(keys)
   expect(await column(DEADLOCKS)).toEqual(deadlocks)
 }, 60_000)
+
+// The second message has been found to be the head, and is about to be taken.
+it('lets an operator bring a message back once it is known who takes the head', async () => {
+  const { open, connect, column } = await setup()
+  const store = await open()
+  const { outbox, desk } = store.durable
+  const [first, second] = await addAll(connect(), store, numbered(2, { partition: 'p' }))
+  const [{ id, token }] = (await outbox.claim(claimOf())) as [HeldMessage]
+  await outbox.settle([{ kind: 'dead', id, token, error: 'no', blocks: false }])
+
+  const arrived = Promise.withResolvers<void>()
+  const late = Promise.withResolvers<void>()
+  const pool = intercepting(connect(), async (sql, send) => {
+    if (sql.includes(`SET state = 'held'`)) {
+      arrived.resolve()
+      await late.promise
+    }
+    return send()
+  })
+  const taking = mysqlStore({ pool }).durable.outbox.claim(claimOf())
+  await arrived.promise
+  const acting = desk.act({ kind: 'retry_message', messageId: first! }, BY)
+  await untilWaiting(column, 1)
+  expect(await outbox.claim(claimOf())).toEqual([])
+  late.resolve()
+  const [taken] = await taking
+  expect(taken?.id).toBe(second)
+  ofKind(await acting, 'done')
+  // It is before the one that is held, and waits for it all the same.
+  expect(await outbox.claim(claimOf())).toEqual([])
+  expect(await outbox.settle([doneOf(taken!)])).toEqual([true])
+  expect((await outbox.claim(claimOf())).map((one) => one.id)).toEqual([first])
+})
 
 // A message was passed over, an operator brings it back, and relays are at work on those after it.
 it('never holds two of a partition to which an operator brings messages back', async () => {

@@ -1,6 +1,7 @@
 import type { Pool, RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { mysqlStore, type MysqlStore } from '../../src/stores/mysql/index.ts'
+import { runAs } from '../../src/stores/mysql/phase-sql.ts'
 import {
   BY,
   intentOf,
@@ -25,6 +26,8 @@ import { completion, telling, useMariadb } from './mysql-setup.ts'
 
 const setup = useMariadb()
 
+const PAY = runAs(OPERATION)
+
 /**
  * Some wait for a worker, in the future or by now, some for a reconciler, and most for their
  * expiry. The clock of the tests stands at the beginning of time.
@@ -32,16 +35,16 @@ const setup = useMariadb()
 const FILL_RECORDS = `
   INSERT INTO oncekey_record (identity, record_id, tenant, operation, \`key\`, fingerprint, state,
     attempt, lapses, token, lease_until_ms, on_lapse, after_expiry, recovery_point,
-    reconcile_at_ms, created_at_ms, last_run_at_ms, expires_at_ms, to_run, due_at_ms)
+    reconcile_at_ms, created_at_ms, last_run_at_ms, expires_at_ms, run_as, to_run, due_at_ms)
   SELECT UNHEX(MD5(seq)), UUID(), 't', 'o', seq, 'f',
     ELT(1 + seq % 4, 'completed', 'failed_retryable', 'pending', 'unknown'),
     1, 0, '', 0, 'unknown', 'new', IF(seq % 4 IN (1, 2), 'started', NULL),
-    9e12, seq, seq, 9e12, seq % 4 IN (1, 2), 9e12
+    9e12, seq, seq, 9e12, IF(seq % 4 IN (1, 2), ${PAY}, 0), IF(seq % 4 IN (1, 2), ${PAY}, 0), 9e12
   FROM seq_1_to_{rows}`
 
 const FILL_OPERATIONS = `
   INSERT INTO oncekey_record_operation (record_id, name, version, input)
-  SELECT record_id, 'pay', 1, 'x' FROM oncekey_record WHERE to_run = 1`
+  SELECT record_id, 'pay', 1, 'x' FROM oncekey_record WHERE to_run > 0`
 
 const FILL_PHASES = `
   INSERT INTO oncekey_record_phase (record_id, name, number, kind, state, attempt,
@@ -238,6 +241,24 @@ it('reads little of a long backlog', { timeout: 120_000 }, async () => {
     expect((await counted.reap({ limit: 10, abandoned: completion() })).removed).toBe(0)
   })
   expect(looked).toBeLessThan(200)
+
+  // All others are due as well, for workers that know another version.
+  await app.query(`UPDATE oncekey_record SET reconcile_at_ms = 0, due_at_ms = 0, run_as = 77,
+    to_run = 77 WHERE to_run > 0 AND token = ''`)
+  await app.query(`UPDATE oncekey_record_operation SET version = 2 WHERE input = 'x'`)
+  const passed = await rowsReadBy(pool, async () => {
+    expect((await phases.due({ operations: [OPERATION], limit: 10 })).length).toBe(1)
+    expect((await phases.orphans({ operations: [OPERATION], limit: 10 })).length).toBe(10)
+  })
+  expect(passed).toBeLessThan(200)
+
+  // Nor does the reaper go past them.
+  await settle(store, releaseOf(await hold(store, { key: 'released' })))
+  clock.advance(RETENTION_MS)
+  const reaped = await rowsReadBy(pool, async () => {
+    expect((await counted.reap({ limit: 10 })).removed).toBe(1)
+  })
+  expect(reaped).toBeLessThan(200)
 })
 
 // A DELETE that walks through the table would wait for the row, and for as long as it is locked.

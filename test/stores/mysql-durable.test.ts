@@ -65,8 +65,10 @@ it.each([
   ['a repeated intent', intentOf()],
   ['a result', resultOf()],
 ])('takes no step with %s beside a takeover that is about to commit', async (_, phase) => {
-  const { open, app, column } = await setup()
-  const store = await open()
+  const { open, app, column, connect } = await setup()
+  // In other sessions a statement locks what it reads by itself.
+  const settings = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
+  const store = await open({ pool: connect({}, settings) })
   const { lease, recordId } = await begun(store)
   ofKind(await store.durable.phases.record(lease, { phase: intentOf() }), 'advanced')
   const before = await store.durable.phases.load(recordId)
@@ -264,6 +266,30 @@ it('removes operations and phases with their records, and leaves those of others
   ofKind(await desk.act({ kind: 'bust', ref: { recordId: busted } }, BY), 'done')
   expect(await column('SELECT record_id FROM oncekey_record_operation')).toEqual([kept])
   expect(await column('SELECT record_id FROM oncekey_record_phase')).toEqual([kept])
+})
+
+// One index has both times: when a worker may take it, and when nobody may any more.
+it('reaps what was handed over for later than it is kept, unless it has run before', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock })
+  const { phases } = store.durable
+  const later = { end: { kind: 'hand_over', afterMs: 3 * RETENTION_MS } } as const
+  const fresh = await begun(store, { key: 'fresh' })
+  ofKind(await phases.record(fresh.lease, later), 'advanced')
+  const run = await begun(store, { key: 'run' })
+  ofKind(await settle(store, releaseOf(run.lease)), 'settled')
+  const again = await hold(store, { key: 'run' })
+  ofKind(await phases.record(again, later), 'advanced')
+
+  const due = async () =>
+    (await phases.due({ operations: [OPERATION], limit: 9 })).map(({ record }) => record.key)
+  clock.advance(RETENTION_MS)
+  expect(await due()).toEqual([])
+  expect((await store.reap({ limit: 9, abandoned: completion() })).abandoned).toBe(1)
+  expect((await viewOf(store, fresh.lease)).state).toBe('completed')
+  clock.advance(2 * RETENTION_MS)
+  expect(await due()).toEqual(['run'])
 })
 
 it('acts on a record that another row refers to as soon as that is committed', async () => {

@@ -78,7 +78,12 @@ class Chance {
       }
       case 'postpone': {
         const { recordId } = this.of(this.#requests)
-        const target = { recordId, attempt: this.of([1, 2]), inMs: this.of([undefined, 0, 50]) }
+        const target = {
+          recordId,
+          attempt: this.of([1, 2]),
+          tries: this.of([undefined, 0, 1]),
+          inMs: this.of([undefined, 0, 50]),
+        }
         return ({ store }) => store.durable.desk.postpone(target)
       }
       case 'act':

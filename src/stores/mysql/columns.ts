@@ -106,9 +106,10 @@ export function dueAtMs(record: StoredRecord): number {
     case 'failed_retryable':
       return isToRun(record) ? (record.reconcileAtMs ?? NEVER_MS) : record.expiresAtMs
     case 'pending': {
-      // Whoever comes first: a worker, or the reaper, for it is not to be taken after its expiry.
-      const { reconcileAtMs = NEVER_MS, expiresAtMs } = record
-      return isToRun(record) ? Math.min(reconcileAtMs, expiresAtMs) : expiresAtMs
+      const { reconcileAtMs = NEVER_MS, expiresAtMs, attempt } = record
+      if (!isToRun(record)) return expiresAtMs
+      // What has run before never expires. Of the others, a worker or the reaper: who comes first.
+      return attempt > 0 ? reconcileAtMs : Math.min(reconcileAtMs, expiresAtMs)
     }
     case 'unknown':
       return record.reconcileAtMs ?? NEVER_MS
@@ -121,13 +122,16 @@ export function dueAtMs(record: StoredRecord): number {
  * Whether it waits for a worker that goes on with its operation. The index has these apart from
  * what only waits for its expiry: neither the reaper nor a worker may have to walk past the other's.
  */
-export function isToRun({ state, recoveryPoint, reconcileAtMs }: StoredRecord): boolean {
-  if (recoveryPoint === undefined) return false
-  return state === 'failed_retryable' || (state === 'pending' && reconcileAtMs !== undefined)
+export function isToRun({ state, recoveryPoint }: StoredRecord): boolean {
+  return recoveryPoint !== undefined && (state === 'pending' || state === 'failed_retryable')
 }
 
 export const DUE = 'due_at_ms'
 export const TO_RUN = 'to_run'
+export const RUN_AS = 'run_as'
+
+/** Of a record that has a recovery point, and no operation to be run as. */
+const NOBODY = '1'
 
 /** The columns that differ, with what they become. */
 export function changesOf(before: StoredRecord, after: StoredRecord): Map<string, string> {
@@ -140,6 +144,16 @@ export function changesOf(before: StoredRecord, after: StoredRecord): Map<string
   const due = [dueAtMs(before), dueAtMs(after)]
   if (due[0] !== due[1]) changes.set(DUE, literalOf('expiresAtMs', due[1]))
   const toRun = [isToRun(before), isToRun(after)]
-  if (toRun[0] !== toRun[1]) changes.set(TO_RUN, toRun[1] === true ? '1' : '0')
+  if (toRun[0] !== toRun[1]) changes.set(TO_RUN, toRun[1] === true ? RUN_AS : '0')
+  if (before.recoveryPoint === undefined && after.recoveryPoint !== undefined) {
+    runsAs(changes, NOBODY)
+  }
   return changes
+}
+
+/** The first step of an operation: from now on it is known what the record is to be run as. */
+export function runsAs(changes: Map<string, string>, number: string): void {
+  changes.set(RUN_AS, number)
+  // One assignment must not rely on another one of the same statement.
+  if ((changes.get(TO_RUN) ?? '0') !== '0') changes.set(TO_RUN, number)
 }

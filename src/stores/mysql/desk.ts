@@ -8,6 +8,7 @@ import type {
   DeskStore,
   DueUnknown,
   PhaseRef,
+  Postponement,
   StoredPhase,
 } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
@@ -34,10 +35,10 @@ export function deskStore({ calls, place, tables }: DurableContext): DeskStore {
       calls.make('take unknown records', (session) =>
         transact(session, () => takeUnknown(session, place(), { limit, againMs })),
       ),
-    async postpone({ recordId, attempt, inMs }) {
-      if (!isUuid(recordId)) return false
+    async postpone(target) {
+      if (!isUuid(target.recordId)) return false
       return calls.make('postpone a record', (session) =>
-        transact(session, () => postpone(session, place(), { recordId, attempt, inMs })),
+        transact(session, () => postpone(session, place(), target)),
       )
     },
     async act(act, by) {
@@ -97,18 +98,11 @@ function isOver(atMs: number | undefined, nowMs: number): boolean {
   return atMs !== undefined && atMs <= nowMs
 }
 
-async function postpone(
-  session: Session,
-  place: Place,
-  target: {
-    readonly recordId: string
-    readonly attempt: number
-    readonly inMs: number | undefined
-  },
-): Promise<boolean> {
-  const { recordId, attempt, inMs } = target
+async function postpone(session: Session, place: Place, target: Postponement): Promise<boolean> {
+  const { recordId, attempt, tries, inMs } = target
   const { record: before, nowMs } = await lockRecord(session, place, { recordId })
   if (before?.state !== 'unknown' || before.attempt !== attempt) return false
+  if (tries !== undefined && before.tries !== tries) return false
   const reconcileAtMs = inMs === undefined ? undefined : nowMs + inMs
   await makeMoves(session, place, [{ before, after: { ...before, reconcileAtMs } }])
   return true

@@ -36,7 +36,9 @@ const COLUMNS = `
  * Every index costs a write with each claim and each completion, and none can be partial. So one
  * index serves the sweep, the reap, workers, reconcilers and the lists: `due_at_ms` is whatever
  * time counts in the record's state, `to_run` keeps operations that wait for a worker apart from
- * what waits for its expiry, and the last run is in it for the lists.
+ * what waits for its expiry, and from those that wait for another worker, and the last run is in it
+ * for the lists. `run_as` is what `to_run` becomes whenever the record waits for a worker: a number
+ * that is made from the name and the version of its operation.
  *
  * The token is compared by the database and so is binary: text collations here ignore trailing
  * spaces.
@@ -47,7 +49,8 @@ const MIGRATIONS: readonly (readonly string[])[] = [
 CREATE TABLE IF NOT EXISTS {record} (${COLUMNS}
   state VARCHAR(16) ${WORD} NOT NULL,
   token VARBINARY(32) NOT NULL,
-  to_run TINYINT NOT NULL DEFAULT 0,
+  run_as INT UNSIGNED NOT NULL DEFAULT 0,
+  to_run INT UNSIGNED NOT NULL DEFAULT 0,
   due_at_ms BIGINT NOT NULL,
   PRIMARY KEY (identity),
   UNIQUE KEY record_id (record_id),

@@ -3,10 +3,16 @@
  * locked in one order: the record, its operation, its phases.
  */
 import type { PhaseChange } from '../../core/decide-durable.ts'
-import type { DueQuery, NewOperation, PhaseRef, StoredPhase } from '../../core/durable-store.ts'
+import type {
+  DueQuery,
+  NewOperation,
+  OperationName,
+  PhaseRef,
+  StoredPhase,
+} from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease } from '../../core/store.ts'
-import { DUE, LEASE, literalOf, nameOf, VIEW } from './columns.ts'
+import { DUE, LEASE, literalOf, nameOf, TO_RUN, VIEW } from './columns.ts'
 import {
   OPERATION,
   OPERATION_LIST,
@@ -20,7 +26,6 @@ import {
   asciiKey,
   BOUNDED,
   deleteBy,
-  inQueue,
   IS_OPEN,
   list,
   STRICT,
@@ -114,7 +119,7 @@ export function sendPhaseSql(
 
 /**
  * A phase that is intended and the record together. The record is in the list of what is assigned
- * even where nothing of it changes, because only what is assigned is locked.
+ * even where nothing of it changes: what is assigned is locked in any case.
  */
 export function stepTogetherSql(
   { record, phase: table }: Tables,
@@ -161,32 +166,82 @@ export function deletePhasesSql({ phase }: Tables, of: readonly StoredRecord[]):
 }
 
 /**
- * Operations that wait for a worker and are due, the longest due first, among these or among all
- * others. What was accepted and is past its expiry is the reaper's: nobody may take it any more.
+ * What the index knows operations of this name and version by, so that a look for them goes past no
+ * others. Where two have the same number, the row of the operation tells them apart.
  */
+export function runAs({ name, version }: OperationName): number {
+  let hash = FNV_OFFSET
+  for (const byte of Buffer.from(`${name}\n${version}`)) hash = Math.imul(hash ^ byte, FNV_PRIME)
+  return RUN_AS_MIN + ((hash >>> 0) % (2 ** 32 - RUN_AS_MIN))
+}
+
+const FNV_OFFSET = 0x811c9dc5
+const FNV_PRIME = 0x01000193
+
+/** The numbers before it have meanings of their own. */
+const RUN_AS_MIN = 2
+
+const pairs = (operations: readonly OperationName[]) =>
+  operations
+    .map(({ name, version }) => {
+      return `(${toColumn(OPERATION.name, name)}, ${toColumn(OPERATION.version, version)})`
+    })
+    .join(', ')
+
+const numbersOf = (operations: readonly OperationName[]) => [...new Set(operations.map(runAs))]
+
+/** States in which an operation waits for a worker. */
+const WAITING = ['pending', 'failed_retryable'] as const
+
+/** Operations of these names and versions that wait for a worker, the longest due first. */
 export function dueOperationsSql(
   tables: Tables,
   now: string,
-  { operations, limit, among }: DueQuery & { readonly among: boolean },
+  { operations, limit }: DueQuery,
 ): string {
-  const pairs = operations.map(
-    ({ name, version }) =>
-      `(${toColumn(OPERATION.name, name)}, ${toColumn(OPERATION.version, version)})`,
+  const isWanted = `(o.name, o.version) IN (${pairs(operations)})`
+  const parts = numbersOf(operations).flatMap((number) =>
+    WAITING.map((state) => {
+      const where = `r.${TO_RUN} = ${number} AND ${isWanted}`
+      return `(${waitingSql(tables, now, { state, where })}
+        ORDER BY r.${DUE} LIMIT ${numberLiteral('limit', limit)})`
+    }),
   )
-  const isAmong = pairs.length === 0 ? 'FALSE' : `(o.name, o.version) IN (${pairs.join(', ')})`
-  const wanted = among ? isAmong : `NOT ${isAmong}`
-  const most = numberLiteral('limit', limit)
-  const queue = (state: 'pending' | 'failed_retryable') => `
-    (SELECT STRAIGHT_JOIN r.identity, r.${DUE}, o.name, o.version
-      FROM ${tables.record} AS r FORCE INDEX (due)
-      JOIN ${tables.operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
-      WHERE ${inQueue({ state, toRun: true }, now)} AND ${wanted}
-      ${state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''}
-      ORDER BY r.${DUE} LIMIT ${most})`
+  return foundOperationsSql(tables, parts, limit)
+}
+
+/** Those of none of these names and versions. */
+export function orphansSql(tables: Tables, now: string, { operations, limit }: DueQuery): string {
+  const known = ['0', ...numbersOf(operations)].join(', ')
+  const parts = WAITING.map((state) => {
+    const where = `r.${TO_RUN} NOT IN (${known})`
+    return `(${waitingSql(tables, now, { state, where })} LIMIT ${numberLiteral('limit', limit)})`
+  })
+  return foundOperationsSql(tables, parts, limit)
+}
+
+/**
+ * What was accepted, has never run and is past its expiry is the reaper's: nobody may take it any
+ * more.
+ */
+function waitingSql(
+  { record, operation }: Tables,
+  now: string,
+  { state, where }: { readonly state: (typeof WAITING)[number]; readonly where: string },
+): string {
+  const mayBeTaken =
+    state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''
+  return `SELECT STRAIGHT_JOIN r.identity, r.${DUE}, o.name, o.version
+    FROM ${record} AS r FORCE INDEX (due)
+    JOIN ${operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
+    WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now} AND ${where} ${mayBeTaken}`
+}
+
+function foundOperationsSql({ record }: Tables, parts: readonly string[], limit: number): string {
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
-    FROM (${queue('pending')} UNION ALL ${queue('failed_retryable')}
-      ORDER BY ${DUE} LIMIT ${most}) AS found
-    JOIN ${tables.record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
+    FROM (${parts.join(' UNION ALL ')}
+      ORDER BY ${DUE} LIMIT ${numberLiteral('limit', limit)}) AS found
+    JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
     ORDER BY found.${DUE}`
 }
 

@@ -1,26 +1,22 @@
 import { decideStep, type StepDecision } from '../../core/decide-durable.ts'
 import { holds, toView } from '../../core/decide.ts'
-import type {
-  DueQuery,
-  PhaseStore,
-  Step,
-  StepOutcome,
-  StoredPhase,
-} from '../../core/durable-store.ts'
+import type { PhaseStore, Step, StepOutcome, StoredPhase } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease } from '../../core/store.ts'
 import { checkBytes, type Calls } from './calls.ts'
 import type { MysqlHeader, Row } from './client.ts'
-import { changesOf, literalOf, toRecord, VIEW } from './columns.ts'
+import { changesOf, literalOf, runsAs, toRecord, VIEW } from './columns.ts'
 import { isRows, readCommitted, transact, writeAlone, type Session } from './driver.ts'
 import { isDuplicate, storeFailed } from './failures.ts'
-import { toChange, writeChanges, type Place } from './moves.ts'
+import { writeChanges, type Place } from './moves.ts'
 import { OPERATION, phaseChanges, phaseLiteral, toOperations, toPhase } from './phase-columns.ts'
 import {
   changePhaseSql,
   dueOperationsSql,
   insertOperationSql,
   loadSql,
+  orphansSql,
+  runAs,
   sendPhaseSql,
   STEP_FIELDS,
   stepSql,
@@ -56,7 +52,9 @@ export function phaseStore(context: DurableContext): PhaseStore {
     },
     async due(query) {
       if (query.operations.length === 0) return []
-      const found = await rows('find operations that are due', () => dueSql(place(), query, true))
+      const found = await rows('find operations that are due', () =>
+        dueOperationsSql(tables, place().now, query),
+      )
       return found.map((row) => {
         const { name, version, record } = toDue(row)
         return { name, version, record: toView(record) }
@@ -64,7 +62,7 @@ export function phaseStore(context: DurableContext): PhaseStore {
     },
     async orphans(query) {
       const found = await rows('find operations that nobody runs', () =>
-        dueSql(place(), query, false),
+        orphansSql(tables, place().now, query),
       )
       return found.map((row) => {
         const { name, version, record } = toDue(row)
@@ -72,10 +70,6 @@ export function phaseStore(context: DurableContext): PhaseStore {
       })
     },
   }
-}
-
-function dueSql({ tables, now }: Place, query: DueQuery, among: boolean): string {
-  return dueOperationsSql(tables, now, { ...query, among })
 }
 
 function toDue([name, version, ...values]: Row) {
@@ -196,8 +190,9 @@ async function takeWithin(
     const { phase: change } = decision
     await session.run(changePhaseSql(tables, recordId, { before: phase, change }))
   }
-  const change = toChange({ before, after })
-  if (change.columns.size > 0) await session.run(updateSql(tables, [change]))
+  const columns = changesOf(before, after)
+  if (operation !== undefined && !hasOperation) runsAs(columns, String(runAs(operation)))
+  if (columns.size > 0) await session.run(updateSql(tables, [{ from: before, columns }]))
   return { outcome, isWritten: true }
 }
 

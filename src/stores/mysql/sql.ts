@@ -297,32 +297,23 @@ export function keepSql({ record, history }: Tables, records: readonly StoredRec
     WHERE r.identity IN (${identities(records)}) ORDER BY r.identity`
 }
 
-/** Records that wait for the same. `toRun`: for a worker, see `isToRun`. */
-export interface Queue {
-  readonly state: RecordState
-  readonly toRun?: boolean
-}
-
-export const inQueue = ({ state, toRun = false }: Queue, now: string) =>
-  `r.state = ${literalOf('state', state)} AND r.${TO_RUN} = ${toRun ? 1 : 0} AND r.${DUE} <= ${now}`
-
-/** Which records of a queue are due, the longest due first. Locks nothing. */
+/** Which records of a state are due, but for those that wait for a worker. Locks nothing. */
 export function dueSql(
   { record }: Tables,
   now: string,
-  { limit, ...queue }: Queue & { readonly limit: number },
+  { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
-    WHERE ${inQueue(queue, now)}
+    WHERE r.state = ${literalOf('state', state)} AND r.${TO_RUN} = 0 AND r.${DUE} <= ${now}
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
-/** Accepted operations that nobody has taken in time: due to be run, but also past their expiry. */
+/** Accepted operations that nobody has ever taken, and may not take any more. */
 export function abandonedSql({ record }: Tables, now: string, limit: number): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
-    WHERE ${inQueue({ state: 'pending', toRun: true }, now)}
+    WHERE r.state = 'pending' AND r.${TO_RUN} > 0 AND r.${DUE} <= ${now}
     AND r.${nameOf('expiresAtMs')} <= ${now} AND r.attempt = 0
-    ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
+    LIMIT ${literalOf('attempt', limit)}`
 }
 
 export function nowSql(now: string): string {

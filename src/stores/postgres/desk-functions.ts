@@ -39,13 +39,14 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown" (
 
 const POSTPONE = `
 CREATE FUNCTION "{schema}"."{table}_postpone" (
-  p_now_ms float8, p_record_id uuid, p_attempt int, p_in_ms float8
+  p_now_ms float8, p_record_id uuid, p_attempt int, p_tries int, p_in_ms float8
 ) RETURNS TABLE (out_done bool) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
   BEGIN ${CHECK_ISOLATION}
     UPDATE ${RECORD} r SET reconcile_at = v_now + ${ms('p_in_ms')}
-      WHERE r.record_id = p_record_id AND r.attempt = p_attempt AND r.state = 'unknown';
+      WHERE r.record_id = p_record_id AND r.attempt = p_attempt AND r.state = 'unknown'
+        AND r.tries = coalesce(p_tries, r.tries);
     out_done := FOUND;
     RETURN NEXT;
   END $body$;`

@@ -40,9 +40,9 @@ export function deskStore(context: DeskContext): DeskStore {
       const records = rows.map((row) => toRecord(row))
       return withOperations(calls, records)
     },
-    postpone: async ({ recordId, attempt, inMs }) => {
+    postpone: async ({ recordId, attempt, tries, inMs }) => {
       if (!isUuid(recordId)) return false
-      const values = () => [calls.nowMs, recordId, attempt, inMs ?? null]
+      const values = () => [calls.nowMs, recordId, attempt, tries ?? null, inMs ?? null]
       const [row] = await calls.send('postpone a record', POSTPONE, values)
       return row?.[0] === true
     },

@@ -99,7 +99,7 @@ export const MOVE_MESSAGE = call('message_move', ['float8', 'uuid', 'text'], ['i
 
 export const TAKE_UNKNOWN = call('take_unknown', ['float8', 'int', 'float8'], VIEW)
 
-export const POSTPONE = call('postpone', ['float8', 'uuid', 'int', 'float8'], ['done'])
+export const POSTPONE = call('postpone', ['float8', 'uuid', 'int', 'int', 'float8'], ['done'])
 
 export const ACT_READ = call(
   'act_read',

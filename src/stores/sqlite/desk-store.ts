@@ -36,10 +36,10 @@ export function deskStore(access: FileAccess, tools: DeskTools): DeskStore {
         }),
       )
     },
-    postpone: ({ recordId, attempt, inMs }) =>
+    postpone: (target) =>
       access.write('postpone a record', (nowMs) => {
-        const atMs = inMs === undefined ? undefined : nowMs + inMs
-        return tables.operations.postpone(recordId, attempt, atMs)
+        const atMs = target.inMs === undefined ? undefined : nowMs + target.inMs
+        return tables.operations.postpone(target, atMs)
       }),
     act: async (act, by) => {
       const outcome = await access.write('act', (nowMs) =>

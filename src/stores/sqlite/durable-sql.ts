@@ -79,7 +79,7 @@ function nextRun(isNext: string): string {
 
 export const POSTPONE = `
   UPDATE "{table}" SET reconcile_at_ms = ?3
-  WHERE record_id = ?1 AND attempt = ?2 AND state = 'unknown'`
+  WHERE record_id = ?1 AND attempt = ?2 AND state = 'unknown' AND tries = coalesce(?4, tries)`
 
 /**
  * The head of its lane if nobody else is in it. Without a partition every message is a head. Plain

@@ -5,6 +5,7 @@ import type {
   NewOperation,
   OperationName,
   PhaseRef,
+  Postponement,
   StoredOperation,
   StoredPhase,
 } from '../../core/durable-store.ts'
@@ -174,9 +175,9 @@ export class OperationTable {
     return runs
   }
 
-  /** `false`: it is no longer unknown by this attempt. */
-  postpone(recordId: string, attempt: number, atMs: number | undefined): boolean {
-    return this.#postpone.run(recordId, attempt, atMs ?? null).changes === 1
+  /** `false`: it is no longer unknown by this attempt, or was looked into since. */
+  postpone({ recordId, attempt, tries }: Postponement, atMs: number | undefined): boolean {
+    return this.#postpone.run(recordId, attempt, atMs ?? null, tries ?? null).changes === 1
   }
 }
 

@@ -183,6 +183,24 @@ export const postponeCases: readonly DurableCase[] = [
     },
   },
   {
+    name: 'lets an earlier look decide nothing once an operator has asked for another',
+    async run(fixture) {
+      const { store } = fixture
+      const { desk } = store.durable
+      const recordId = await doubt(fixture)
+      const { tries } = only(await takeUnknown(fixture)).record
+      const by = { who: 'ada', why: 'the provider is back' }
+      const requeued = await desk.act({ kind: 'requeue', ref: { recordId } }, by)
+      assert.equal(requeued.kind, 'done')
+      const before = await recordOf(fixture, recordId)
+      const target = { recordId, attempt: 1, inMs: undefined }
+      assert.equal(await desk.postpone({ ...target, tries }), false)
+      assert.deepEqual(await recordOf(fixture, recordId), before)
+      const next = only(await takeUnknown(fixture)).record
+      assert.equal(await desk.postpone({ ...target, tries: next.tries }), true)
+    },
+  },
+  {
     name: 'postpones nothing that is not unknown by the same attempt',
     async run(fixture) {
       const { store } = fixture

@@ -25,12 +25,15 @@ export interface Answer {
   readonly reply: string
 }
 
-/** Two of each kind of effect, and two customers that have some of each. */
+/** Two of each kind of effect. */
 export const KEYS = EFFECT_KINDS.length * 2
 
 export const kindOf = (key: number): EffectKind => EFFECT_KINDS[key % EFFECT_KINDS.length]!
 
-export const inputOf = (key: number): Payment => ({ customer: `c${key % 3 === 0 ? 0 : 1}` })
+/** Two customers, who have payments of every kind. */
+export const customerOf = (nth: number): string => `c${nth % 3 === 0 ? 0 : 1}`
+
+export const inputOf = (key: number): Payment => ({ customer: customerOf(key) })
 
 export const scopeOf = (key: number) => ({ tenant: 't', operation: `pay.${kindOf(key)}` })
 

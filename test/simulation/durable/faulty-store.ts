@@ -40,7 +40,7 @@ export function faultyStore(node: DurableNode): Store & { readonly durable: Dura
     list: (query) => call('list', () => store.list(query)),
     durable: {
       phases: faultyPhases(node, call),
-      outbox: faultyOutbox(world, call),
+      outbox: faultyOutbox(node, call),
       desk: faultyDesk(world, call),
     },
   }
@@ -139,7 +139,8 @@ async function whileAlive<Given>(node: DurableNode, given: Given | Promise<Given
   }
 }
 
-function faultyOutbox(world: World, call: Call): OutboxStore {
+function faultyOutbox(node: DurableNode, call: Call): OutboxStore {
+  const { world } = node
   const { outbox } = world.durable
   return {
     add: (tx, message) => outbox.add(tx, message),
@@ -147,7 +148,10 @@ function faultyOutbox(world: World, call: Call): OutboxStore {
       call('claim messages', () =>
         world.alone(async () => {
           const taken = await outbox.claim(request)
-          for (const { id, token } of taken) world.taken(id, token)
+          for (const { id, token } of taken) {
+            world.taken(id, token)
+            node.jumpsBefore.set(id, world.forwardJumps)
+          }
           return taken
         }),
       ),

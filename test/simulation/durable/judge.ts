@@ -95,7 +95,7 @@ export async function judgeEnd(world: World, answers: readonly Answer[]): Promis
     const isSame = record?.result && new TextDecoder().decode(record.result) === reply
     if (isSame !== true) world.violate(`lost: the reply of key ${key} is not on record`)
     const mailed = record && countOf(world, record.recordId).mailed
-    if (mailed !== 1) world.violate(`lost: the receipt of key ${key} was never sent`)
+    if (mailed !== 1) world.violate(`lost: key ${key} has ${mailed} receipts`)
   }
   for (const state of ['ready', 'held', 'dead'] as const) {
     const left = await messagesIn(world, state)

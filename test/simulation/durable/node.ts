@@ -17,6 +17,8 @@ export class DurableNode extends SimProcess {
   readonly engine: Engine
   readonly operations: readonly Operation<Payment>[]
   readonly reconciler: Reconciler
+  /** By message: how often the wall clock had jumped forwards when it was taken here last. */
+  readonly jumpsBefore = new Map<string, number>()
   readonly #relay: Relay
   readonly #stop = new AbortController()
   #leaving = false

@@ -43,10 +43,14 @@ export function isLookedAt({ state, recoveryPoint, reconcileAt }: RecordView): b
 
 const BY = { who: 'operator', why: 'has looked into the ledger' } as const
 
-/** Verdicts on what everybody else has given up, by somebody who knows the whole truth. */
-export async function actHonestly(world: World): Promise<void> {
+/**
+ * Verdicts on what everybody else has given up, by somebody who knows the whole truth. Returns how
+ * many there were.
+ */
+export async function actHonestly(world: World): Promise<number> {
   const { desk, phases } = world.store.durable
-  for (const { recordId } of await recordsIn(world, ['unknown'])) {
+  const unknown = await recordsIn(world, ['unknown'])
+  for (const { recordId } of unknown) {
     const operation = await phases.load(recordId)
     const phase = operation?.phases.find(({ state }) => state === 'intended')
     if (phase === undefined) {
@@ -64,7 +68,9 @@ export async function actHonestly(world: World): Promise<void> {
           } as const)
     await desk.act({ kind: 'conclude', phase: { recordId }, finding }, BY)
   }
-  for (const { id: messageId } of await messagesIn(world, 'dead')) {
+  const dead = await messagesIn(world, 'dead')
+  for (const { id: messageId } of dead) {
     await desk.act({ kind: 'retry_message', messageId }, BY)
   }
+  return unknown.length + dead.length
 }

@@ -40,15 +40,15 @@ const stepOf = <Kind extends Step['kind'], Rest extends object>(
 ) => fc.record({ kind: fc.constant(kind), ...rest }) as Arbitrary<{ kind: Kind } & Rest>
 
 const steps: Arbitrary<Step> = fc.oneof(
-  { weight: 9, arbitrary: stepOf('run', { turns: fc.nat(16) }) },
+  { weight: 9, arbitrary: stepOf('run', { turns: fc.nat(30) }) },
   {
     weight: 6,
     arbitrary: stepOf('advance', { ms: fc.constantFrom(50, 210, 340, 700, 1_100, 2_500, 7_000) }),
   },
   { weight: 1, arbitrary: stepOf('jump', { ms: fc.constantFrom(1_500, 600, -600, -1_500) }) },
   { weight: 1, arbitrary: stepOf('crash', { node }) },
-  { weight: 2, arbitrary: stepOf('stall', { node }) },
-  { weight: 2, arbitrary: stepOf('resume', { node }) },
+  { weight: 3, arbitrary: stepOf('stall', { node }) },
+  { weight: 3, arbitrary: stepOf('resume', { node }) },
   { weight: 1, arbitrary: stepOf('close', { node }) },
   { weight: 2, arbitrary: stepOf('webhook', { node, charge: fc.nat(7) }) },
 )
@@ -58,7 +58,8 @@ const list = <Value>(values: Arbitrary<Value>): Arbitrary<Value[]> =>
 
 const troubles: Arbitrary<Troubles> = fc.record({
   fates: list(mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4])),
-  faults: list(mostly<Fault>('ok', FAULTS, [3, 4])),
+  // Lateness is what waiting for proof is about: twice as often as the others.
+  faults: list(mostly<Fault>('ok', [...FAULTS, 'late', 'silent_late'], [3, 5])),
   asked: list(mostly<Asked>('ok', ['pending', 'fails', 'silent'], [3, 2])),
   mail: list(mostly<MailFault>('ok', MAIL_FAULTS, [3, 3])),
   moods: list(
@@ -68,7 +69,8 @@ const troubles: Arbitrary<Troubles> = fc.record({
 
 export const plans: Arbitrary<Plan> = fc.record({
   clients: fc.array(clients, { minLength: 1, maxLength: 4, size: 'max' }),
-  steps: fc.array(steps, { maxLength: 30, size: 'max' }),
+  steps: fc.array(steps, { maxLength: 24, size: 'max' }),
   troubles,
+  backlog: fc.array(fc.nat(3), { maxLength: 3, size: 'max' }),
   salt: fc.integer(),
 })

@@ -1,7 +1,9 @@
 /** One simulated run: a plan, carried out, healed, and judged. */
 import type { Scheduler } from 'fast-check'
+import { newRecordId } from '../../../src/core/identity.ts'
+import { encodeValue } from '../../../src/durable/values.ts'
 import { flush } from '../world.ts'
-import { KEYS, runClient, send, type Answer, type ClientPlan } from './client.ts'
+import { KEYS, customerOf, runClient, send, type Answer, type ClientPlan } from './client.ts'
 import { judge, judgeAnswers, judgeEnd } from './judge.ts'
 import { DurableNode } from './node.ts'
 import { actHonestly, isAtRest } from './operator.ts'
@@ -25,11 +27,19 @@ export interface Plan {
   readonly clients: readonly ClientPlan[]
   readonly steps: readonly Step[]
   readonly troubles: Troubles
+  /** Receipts that wait already when the nodes start, by their customer. */
+  readonly backlog: readonly number[]
   /** For what the package itself draws at random. */
   readonly salt: number
 }
 
 const NODES = 2
+/** How long it goes on after the last step, half a lease at a time. */
+const FALTERING_ROUNDS = 12
+/** How often an operator comes. */
+const OPERATOR_ROUNDS = 4
+/** More than this in one moment is a loop. */
+const TURNS_MAX = 2_000
 /** A healthy world comes to rest well before this. */
 const REST_MS_MAX = 20 * 60_000
 
@@ -48,6 +58,7 @@ export async function simulate(
 }
 
 async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Promise<void> {
+  for (const [nth, customer] of plan.backlog.entries()) await leaveReceipt(world, nth, customer)
   for (let id = 0; id < NODES; id++) world.nodes.push(new DurableNode(world, id))
   const answers: Answer[] = []
   const answered = (answer: Answer) => answers.push(answer)
@@ -58,18 +69,36 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
     check(world)
   }
   for (const node of world.nodes) node.resume()
-  world.healed = true
+  // What was begun goes on while everything still falters; then the world heals.
+  await falter(world, scheduler)
+  world.heal()
   await comeToRest(world, scheduler, all)
   await judge(world)
   judgeAnswers(world, answers)
   check(world)
 
-  await actHonestly(world)
-  await comeToRest(world, scheduler, all)
+  await clearUp(world, scheduler, all)
   await askAgain(world, scheduler, answered)
   await judge(world)
   await judgeEnd(world, answers)
   check(world)
+}
+
+/** What an earlier payment has left to be sent. */
+async function leaveReceipt({ store, clock }: World, nth: number, of: number): Promise<void> {
+  const recordId = `before-${nth}`
+  const customer = customerOf(of)
+  await store.transact((tx) => {
+    store.write(tx, { recordId, customer, what: 'booked', chargeId: undefined })
+    return store.durable.outbox.add(tx, {
+      id: newRecordId(clock.nowMs()),
+      topic: 'receipt',
+      key: undefined,
+      partition: customer,
+      payload: encodeValue('a receipt', { recordId, customer }),
+      delayMs: 0,
+    })
+  })
 }
 
 async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise<void> {
@@ -126,6 +155,22 @@ function trackEnd(promise: Promise<unknown>): { ended: boolean } {
   return state
 }
 
+async function falter(world: World, scheduler: Scheduler): Promise<void> {
+  for (let round = 0; round < FALTERING_ROUNDS; round++) {
+    await runAll(world, scheduler)
+    world.clock.advance(TIMES.leaseMs / 2)
+  }
+}
+
+async function runAll(world: World, scheduler: Scheduler): Promise<void> {
+  await flush()
+  for (let turn = 0; scheduler.count() > 0; turn++) {
+    await runOne(scheduler)
+    if (turn > TURNS_MAX) world.violate('somebody asks without end, and no time passes')
+    check(world)
+  }
+}
+
 /** Time passes until nothing is left to be done, or it shows that something hangs. */
 async function comeToRest(
   world: World,
@@ -135,9 +180,7 @@ async function comeToRest(
   const { clock } = world
   const endMs = clock.monotonicMs() + REST_MS_MAX
   while (clock.monotonicMs() < endMs) {
-    await flush()
-    while (scheduler.count() > 0) await runOne(scheduler)
-    check(world)
+    await runAll(world, scheduler)
     const rest = await isAtRest(world)
     if (all.ended && rest === 'quiet') return
     // While somebody holds something, time goes in steps that let leases be renewed.
@@ -146,6 +189,19 @@ async function comeToRest(
   await judge(world)
   world.violate('the world did not come to rest: something hangs')
   check(world)
+}
+
+/** An operator acts, and acts again where something of old was still under way. */
+async function clearUp(
+  world: World,
+  scheduler: Scheduler,
+  all: { readonly ended: boolean },
+): Promise<void> {
+  for (let round = 0; round < OPERATOR_ROUNDS && (await actHonestly(world)) > 0; round++) {
+    await comeToRest(world, scheduler, all)
+    world.clock.advance(TIMES.storeGivesUpMs)
+    await comeToRest(world, scheduler, all)
+  }
 }
 
 /** One more retry of every key, when all is well again. */

@@ -13,6 +13,8 @@ export const TIMES = {
   /** How long an effect is waited for, and a question about it. */
   answerMs: 700,
   handlerMs: 2_500,
+  /** The longest that anybody waits for an answer of the store: the reconciler. */
+  storeGivesUpMs: 10_000,
   waitMs: 900,
   graceMs: 2_000,
   /** A request reaches the provider no later than this, whatever became of its sender. */

@@ -56,6 +56,9 @@ export class World {
   readonly sabotage: Sabotage
   violation: Violation | undefined
   healed = false
+  /** Resolves when it has. */
+  readonly healing: Promise<void>
+  #heal: () => void = () => undefined
   forwardJumps = 0
   readonly #scheduler: Scheduler
   readonly #troubles: Troubles
@@ -70,6 +73,9 @@ export class World {
     this.#scheduler = scheduler
     this.#troubles = troubles
     this.sabotage = sabotage
+    this.healing = new Promise((resolve) => {
+      this.#heal = resolve
+    })
     this.durable = sabotage.durable?.(this) ?? this.store.durable
     this.provider = new Provider(this)
     this.mailer = new Mailer(this)
@@ -86,6 +92,12 @@ export class World {
     const used = this.#used.get(kind) ?? 0
     this.#used.set(kind, used + 1)
     return list[used % list.length]
+  }
+
+  /** From here on nothing goes wrong any more. */
+  heal(): void {
+    this.healed = true
+    this.#heal()
   }
 
   violate(message: string): void {

@@ -1,0 +1,76 @@
+/** The payments that commits and round trips are counted of, on any store. */
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import type { DurableStore } from '../../src/core/durable-store.ts'
+import type { Store } from '../../src/core/store.ts'
+import {
+  createOutbox,
+  operation,
+  operationPolicy,
+  type EffectCall,
+  type Operation,
+} from '../../src/durable/index.ts'
+
+export type CountedStore = Store & { readonly durable: DurableStore }
+
+/** Writes one row of the application's in an open transaction. */
+export type WriteRow = (tx: unknown, row: string) => unknown
+
+/** An engine that does nothing by itself, so that only what is asked for is counted. */
+export function quietEngine(store: Store): Engine {
+  return createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+}
+
+/** record → charge → book + receipt. */
+export function threePhases(engine: Engine, write: WriteRow): Operation<undefined> {
+  const outbox = createOutbox({ engine })
+  return operation({
+    name: 'three',
+    effects: { charge: { send: async (_: EffectCall<{ amount: number }>) => ({ id: 'ch_1' }) } },
+    async run(op) {
+      await op.transaction('record', (tx) => whenWritten(write(tx, 'recorded'), () => 1))
+      await op.external('charge', { amount: 1 })
+      return op.finish('book', (tx) =>
+        whenWritten(write(tx, 'booked'), () =>
+          whenWritten(addReceipt(tx), () => ({ status: 201, body: {} })),
+        ),
+      )
+    },
+  })
+
+  function addReceipt(tx: unknown): unknown {
+    return isSynchronous(engine) ? outbox.add(tx, 'receipt', {}).id : outbox.add(tx, 'receipt', {})
+  }
+}
+
+/** Everything in its last phase, which is also its first. */
+export function onePhase(write: WriteRow): Operation<undefined> {
+  return operation({
+    name: 'one',
+    run: (op) =>
+      op.finish('book', (tx) =>
+        whenWritten(write(tx, 'booked'), () => ({ status: 201, body: {} })),
+      ),
+  })
+}
+
+export async function runCounted(
+  engine: Engine,
+  one: Operation<undefined>,
+  key = 'k',
+): Promise<string> {
+  const scope = { tenant: 't', operation: one.name }
+  const request = { scope, key, fingerprint: 'f', policy: operationPolicy(engine) }
+  return (await engine.run(request, one.work(undefined))).kind
+}
+
+function isSynchronous({ store }: Engine): boolean {
+  return store.name === 'sqlite'
+}
+
+/** On SQLite the whole of a transaction is synchronous, as its guide says. */
+function whenWritten<Result>(
+  written: unknown,
+  then: () => Result | Promise<Result>,
+): Result | Promise<Result> {
+  return written instanceof Promise ? written.then(then) : then()
+}

@@ -1,0 +1,96 @@
+/**
+ * What an operation costs: the commits are the fewest that the promises allow. A process may die
+ * between any two of them, and each says something that must be known by then:
+ *
+ * 1. the claim: nobody else runs it
+ * 2. `record`: the rows are kept and are not written again, together
+ * 3. the intent: an effect may be out there, and under which key
+ * 4. the result: it is, and must not be sent again
+ * 5. `book`: rows, receipt, reply and the end of the lease, together
+ */
+import { DatabaseSync } from 'node:sqlite'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { setup } from '../stores/sqlite-setup.ts'
+import { onePhase, quietEngine, runCounted, threePhases } from './commit-count-payment.ts'
+
+const BEGIN = 'BEGIN IMMEDIATE'
+
+const write = (tx: unknown, row: string) => {
+  ;(tx as SqliteTransaction).prepare('INSERT INTO payment VALUES (?)').run(row.length)
+}
+
+it('takes five commits and five store calls for an operation of three phases', async () => {
+  const { committed } = countTransactions()
+  const { store } = setup()
+  const engine = quietEngine(store)
+  const calls = countCalls(store)
+  const before = committed()
+  expect(await runCounted(engine, threePhases(engine, write))).toBe('ran')
+  expect(committed() - before).toBe(5)
+  expect(calls).toEqual(['claim', 'advance', 'record', 'record', 'advance'])
+})
+
+it('takes two commits and two store calls for an operation of one phase', async () => {
+  const { committed } = countTransactions()
+  const { store } = setup()
+  const engine = quietEngine(store)
+  const calls = countCalls(store)
+  const before = committed()
+  expect(await runCounted(engine, onePhase(write))).toBe('ran')
+  expect(committed() - before).toBe(2)
+  expect(calls).toEqual(['claim', 'advance'])
+})
+
+it('takes no commit and one store call for the reply of an operation that has ended', async () => {
+  const { committed } = countTransactions()
+  const { store } = setup()
+  const engine = quietEngine(store)
+  await runCounted(engine, onePhase(write))
+  const before = committed()
+  const calls = countCalls(store)
+  expect(await runCounted(engine, onePhase(write))).toBe('replayed')
+  expect(committed() - before).toBe(0)
+  expect(calls).toEqual(['claim'])
+})
+
+/** Counts the write transactions of every connection that is opened from here on. */
+function countTransactions() {
+  const ran: string[] = []
+  const prepare = DatabaseSync.prototype.prepare
+  const spy = vi.spyOn(DatabaseSync.prototype, 'prepare').mockImplementation(function (
+    this: DatabaseSync,
+    sql: string,
+  ) {
+    const statement = prepare.call(this, sql)
+    if (sql !== BEGIN && sql !== 'COMMIT') return statement
+    const run = statement.run.bind(statement)
+    statement.run = () => {
+      ran.push(sql)
+      return run()
+    }
+    return statement
+  })
+  onTestFinished(() => spy.mockRestore())
+  // What only reads ends by COMMIT too, and is no commit: it began in another way.
+  const isWrite = (sql: string, at: number) => sql === 'COMMIT' && ran[at - 1] === BEGIN
+  return { committed: () => ran.filter(isWrite).length }
+}
+
+/** What the engine asks of its store, in order. */
+function countCalls(store: ReturnType<typeof setup>['store']): string[] {
+  const calls: string[] = []
+  const watch = <Name extends string>(
+    target: { [name in Name]: (...values: never[]) => unknown },
+    name: Name,
+  ) => {
+    const original = target[name].bind(target)
+    target[name] = ((...values: never[]) => {
+      calls.push(name)
+      return original(...values)
+    }) as (typeof target)[Name]
+  }
+  for (const name of ['claim', 'settle', 'renew', 'read'] as const) watch(store, name)
+  for (const name of ['advance', 'record', 'load'] as const) watch(store.durable.phases, name)
+  return calls
+}

@@ -1,0 +1,21 @@
+/**
+ * Checks the checker: each bug is put between the nodes and the store, or between them and the
+ * world outside, and the simulation must notice within the runs that it makes by itself.
+ */
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { BUGS } from './durable/planted.ts'
+import { DURABLE_RUNS, durableRuns } from './durable/runs.ts'
+
+it.each(BUGS)(
+  'notices when $name',
+  async ({ sabotage, noticed }) => {
+    const result = await fc.check(durableRuns(sabotage), {
+      numRuns: DURABLE_RUNS,
+      endOnFailure: true,
+    })
+    expect(result.failed, 'nobody noticed').toBe(true)
+    expect(String(result.errorInstance)).toMatch(noticed)
+  },
+  120_000,
+)

@@ -1,0 +1,130 @@
+/** Bugs that the simulation must notice, put between the nodes and what is around them. */
+import type { OutboxStore, PhaseStore, StepOutcome } from '../../../src/core/durable-store.ts'
+import type { Sabotage, World } from './world.ts'
+
+export interface PlantedBug {
+  readonly name: string
+  readonly sabotage: Sabotage
+  /** What the simulation must say of it. */
+  readonly noticed: RegExp
+}
+
+export const BUGS: readonly PlantedBug[] = [
+  {
+    name: 'steps are not fenced',
+    sabotage: { durable: (world) => ({ ...world.store.durable, phases: unfenced(world) }) },
+    noticed: /a fenced holder has advanced|times recorded|was begun/,
+  },
+  {
+    name: 'an intent is not committed before its effect is sent',
+    sabotage: phasesWith((phases) => ({
+      record: async (lease, step) => {
+        if (step.phase?.kind !== 'intent') return phases.record(lease, step)
+        return { kind: 'advanced', expiresAt: new Date(0) }
+      },
+    })),
+    noticed: /charged twice|after the provider had forgotten it/,
+  },
+  {
+    name: 'an open intent is sent again without asking',
+    sabotage: phasesWith((phases) => ({
+      load: async (recordId) => {
+        const operation = await phases.load(recordId)
+        if (operation === undefined) return undefined
+        const done = operation.phases.filter(({ state }) => state === 'done')
+        return { ...operation, phases: done }
+      },
+    })),
+    noticed: /charged twice|after the provider had forgotten it/,
+  },
+  {
+    name: 'a relay settles without a token',
+    sabotage: {
+      durable: (world) => {
+        const { durable } = world.store
+        const { outbox } = durable
+        const settle: typeof outbox.settle = (settlements) =>
+          outbox.settle(
+            settlements.map((one) => ({ ...one, token: world.takerOf(one.id) ?? one.token })),
+          )
+        return { ...durable, outbox: outboxWith(world, { settle }) }
+      },
+    },
+    noticed: /a fenced relay has changed|two relays run one message/,
+  },
+  {
+    name: 'a "not found" is trusted before it proves anything',
+    sabotage: { trustsNotFound: true },
+    noticed: /charged twice|after the provider had forgotten it/,
+  },
+  {
+    name: 'a message is done before its handler has ended',
+    sabotage: { endsEarly: true },
+    noticed: /a message is done, and nobody has got it|order:/,
+  },
+  {
+    name: 'messages know nothing of their partition',
+    sabotage: {
+      durable: (world) => {
+        const { durable } = world.store
+        const add: typeof durable.outbox.add = (tx, message) =>
+          durable.outbox.add(tx, { ...message, partition: undefined })
+        return { ...durable, outbox: outboxWith(world, { add }) }
+      },
+    },
+    noticed: /order:/,
+  },
+  {
+    name: 'a message is committed before the transaction that adds it',
+    sabotage: {
+      durable: (world) => {
+        const { durable } = world.store
+        const add: typeof durable.outbox.add = (_, message) =>
+          world.store.transact(async (tx) => durable.outbox.add(tx, message))
+        return { ...durable, outbox: outboxWith(world, { add }) }
+      },
+    },
+    noticed: /times mailed|order:|divergence:/,
+  },
+]
+
+function phasesWith(change: (phases: PhaseStore) => Partial<PhaseStore>): Sabotage {
+  return {
+    durable: ({ store: { durable } }) => {
+      return { ...durable, phases: { ...durable.phases, ...change(durable.phases) } }
+    },
+  }
+}
+
+function outboxWith({ store: { durable } }: World, change: Partial<OutboxStore>): OutboxStore {
+  const { outbox } = durable
+  return {
+    add: (tx, message) => outbox.add(tx, message),
+    claim: (request) => outbox.claim(request),
+    settle: (settlements) => outbox.settle(settlements),
+    renew: (leases, leaseMs) => outbox.renew(leases, leaseMs),
+    read: (id) => outbox.read(id),
+    list: (query) => outbox.list(query),
+    prune: (request) => outbox.prune(request),
+    ...change,
+  }
+}
+
+/** Whoever steps, the step is taken as that of the holder. */
+function unfenced(world: World): PhaseStore {
+  const { store } = world
+  const { phases } = store.durable
+  const record: PhaseStore['record'] = (lease, step) =>
+    phases.record(world.holderOf(lease.identity) ?? lease, step)
+  return {
+    ...phases,
+    record,
+    advance: async (lease, work) => {
+      let outcome: StepOutcome | undefined
+      await store.transact(async (tx) => {
+        outcome = await record(lease, await work(tx))
+      })
+      return outcome!
+    },
+  }
+}
