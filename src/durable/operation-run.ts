@@ -13,6 +13,7 @@ import {
 } from '../core/errors.ts'
 import { deterministicIdOf } from '../core/identity.ts'
 import { describe } from '../core/options.ts'
+import type { HttpReply } from '../http/exchange.ts'
 import { toReply, type GivenReply } from '../http/http-reply.ts'
 import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN } from './doubts.ts'
@@ -20,6 +21,9 @@ import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
 import { resumeAfterMs } from './resume-after.ts'
 import { decodeValue, encodeValue, VALUE_BYTES_MAX } from './values.ts'
+
+/** Told of the reply, as it was recorded, once it is. */
+export type OnReply = (reply: HttpReply) => void
 
 export interface RunDefinition {
   readonly name: string
@@ -40,22 +44,31 @@ export class OperationRun {
   readonly #definition: RunDefinition
   readonly #attempt: Attempt
   readonly #stored: StoredOperation | undefined
+  readonly #onReply: OnReply | undefined
   readonly #names = new Set<string>()
   /** Brought along by the first step; from then on it is on record. */
   #unrecorded: NewOperation | undefined
-  /** The phase under way. */
-  #open: string | undefined
-  /** An error that came out of a phase: nothing may follow on it. */
+  /** The phase under way. `ended`: well or badly. */
+  #open: { readonly name: string; readonly ended: Promise<void> } | undefined
+  /** What it replies, as it is recorded. */
+  #reply: HttpReply | undefined
+  /** An error that came out of a phase, or ended the run: nothing may follow on it. */
   #failed: { readonly error: unknown } | undefined
   /** What the last phase has completed the key with. */
   #finished: GivenReply | undefined
   /** An outside effect was sent and nobody knows what became of it. */
   #doubt: Extract<OperationEnd, { kind: 'doubt' }> | undefined
 
-  constructor(definition: RunDefinition, attempt: Attempt, stored?: StoredOperation) {
+  constructor(
+    definition: RunDefinition,
+    attempt: Attempt,
+    stored?: StoredOperation,
+    onReply?: OnReply,
+  ) {
     this.#definition = definition
     this.#attempt = attempt
     this.#stored = stored
+    this.#onReply = onReply
   }
 
   /** `input`: for an operation that may not be on record yet. */
@@ -67,15 +80,19 @@ export class OperationRun {
       const reply = await this.#definition.run(this.#context(), value)
       return await this.#end(reply)
     } catch (error) {
+      this.#failed ??= { error }
+      // What it has left under way may be sending: its result must still be recorded.
+      await this.#open?.ended
       this.#attempt.fail(this.#endFor(error))
       throw error
     }
   }
 
-  async handOver(input: Uint8Array): Promise<void> {
+  /** `input`: absent where the operation is on record already. */
+  async handOver(input: Uint8Array | undefined): Promise<void> {
     const { name, version } = this.#definition
     const { subject } = this.#attempt
-    const operation = { name, version, input }
+    const operation = input && { name, version, input }
     // A client that asks again and again must not have a failing operation tried each time.
     const { attempt, recoveryPoint } = this.#attempt
     const afterMs = recoveryPoint === undefined ? 0 : resumeAfterMs(attempt - 1)
@@ -130,9 +147,11 @@ export class OperationRun {
     run: (place: Place) => Promise<unknown>,
   ): Promise<unknown> {
     const place = this.#enter(name, kind)
-    this.#open = name
+    const result = run(place)
+    const done = () => undefined
+    this.#open = { name, ended: result.then(done, done) }
     try {
-      return await run(place)
+      return await result
     } catch (error) {
       this.#failed = { error }
       throw error
@@ -165,7 +184,9 @@ export class OperationRun {
       )
     }
     if (this.#open !== undefined) {
-      throw fault(`phase "${name}" began while "${this.#open}" was under way: await each of them`)
+      throw fault(
+        `phase "${name}" began while "${this.#open.name}" was under way: await each of them`,
+      )
     }
     if (this.#finished !== undefined) throw fault(`phase "${name}" comes after the last one`)
     if (this.#names.has(name)) throw fault(`two phases are called "${name}"`)
@@ -223,6 +244,7 @@ export class OperationRun {
     )
     this.#checkAdvanced(outcome)
     this.#finished = reply!
+    this.#onReply?.(this.#reply!)
     return reply!
   }
 
@@ -230,13 +252,14 @@ export class OperationRun {
     if (this.#failed !== undefined) throw this.#failed.error
     if (this.#open !== undefined) {
       throw new InvalidOptionsError(
-        `operation "${this.#definition.name}" ended while phase "${this.#open}" was under way`,
+        `operation "${this.#definition.name}" ended while phase "${this.#open.name}" was under way`,
       )
     }
     if (this.#finished !== undefined) return this.#finished
     this.#checkAllPassed()
     const result = await this.#encode(reply)
     this.#checkAdvanced(await this.#attempt.record(this.#completion(result)))
+    this.#onReply?.(this.#reply!)
     return reply
   }
 
@@ -262,6 +285,7 @@ export class OperationRun {
           `${VALUE_BYTES_MAX} are allowed`,
       )
     }
+    this.#reply = reply
     return sealReply(encodeReply({ ...reply, elided: false, schemaVersion: replyVersion }), seal)
   }
 
@@ -290,7 +314,7 @@ export class OperationRun {
       return { kind: 'doubt', reconcileAfterMs: 0, errorCode: undefined }
     }
     const isOurs = hasCode(error, 'OPERATION_CHANGED') || hasCode(error, 'LEASE_LOST')
-    if (isLast && !isOurs && this.#attempt.recoveryPoint) {
+    if (isLast && !isOurs && this.#attempt.isBegun) {
       return { kind: 'doubt', reconcileAfterMs: 0, errorCode: ATTEMPTS_EXHAUSTED }
     }
     return { kind: 'release', resumeAfterMs: resumeAfterMs(attempt) }
