@@ -319,5 +319,8 @@ function judge(topic: string, returned: unknown): Verdict {
 
 function toText(error: unknown): string {
   if (!(error instanceof Error)) return typeof error === 'string' ? error : describe(error)
-  return error.message === '' ? error.name : `${error.name}: ${error.message}`
+  // Whatever others have made of them: an error that cannot be told must not end the process.
+  const { name, message } = error as { readonly name: unknown; readonly message: unknown }
+  const [what, text] = [name, message].map((one) => (typeof one === 'string' ? one : describe(one)))
+  return text === '' ? what! : `${what}: ${text}`
 }

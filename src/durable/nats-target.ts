@@ -2,6 +2,7 @@ import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { toMessageBody } from './message-body.ts'
 import type { MessageHandler, RelayMessage } from './relay-contract.ts'
+import { unlessAborted } from './unless-aborted.ts'
 
 /**
  * The part of a JetStream client that is used: of `jetstream(connection)` from @nats-io/jetstream,
@@ -60,12 +61,13 @@ export function natsTarget(options: NatsTargetOptions): MessageHandler {
     const { content } = toMessageBody(message)
     const to = typeof subject === 'function' ? subject(message) : (subject ?? topic)
     signal.throwIfAborted()
-    const ack = await jetstream.publish(to, content, {
+    const publishing = jetstream.publish(to, content, {
       msgID: downstreamKey,
       timeout: timeoutMs,
       // Of the caller's own client, which alone knows what headers are.
       ...(headers && { headers: headers(message) as never }),
     })
+    const ack = await unlessAborted(signal, publishing)
     return { providerId: `${ack.stream}:${ack.seq}` }
   }
 }

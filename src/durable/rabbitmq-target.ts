@@ -2,6 +2,7 @@ import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, optionalFunction, rejectUnknownOptions } from '../core/options.ts'
 import { toMessageBody } from './message-body.ts'
 import type { MessageHandler, RelayMessage } from './relay-contract.ts'
+import { unlessAborted } from './unless-aborted.ts'
 
 /**
  * The part of a `ConfirmChannel` of amqplib that is used. Described, not imported: whatever behaves
@@ -30,7 +31,7 @@ export interface RabbitmqConnection {
 
 export interface RabbitmqTargetOptions {
   /**
-   * From `connect(url, { recovery: true })`. One channel is opened on it for all targets, and
+   * From `connect(url, { recovery: true })`. The target opens a channel of its own on it, and
    * another one when that is closed. Or give `channel`.
    */
   connection?: RabbitmqConnection
@@ -71,7 +72,8 @@ export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
   const currentChannel = toChannel(options)
   return async (message) => {
     const { topic, downstreamKey, createdAt, signal } = message
-    const channel = await untilAborted(signal, currentChannel())
+    // A connection that never comes back must not keep a handler for ever.
+    const channel = await unlessAborted(signal, currentChannel())
     const { content, contentType } = toMessageBody(message)
     const route = typeof routingKey === 'function' ? routingKey(message) : (routingKey ?? topic)
     await publishingOf(channel).publish({
@@ -115,7 +117,7 @@ function toChannel({
     throw new InvalidOptionsError('rabbitmqTarget needs either a connection or a channel')
   }
   if (connection !== undefined) {
-    if (typeof connection?.createConfirmChannel === 'function') return () => channelOf(connection)
+    if (typeof connection?.createConfirmChannel === 'function') return channelOn(connection)
     throw new InvalidOptionsError(
       `rabbitmqTarget.connection must be a connection of amqplib, got ${describe(connection)}`,
     )
@@ -125,20 +127,29 @@ function toChannel({
   return () => channel
 }
 
-const channels = new WeakMap<RabbitmqConnection, Promise<RabbitmqChannel>>()
-
-/** The one that is open, or is being opened. A connection that recovers lets us wait for it. */
-function channelOf(connection: RabbitmqConnection): Promise<RabbitmqChannel> {
-  const open = channels.get(connection)
-  if (open !== undefined) return open
-  const forget = () => void channels.delete(connection)
-  const opening = connection.createConfirmChannel().then((channel) => {
+/**
+ * Gives the channel that is open, or is being opened. A connection that recovers lets us wait.
+ *
+ * Each target has one of its own: over one bad message (an exchange that is not there, a property
+ * that is wrong) the broker closes its whole channel, and whatever is on its way there fails, too.
+ */
+function channelOn(connection: RabbitmqConnection): () => Promise<RabbitmqChannel> {
+  let current: Promise<RabbitmqChannel> | undefined
+  const forget = () => {
+    current = undefined
+  }
+  const open = async () => {
+    const channel = await connection.createConfirmChannel()
     channel.on('close', forget)
     return channel
-  })
-  channels.set(connection, opening)
-  opening.catch(forget)
-  return opening
+  }
+  return () => {
+    if (current === undefined) {
+      current = open()
+      current.catch(forget)
+    }
+    return current
+  }
 }
 
 /** Without confirms a message would be done because it was written to a socket. */
@@ -239,17 +250,6 @@ class Publishing {
     const error = toError(this.#error ?? closed)
     for (const pending of [...this.#pending.values()]) pending.end(error)
   }
-}
-
-/** A connection that never comes back must not keep a handler for ever. */
-function untilAborted<Value>(signal: AbortSignal, value: Value | Promise<Value>): Promise<Value> {
-  return new Promise((resolve, reject) => {
-    const onAbort = () => reject(toError(signal.reason))
-    signal.addEventListener('abort', onAbort)
-    Promise.resolve(value)
-      .then(resolve, reject)
-      .finally(() => signal.removeEventListener('abort', onAbort))
-  })
 }
 
 function toError(error: unknown): Error {

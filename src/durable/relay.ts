@@ -27,6 +27,9 @@ const PAUSE_MS_MAX = 5_000
 /** A failed claim is repeated for this part of the lease: what it may have taken has a rest. */
 const REPEATS_PART = 0.5
 
+/** Attempts of which nobody asks whether the one before has come back: it nearly always has. */
+const TRUSTED_MAX = 3
+
 interface Claim {
   readonly token: string
   readonly limit: number
@@ -280,7 +283,7 @@ class OutboxRelay implements Relay {
       this.#open.add(run)
       this.#leases.add(run)
       if (nowMs >= run.heldUntilMs) run.lose()
-      else if (message.attempt > attemptsMax) void this.#lookInto(run)
+      else if (message.attempt > Math.min(TRUSTED_MAX, attemptsMax)) void this.#lookInto(run)
       else this.#queue(run)
     }
     this.#startNext()
@@ -292,8 +295,9 @@ class OutboxRelay implements Relay {
   }
 
   /**
-   * It has been taken as often as it may be. Either an operator wants it tried once more, or
-   * whoever had it never came back: perhaps because of this very message.
+   * It has been taken often. Whoever had it last has failed, or never came back: perhaps because
+   * of this very message, perhaps of one beside it. So it is put off, each by a pause of its own
+   * that parts the one from the others; or given up, where it was taken as often as it may be.
    */
   async #lookInto(run: MessageRun): Promise<void> {
     const { id, attempt } = run.message

@@ -142,6 +142,30 @@ describe('a day', () => {
     expect(reports).toHaveLength(1)
   })
 
+  it('is ended when it takes too long, and begun anew', async () => {
+    const { job, reports, clock } = setup({ maxRunMs: 60_000 })
+    await clock.advanceAsync(HOUR_MS)
+    const entered = Promise.withResolvers<AbortSignal>()
+    const hanging = job({
+      async *ours({ signal }) {
+        entered.resolve(signal)
+        yield { id: 'a' }
+        await new Promise(() => {})
+      },
+    }).runOnce()
+    const ended = hanging.then(
+      ([run]) => run!.kind,
+      () => 'failed',
+    )
+    const signal = await entered.promise
+    await clock.advanceAsync(60_000)
+    expect(signal.aborted).toBe(true)
+    expect(await ended).not.toBe('compared')
+    await clock.advanceAsync(60_000)
+    expect((await job().runOnce())[0]!.kind).toBe('compared')
+    expect(reports).toHaveLength(1)
+  })
+
   it('that cannot be compared holds up no other', async () => {
     const { job, reports, clock } = setup({ periodsBack: 3 })
     await clock.advanceAsync(HOUR_MS)

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { downstreamKeyOf } from '../../src/core/identity.ts'
 import { natsTarget } from '../../src/durable/nats-target.ts'
 import { startNats, type NatsServer } from '../servers/nats.ts'
-import { setup as setupOutbox, TOPIC } from './relay-fixture.ts'
+import { setup as setupOutbox, settled, TOPIC } from './relay-fixture.ts'
 
 let shared: NatsServer
 beforeAll(async () => {
@@ -92,6 +92,24 @@ it('fails an attempt where no stream takes the message', async () => {
   const target = natsTarget({ jetstream: client, subject: 'nobody.listens' })
   expect((await relay(target).runOnce()).retried).toBe(1)
   expect((await read(id)).errors[0]?.error).toMatch(/jetstream|no responders/i)
+})
+
+it('waits no longer for a stream than a handler may', async () => {
+  const { add, relay, clock, read } = setupOutbox()
+  const id = add('x')
+  const silent = { publish: () => new Promise<never>(() => {}) }
+  const target = natsTarget({ jetstream: silent, timeoutMs: 3_600_000 })
+  const made = relay(target, { handlerTimeoutMs: 1_000 })
+  for (let attempt = 1; attempt <= 2; attempt++) {
+    const once = made.runOnce()
+    await settled()
+    await clock.advanceAsync(1_000)
+    expect((await once).retried).toBe(1)
+    clock.advance(60_000)
+  }
+  // Both times: the handler of the first attempt has ended.
+  const late = 'Error: the handler of "receipt.send" took longer than 1000 ms'
+  expect((await read(id)).errors.map(({ error }) => error)).toEqual([late, late])
 })
 
 it('refuses what is no JetStream client', () => {

@@ -105,6 +105,29 @@ it('fails what is on its way when its channel is closed, and opens another', asy
   expect((await received(channel, queue)).length).toBe(2)
 })
 
+it('fails nothing of another target when the broker closes a channel', async () => {
+  const { add, relay, queue, channel, eventsOf } = await setup()
+  const connection = await connect(shared.url)
+  onTestFinished(() => connection.close())
+  const topics = {
+    missing: rabbitmqTarget({ connection, exchange: `none-${crypto.randomUUID()}` }),
+    [TOPIC]: rabbitmqTarget({ connection, exchange: '', routingKey: queue }),
+  }
+  add('lost', { topic: 'missing' })
+  for (let n = 0; n < 20; n++) add(n)
+  const once = relay(() => undefined, { topics }).runOnce()
+  expect(await once).toMatchObject({ relayed: 20, retried: 1 })
+  expect(eventsOf('message_retried')).toMatchObject([{ topic: 'missing' }])
+  expect((await received(channel, queue)).length).toBe(20)
+})
+
+it('waits for no connection on behalf of a handler whose time is over', async () => {
+  const connection = { createConfirmChannel: () => new Promise<never>(() => {}) }
+  const target = rabbitmqTarget({ connection, exchange: '' })
+  const signal = AbortSignal.abort(new Error('its time is over'))
+  await expect(target({ signal } as never)).rejects.toThrow('its time is over')
+})
+
 it('fails an attempt where a channel that it was given is closed', async () => {
   const { add, relay, read, channel, queue } = await setup()
   const id = add('late')

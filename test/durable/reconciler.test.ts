@@ -73,6 +73,19 @@ describe('an effect whose answer was lost', () => {
     expect(fixture.heard('effect_found')).toMatchObject([{ finding: 'not_executed' }])
   })
 
+  it('is looked into when it will be proof that it was not found', async () => {
+    const fixture = deskFixture()
+    const { provider, run, record, reconciler, clock } = fixture
+    provider.answer = async () => ({ kind: 'not_found' })
+    await expect(run()).rejects.toThrow(/is unknown/)
+    const { recordId, reconcileAt } = await record()
+    const [charge] = await phasesOf(fixture, recordId)
+    expect(reconcileAt!.getTime()).toBe(charge!.sentAt.getTime() + PROVEN_AFTER_MS)
+    await clock.advanceAsync(PROVEN_AFTER_MS)
+    expect(await reconciler().runOnce()).toMatchObject({ looked: 1, resolved: 1 })
+    expect(await phasesOf(fixture, recordId)).toEqual([])
+  })
+
   it('is found later, after it was not found at first', async () => {
     const fixture = deskFixture()
     const { provider, reconciler, clock, record } = fixture

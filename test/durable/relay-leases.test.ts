@@ -1,7 +1,9 @@
 import { expect, it } from 'vitest'
 import type { MessageLease, OutboxStore } from '../../src/core/durable-store.ts'
+import { createEngine } from '../../src/core/engine.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
-import { held, setup, settled } from './relay-fixture.ts'
+import type { MessageHandler } from '../../src/durable/relay-contract.ts'
+import { held, setup, settled, withOutbox } from './relay-fixture.ts'
 
 const LEASE_MS = 30_000
 
@@ -262,6 +264,85 @@ it('makes a new claim where the old one has been without an answer for too long'
   expect(attempts).toEqual([2])
   stop.abort()
   await ended
+})
+
+/** A process that can be killed: nothing that it asks for after that reaches the store. */
+function mortal({ store, own, clock }: Pick<ReturnType<typeof setup>, 'store' | 'own' | 'clock'>) {
+  let isDead = false
+  const alive = <Answer>(ask: () => Promise<Answer>): Promise<Answer> =>
+    isDead ? new Promise(() => undefined) : ask()
+  const outbox: OutboxStore = {
+    ...own,
+    claim: (request) => alive(() => own.claim(request)),
+    settle: (settlements) => alive(() => own.settle(settlements)),
+    renew: (leases, leaseMs) => alive(() => own.renew(leases, leaseMs)),
+    read: (id) => alive(() => own.read(id)),
+  }
+  const engine = createEngine({
+    store: withOutbox(store, outbox),
+    clock,
+    sweepEveryMs: 0,
+    reapEveryMs: 0,
+  })
+  const kill = () => {
+    isDead = true
+  }
+  return { engine, kill, isDead: () => isDead }
+}
+
+// Whatever a process has taken dies with it as often as the one message that kills it.
+it('keeps a message that kills its process from taking its neighbours along', async () => {
+  const fixture = setup()
+  const { add, relay, clock, own } = fixture
+  for (let n = 0; n < 12; n++) add(n === 3 ? 'poison' : n)
+  let seed = 1
+  const random = () => {
+    seed = (seed * 16_807) % 2_147_483_647
+    return seed / 2_147_483_647
+  }
+  const open = async () => {
+    const lists = [own.list({ state: 'ready', limit: 20 }), own.list({ state: 'held', limit: 20 })]
+    return (await Promise.all(lists)).flat().length
+  }
+  for (let life = 0; life < 60 && (await open()) > 0; life++) {
+    const { engine, kill, isDead } = mortal(fixture)
+    const handler: MessageHandler = ({ payload }) => {
+      if (payload === 'poison') kill()
+    }
+    const options = { engine, random, leaseMs: 5_000, pollMs: 1_000, attemptsMax: 12 }
+    const made = relay(handler, { ...options, backoff: { firstMs: 1_000, maxMs: 20_000 } })
+    for (let n = 0; n < 25 && !isDead(); n++) {
+      const pass = made.runOnce()
+      await clock.advanceAsync(1_000)
+      if (!isDead()) await pass
+    }
+    await made.close({ graceMs: 0 })
+    clock.advance(5_000)
+  }
+  expect((await own.list({ state: 'done', limit: 20 })).length).toBe(11)
+  expect((await own.list({ state: 'dead', limit: 20 })).length).toBe(1)
+})
+
+it('does not take a message without end that it cannot look into', async () => {
+  let claims = 0
+  const { add, relay, clock, claim, read } = setup((own) => ({
+    read: () => down(),
+    claim: (request) => {
+      claims++
+      return own.claim(request)
+    },
+  }))
+  const id = add()
+  await claim()
+  clock.advance(LEASE_MS)
+  const stop = new AbortController()
+  const ended = relay(() => undefined, { attemptsMax: 1 }).run(stop.signal)
+  await clock.advanceAsync(LEASE_MS)
+  // Every few seconds one that finds it, some that look soon after it, and then one a second.
+  expect(claims).toBeLessThan(100)
+  stop.abort()
+  await ended
+  expect(await read(id)).toMatchObject({ state: 'ready', attempt: 1 })
 })
 
 // A message that kills its process never gets as far as a failed attempt.

@@ -107,6 +107,21 @@ it('gives a message up at once where its handler says that to try again is of no
 })
 
 // Read as "done", it would be a message that nobody ever sees again.
+it.each([
+  ['Error: null', { message: null }],
+  ['Error: an object', { message: Object.create(null) as string }],
+  ['an object: x', { name: {}, message: 'x' }],
+  ['Error: Symbol(why)', { message: Symbol('why') }],
+])('records "%s" of an error that is not as errors are', async (text, fields) => {
+  const { add, relay, read } = setup()
+  const id = add()
+  const failing = relay(() => {
+    throw Object.assign(new Error('as usual'), fields)
+  })
+  expect(await failing.runOnce()).toMatchObject({ retried: 1 })
+  expect((await read(id)).errors).toMatchObject([{ error: text }])
+})
+
 it('takes a return value that it does not know for a failure', async () => {
   const { add, relay, read } = setup()
   const id = add()
