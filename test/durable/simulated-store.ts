@@ -208,7 +208,9 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
         const record = this.#records.get(lease.identity)
         if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
         const own = holds(record, lease)
-        const mayRun = own && (record.state === 'in_progress' || record.state === 'pending')
+        // A step that hands over may be the repetition of one that did: only the work can tell.
+        const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
+        const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
         if (!mayRun) return { kind: 'fenced', own, state: record.state }
         return this.#within(work, (step) => this.#takeStep(lease, step))
       },
@@ -248,8 +250,8 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
   #due({ operations, limit }: DueQuery, isKnown: boolean) {
     const nowMs = this.#nowMs
     return this.#all()
-      .filter(({ state, expiresAtMs }) =>
-        state === 'pending' ? expiresAtMs > nowMs : state === 'failed_retryable',
+      .filter(({ state, expiresAtMs, attempt }) =>
+        state === 'pending' ? expiresAtMs > nowMs || attempt > 0 : state === 'failed_retryable',
       )
       .flatMap((record) => {
         const operation = this.#operations.get(record.recordId)
