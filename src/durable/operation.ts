@@ -313,8 +313,9 @@ function checkEffect(operationName: string, phase: string, effect: Effect): void
   const limits = { fallback: 0, min: 1, max: YEAR_MS }
   wholeNumber(`${where}: provenAfterMs`, effect.provenAfterMs, limits)
   wholeNumber(`${where}: timeoutMs`, effect.timeoutMs, limits)
-  optionalFunction(`${where}: reconcile`, effect.reconcile)
-  optionalFunction(`${where}: providerId`, effect.providerId)
+  for (const name of ['reconcile', 'providerId'] as const) {
+    optionalFunction(`${where}: ${name}`, effect[name])
+  }
   checkSchemaOption(`${where}: request`, effect.request)
   checkSchemaOption(`${where}: result`, effect.result)
   if (effect.provenAfterMs !== undefined && effect.reconcile === undefined) {

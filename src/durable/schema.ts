@@ -26,10 +26,11 @@ interface SchemaIssue {
 const ISSUES_SHOWN = 5
 
 /** A schema that is none would fail every value, or none. */
-export function checkSchemaOption(where: string, schema: unknown): void {
-  if (schema === undefined) return
-  const standard = (schema as Partial<Schema<unknown>> | null)?.['~standard']
-  if (typeof standard?.validate === 'function') return
+export function checkSchemaOption(
+  where: string,
+  schema: Partial<Schema<unknown>> | undefined,
+): void {
+  if (schema === undefined || typeof schema?.['~standard']?.validate === 'function') return
   throw new InvalidOptionsError(
     `${where} must be a Standard Schema (zod from 3.24, valibot, ArkType; ajvSchema() makes one ` +
       `of a function of ajv's), got ${describe(schema)}`,

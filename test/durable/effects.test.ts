@@ -101,7 +101,7 @@ describe('an effect whose answer is lost', () => {
 })
 
 describe('an effect that is sent again', () => {
-  it('is not forgotten where the repetition was not sent: the first may have happened', async () => {
+  it('is not forgotten where the repetition was not sent: the first may have arrived', async () => {
     const { run, record, provider, clock } = durableFixture()
     provider.faults.push('effect then lost')
     let calls = 0

@@ -267,7 +267,7 @@ describe('the reply that leaves first', () => {
   )
   it.each(cases)('is the one on record: $name, the operation $end', async ({ handle, run }) => {
     const { engine } = setup()
-    const count = operation({ name: 'count', run: (op) => run(op as unknown as OperationContext) })
+    const count = operation({ name: 'count', run: (op) => run(op) })
     const app = express()
     const guard = onExpress.idempotency({ engine, tenant: onExpress.singleTenant })
     app.post('/', guard.with(count.route), (req, res) =>
