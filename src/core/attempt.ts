@@ -19,10 +19,15 @@ export interface Attempt {
   /** What the record said when it was claimed; absent where it has no operation. */
   readonly recoveryPoint: string | undefined
   readonly onLapse: OnLapse
+  /** Something of an operation is on record, of this attempt or an earlier one. */
+  readonly isBegun: boolean
   /** How long the result of this attempt is kept. */
   readonly retentionMs: number
 
   assertHeld(): void
+
+  /** A store call: given up in time, and its failure reported. */
+  readonly ask: <Answer>(call: string, ask: () => Promise<Answer>) => Promise<Answer>
 
   /**
    * From here on the key is completed by steps alone. Throws where the attempt has ended, or runs
@@ -33,14 +38,18 @@ export interface Attempt {
   /** Commits a step together with work of the caller's. */
   advance(work: (tx: unknown) => Step | Promise<Step>): Promise<StepOutcome>
 
-  /** Commits a step, against failures of the store, for as long as a settlement is tried. */
+  /**
+   * Commits a step, against failures of the store, for as long as a settlement is tried. A result
+   * also where the lease counts as lost here: whether it is, the store knows, and the result is
+   * known to nobody else.
+   */
   record(step: Step): Promise<StepOutcome>
 
   /** How the attempt ends, now that its operation has failed. */
   fail(end: OperationEnd): void
 
-  /** Its operation has failed. */
-  readonly hasFailed: boolean
+  /** It has ended, and its operation has not: somebody will go on with it, or look into it. */
+  readonly isGoneOnWith: boolean
 
   emit(event: EngineEvent): void
 }

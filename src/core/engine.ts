@@ -10,7 +10,12 @@ import type {
   ResolveVerdict,
   RunRequest,
 } from './engine-contract.ts'
-import { EngineClosedError, InvalidOptionsError, StoreFailedError } from './errors.ts'
+import {
+  EngineClosedError,
+  InvalidOptionsError,
+  OperationChangedError,
+  StoreFailedError,
+} from './errors.ts'
 import type { EngineEvent, EventListener } from './events.ts'
 import {
   Execution,
@@ -142,29 +147,43 @@ class OnceEngine implements Engine {
     if (this.#closing) throw new EngineClosedError()
     const { tenant, operation, key, fingerprint } = record
     const request: RunRequest = { scope: { tenant, operation }, key, fingerprint }
+    // What becomes of the key after its expiry is its route's to say, which nobody here knows.
+    const goesOn = { ...resumable(policy), afterExpiry: record.afterExpiry }
     this.#running++
     try {
-      const claim = await this.#claimAs(request, resumable(policy), {
+      const claim = await this.#claimAs(request, goesOn, {
         identity: record.identity,
         fingerprint,
         mode: 'take',
       })
-      if (claim.outcome.kind === 'claimed' && !isOperationOf(claim.outcome, record)) {
-        return await this.#giveBack(claim.outcome)
+      const { outcome } = claim
+      if (outcome.kind === 'claimed' && !isOperationOf(outcome, record)) {
+        // Another record has the key by now: it is none of a worker's business.
+        await this.#giveBack(outcome)
+        return { kind: 'expired', recordId: outcome.recordId }
       }
-      return await this.#answer(request, resumable(policy), claim, work)
+      return await this.#answer(request, goesOn, claim, work)
     } finally {
       this.#running--
       if (this.#running === 0) this.#onDrained()
     }
   }
 
-  /** Another record has the key by now: it is none of a worker's business. */
-  async #giveBack({ lease, recordId }: Claimed): Promise<RunOutcome> {
+  /** Nothing has run under this claim, and nothing will. */
+  async #giveBack({ lease }: Claimed): Promise<void> {
     const { retentionMs } = this.#policy
     const release = { kind: 'release', lease, proof: 'proven', retentionMs } as const
     await this.#port.settle({ ...release, errorCode: undefined })
-    return { kind: 'expired', recordId }
+  }
+
+  /** Plain work would do from the start what an operation has done in part. */
+  async #refuse(claimed: Claimed): Promise<never> {
+    // Where that fails, the port has reported it, and the lease ends by itself.
+    await this.#giveBack(claimed).catch(() => undefined)
+    throw new OperationChangedError(
+      `record ${claimed.recordId} was begun as an operation, and what has its key now runs none: ` +
+        'mount it with .with(operation.route), and keep a worker until its operations have ended',
+    )
   }
 
   get isClosed(): boolean {
@@ -272,6 +291,9 @@ class OnceEngine implements Engine {
     this.#report(scope, identity, outcome)
     switch (outcome.kind) {
       case 'claimed':
+        if (outcome.recoveryPoint !== undefined && policy.onLapse !== 'resume') {
+          return this.#refuse(outcome)
+        }
         return this.#execute({ scope, key, policy, claimed: outcome, claimSentMs: sentMs }, work)
       case 'completed':
         return { ...outcome, kind: 'replayed' }

@@ -71,6 +71,7 @@ export class Execution {
       scope,
       recordId,
       retentionMs: policy.retentionMs,
+      isBegun: claimed.recoveryPoint !== undefined,
       clock: parts.clock,
       held: this.#held,
       store: parts.store,
@@ -159,8 +160,14 @@ export class Execution {
   }
 
   async #workEnded(): Promise<void> {
-    this.#context.ended = true
-    await this.#context.transactionEnded
+    const context = this.#context
+    context.ended = true
+    await context.transactionEnded
+    // An operation that was begun is ended by its own steps alone: work that has answered without
+    // it must not have its phases forgotten.
+    if (context.isBegun && !context.hasOperation && context.declared !== 'unknown') {
+      context.operationEnd = { kind: 'release', resumeAfterMs: 0 }
+    }
     this.#settling = true
   }
 

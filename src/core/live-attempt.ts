@@ -28,11 +28,15 @@ export function liveAttempt(
     },
     from: claimed.from,
     recoveryPoint: claimed.recoveryPoint,
+    get isBegun() {
+      return context.isBegun
+    },
     onLapse: policy.onLapse,
     get retentionMs() {
       return context.retentionMs
     },
     assertHeld: () => context.assertHeld(),
+    ask: (call, ask) => port.ask(call, ask),
     begin: (ended) => context.beginOperation(ended),
     advance: (work) => {
       let step: Step | undefined
@@ -46,11 +50,12 @@ export function liveAttempt(
       context.takeStep(
         () => recordStep(parts, lease, step),
         () => step.end,
+        { mustHold: step.phase?.kind !== 'result' },
       ),
     fail: (end) => {
       context.operationEnd ??= end
     },
-    get hasFailed() {
+    get isGoneOnWith() {
       return context.operationEnd !== undefined
     },
     emit,

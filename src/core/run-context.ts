@@ -73,6 +73,8 @@ export interface LiveContextOptions {
   readonly scope: Scope
   readonly recordId: string
   readonly retentionMs: number
+  /** An earlier attempt has begun an operation. */
+  readonly isBegun: boolean
   readonly clock: Clock
   readonly held: HeldLease
   readonly store: Store
@@ -117,12 +119,14 @@ export class LiveContext implements RunContext {
   transactionEnded: Promise<void> | undefined
   /** An operation runs under this attempt: its steps alone complete the key. */
   hasOperation = false
-  /** How the attempt ends, because its operation has failed. */
+  /** How the attempt ends, because its operation has not come to its end. */
   operationEnd: OperationEnd | undefined
   /** A step has left the rest to a worker. */
   handedOver = false
   retentionMs: number
   #transactionOpen = false
+  /** A step of an operation is on record. */
+  #hasStepped = false
   /** The commit of a transaction was not answered. */
   #unanswered = false
   readonly #options: LiveContextOptions
@@ -138,6 +142,11 @@ export class LiveContext implements RunContext {
 
   get signal(): AbortSignal {
     return this.#options.held.signal
+  }
+
+  /** Something of an operation is on record. */
+  get isBegun(): boolean {
+    return this.#options.isBegun || this.#hasStepped
   }
 
   assertHeld(): void {
@@ -189,14 +198,16 @@ export class LiveContext implements RunContext {
   async takeStep(
     commit: () => Promise<StepOutcome>,
     endOf: () => StepEnding,
+    { mustHold = true }: { readonly mustHold?: boolean } = {},
   ): Promise<StepOutcome> {
     if (!this.hasOperation) throw new InvalidOptionsError('no operation runs under this attempt')
     if (this.committed !== undefined || this.handedOver || this.operationEnd !== undefined) {
       throw new InvalidOptionsError('the operation of this attempt has ended already')
     }
-    this.#options.held.assertHeld()
+    if (mustHold) this.#options.held.assertHeld()
     const outcome = await commit()
     if (outcome.kind !== 'advanced') return outcome
+    this.#hasStepped = true
     const end = endOf()
     if (end?.kind === 'hand_over') this.handedOver = true
     if (end?.kind === 'complete') {
@@ -213,6 +224,14 @@ export class LiveContext implements RunContext {
     )
     // Not `ended` itself: a caller that forgets to wait should hear of a failure from Node.
     return ended.then((result) => result)
+  }
+
+  /** Its phases would be forgotten with a result from elsewhere. */
+  #checkNotBegun(): void {
+    if (!this.isBegun) return
+    throw new InvalidOptionsError(
+      'an operation was begun under this key, and only its own phases can complete it: run it',
+    )
   }
 
   /** One at a time, and none where the record may have its result already. */
@@ -250,6 +269,7 @@ export class LiveContext implements RunContext {
     // Also where nothing is sent: the work may commit its rows all the same.
     if (!this.ended) this.given.push(result)
     this.#checkFree()
+    this.#checkNotBegun()
     const before = this.joined
     // From the moment it is sent: the work may commit whatever it hears of this call.
     this.joined = true
@@ -294,6 +314,7 @@ export class LiveContext implements RunContext {
       )
     }
     this.#checkFree()
+    this.#checkNotBegun()
     if (this.joined) {
       throw new InvalidOptionsError('this attempt completes its key in a transaction of its own')
     }

@@ -1,7 +1,8 @@
 import type { Attempt, OperationEnd } from '../core/attempt.ts'
-import type { NewOperation, StoredPhase } from '../core/durable-store.ts'
+import type { PhaseStep, StepOutcome, StoredPhase } from '../core/durable-store.ts'
 import { LeaseLostError, OutcomeUnknownError, hasCode } from '../core/errors.ts'
 import { downstreamKeyOf } from '../core/identity.ts'
+import { askWithin } from './ask-within.ts'
 import { EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, toResult, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
@@ -13,12 +14,14 @@ export interface ExternalPhaseOptions {
   readonly place: Place
   readonly effect: Effect
   readonly attempt: Attempt
-  readonly operation: NewOperation | undefined
+  /** Commits a step of the phase. */
+  readonly record: (phase: PhaseStep) => Promise<StepOutcome>
   /** Called when the effect may have happened and nobody can know. */
   readonly doubt: (end: Extract<OperationEnd, { kind: 'doubt' }> | undefined) => void
 }
 
-const SEND_MS = 60_000
+/** For the answer to what is sent, and to what is asked. */
+const ANSWER_MS = 60_000
 /** A provider that has just failed to answer is not asked again at once. */
 const LOOK_AGAIN_MS = 1_000
 
@@ -31,8 +34,6 @@ export class ExternalPhase {
   readonly #name: string
   readonly #number: number
   readonly #downstreamKey: string
-  /** It was sent before, and nobody knows what became of that. */
-  #isRepeated = false
 
   constructor(options: ExternalPhaseOptions) {
     this.#options = options
@@ -47,8 +48,9 @@ export class ExternalPhase {
     if (stored?.state === 'done') return decodeValue(stored.result)
     if (stored === undefined) return this.#send(await this.#encodeRequest(given), undefined)
     const found = await this.#askAfter(stored)
-    if (found !== undefined) return found.value
-    return this.#send(stored.request ?? NO_BYTES, stored)
+    if (found.kind === 'done') return found.value
+    const isOpen = found.kind === 'repeatable'
+    return this.#send(stored.request ?? NO_BYTES, { firstSentAt: stored.firstSentAt, isOpen })
   }
 
   async #encodeRequest(given: unknown): Promise<Uint8Array> {
@@ -56,28 +58,31 @@ export class ExternalPhase {
     return encodeValue(where, await checkSchema(where, this.#options.effect.request, given))
   }
 
-  /** What an earlier attempt has sent: its result, or nothing where it may be sent again. */
-  async #askAfter(stored: StoredPhase): Promise<{ readonly value: unknown } | undefined> {
+  /** What an earlier attempt has sent: its result, or why it may be sent again. */
+  async #askAfter(stored: StoredPhase): Promise<AskedAfter> {
     const { attempt, effect } = this.#options
+    const { clock } = attempt
+    const startedMs = clock.monotonicMs()
     const nowMs = await this.#storeNowMs()
     const found = await this.#findOut(stored, nowMs)
-    if (found.kind === 'done') return { value: await this.#recordResult(found) }
-    if (found.kind === 'not_executed') return undefined
-    if (isRepeatable(effect, stored.firstSentAt.getTime(), nowMs)) {
-      this.#isRepeated = true
-      return undefined
+    if (found.kind === 'done') return { kind: 'done', value: await this.#recordResult(found) }
+    if (found.kind === 'not_executed') return found
+    // To ask takes time, in which the provider may have forgotten the key.
+    const passedMs = clock.monotonicMs() - startedMs
+    if (isRepeatable(effect, stored.firstSentAt.getTime(), nowMs + passedMs)) {
+      return { kind: 'repeatable' }
     }
     attempt.assertHeld()
     throw this.#doubt(found, found.error)
   }
 
-  async #send(request: Uint8Array, stored: StoredPhase | undefined): Promise<unknown> {
-    const { attempt, effect, operation } = this.#options
+  async #send(request: Uint8Array, earlier: Earlier | undefined): Promise<unknown> {
+    const { attempt, effect, record } = this.#options
     const { recordId } = attempt.subject
     const named = { name: this.#name, number: this.#number }
     const downstreamKey = this.#downstreamKey
     const intent = { kind: 'intent', ...named, request, downstreamKey } as const
-    const outcome = await attempt.record({ operation, phase: intent })
+    const outcome = await record(intent)
     if (outcome.kind === 'concluded') return decodeValue(outcome.result)
     if (outcome.kind === 'fenced') throw new LeaseLostError(recordId)
     attempt.assertHeld()
@@ -87,43 +92,41 @@ export class ExternalPhase {
       const answer = await this.#answerTo(request)
       result = await toResult(effect, this.#name, answer)
     } catch (error) {
-      return this.#afterFailure(error, request, stored)
+      return this.#afterFailure(error, request, earlier)
     }
     return this.#recordResult(result)
   }
 
   /** What the provider says, in time: an answer that does not come is a lost one. */
-  async #answerTo(request: Uint8Array): Promise<unknown> {
+  #answerTo(request: Uint8Array): Promise<unknown> {
+    const { attempt, effect } = this.#options
+    return this.#within(`effect "${this.#name}"`, (signal) =>
+      effect.send({
+        request: decodeValue(request),
+        downstreamKey: this.#downstreamKey,
+        recordId: attempt.subject.recordId,
+        attempt: attempt.attempt,
+        signal,
+      }),
+    )
+  }
+
+  /** `signal` aborts when the answer is waited for no more, or the lease is lost. */
+  #within<Answer>(
+    who: string,
+    ask: (signal: AbortSignal) => Answer | Promise<Answer>,
+  ): Promise<Answer> {
     const { attempt, effect } = this.#options
     const { clock, signal: held } = attempt
-    const timeoutMs = effect.timeoutMs ?? SEND_MS
-    const timeout = new AbortController()
-    const signal = AbortSignal.any([held, timeout.signal])
-    let cancel: () => void = () => undefined
-    const late = new Promise<never>((_, reject) => {
-      cancel = clock.after(timeoutMs, () => {
-        const error = new Error(`effect "${this.#name}" gave no answer within ${timeoutMs} ms`)
-        timeout.abort(error)
-        reject(error)
-      })
-    })
-    const call = {
-      request: decodeValue(request),
-      downstreamKey: this.#downstreamKey,
-      recordId: attempt.subject.recordId,
-      attempt: attempt.attempt,
-      signal,
-    }
-    // In an async function, so that what is thrown at once comes out the same way.
-    const sent = (async () => effect.send(call))()
-    return Promise.race([sent, late]).finally(cancel)
+    const timeoutMs = effect.timeoutMs ?? ANSWER_MS
+    return askWithin({ clock, timeoutMs, who }, (ending) => ask(AbortSignal.any([held, ending])))
   }
 
   /** The call failed: the effect may have happened all the same, unless somebody knows better. */
   async #afterFailure(
     error: unknown,
     request: Uint8Array,
-    stored: StoredPhase | undefined,
+    earlier: Earlier | undefined,
   ): Promise<unknown> {
     const { attempt, effect, doubt } = this.#options
     doubt({ kind: 'doubt', reconcileAfterMs: LOOK_AGAIN_MS, errorCode: EFFECT_UNKNOWN })
@@ -139,15 +142,13 @@ export class ExternalPhase {
       downstreamKey: this.#downstreamKey,
       providerId: undefined,
       attempt: attempt.attempt,
-      firstSentAt: stored?.firstSentAt ?? now,
+      firstSentAt: earlier?.firstSentAt ?? now,
       sentAt: now,
       doneAt: undefined,
     }
-    // Said of this sending alone: an earlier one may have arrived, or may yet.
-    const isProof = hasCode(error, 'NOT_EXECUTED') && !this.#isRepeated
-    const found: FoundOut = isProof
-      ? { kind: 'not_executed' }
-      : await this.#findOut(phase, nowMs)
+    // It says that nothing was sent this time, and nothing about what was sent before.
+    const isProof = hasCode(error, 'NOT_EXECUTED') && earlier?.isOpen !== true
+    const found: FoundOut = isProof ? { kind: 'not_executed' } : await this.#findOut(phase, nowMs)
     switch (found.kind) {
       case 'done':
         return this.#recordResult(found)
@@ -167,7 +168,9 @@ export class ExternalPhase {
   async #findOut(phase: StoredPhase, nowMs: number): Promise<FoundOut> {
     const { attempt, effect } = this.#options
     const { recordId } = attempt.subject
-    const found = await findOut(effect, { recordId, phase, nowMs, signal: attempt.signal })
+    const found = await this.#within(`reconcile of effect "${this.#name}"`, (signal) =>
+      findOut(effect, { recordId, phase, nowMs, signal }),
+    ).catch((error: unknown): FoundOut => ({ kind: 'open', inMs: undefined, error }))
     if (found.kind !== 'open') {
       const finding = found.kind
       attempt.emit({ kind: 'effect_found', ...attempt.subject, phase: this.#name, finding })
@@ -182,22 +185,22 @@ export class ExternalPhase {
     readonly result: Uint8Array
     readonly providerId: string | undefined
   }): Promise<unknown> {
-    const { attempt, operation, doubt } = this.#options
+    const { attempt, record, doubt } = this.#options
     const named = { name: this.#name, number: this.#number }
     const downstreamKey = this.#downstreamKey
     const phase = { kind: 'result', ...named, result, downstreamKey, providerId } as const
     // Until it is on record, nobody but this process knows of it.
     doubt({ kind: 'doubt', reconcileAfterMs: 0, errorCode: RESULT_NOT_RECORDED })
-    const outcome = await attempt.record({ operation, phase })
+    const outcome = await record(phase)
     doubt(undefined)
     if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
     return decodeValue(outcome.kind === 'concluded' ? outcome.result : result)
   }
 
   async #clear(): Promise<void> {
-    const { attempt, operation } = this.#options
+    const { attempt, record } = this.#options
     const phase = { kind: 'clear', name: this.#name, number: this.#number } as const
-    const outcome = await attempt.record({ operation, phase })
+    const outcome = await record(phase)
     if (outcome.kind === 'fenced') throw new LeaseLostError(attempt.subject.recordId)
   }
 
@@ -209,10 +212,23 @@ export class ExternalPhase {
 
   /** The times of a phase are the store's, and are compared with no other clock. */
   async #storeNowMs(): Promise<number> {
-    const { store, clock } = this.#options.attempt
-    const now = await store.now?.()
-    return now?.getTime() ?? clock.nowMs()
+    const { store, clock, ask } = this.#options.attempt
+    if (store.now === undefined) return clock.nowMs()
+    return (await ask('now', () => store.now!())).getTime()
   }
+}
+
+/** What became of what an earlier attempt has sent. */
+type AskedAfter =
+  | { readonly kind: 'done'; readonly value: unknown }
+  | { readonly kind: 'not_executed' }
+  /** Nobody knows, but the provider recognises the key. */
+  | { readonly kind: 'repeatable' }
+
+/** An earlier attempt has sent it. `isOpen`: and nobody knows what became of that. */
+interface Earlier {
+  readonly firstSentAt: Date
+  readonly isOpen: boolean
 }
 
 function isRepeatable({ repeatable }: Effect, firstSentMs: number, nowMs: number): boolean {

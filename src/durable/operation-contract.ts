@@ -9,7 +9,8 @@ export interface Effect<Request = unknown, Result = unknown> {
   /**
    * Has the effect, once, under `downstreamKey`. What it returns is recorded and is what the
    * operation gets, now and on every later attempt. Where it throws, the effect may have happened,
-   * unless the error is a `NotExecutedError`.
+   * unless the error is a `NotExecutedError`: that nothing was sent by this call. (What an earlier
+   * one has sent is another question, and stays open.)
    */
   send(call: EffectCall<Request>): Result | Promise<Result>
 
@@ -33,13 +34,14 @@ export interface Effect<Request = unknown, Result = unknown> {
   repeatable?: { withinMs: number }
 
   /**
-   * How long `send` may take before its signal aborts and its answer counts as lost.
+   * How long `send` may take before its signal aborts and its answer counts as lost; and how long
+   * `reconcile` may take where an attempt asks, before nothing counts as found out.
    *
    * @default 60_000
    */
   timeoutMs?: number
 
-  /** The provider's own name for what it did, for webhooks and people. */
+  /** The provider's own name for what it did, for webhooks and people: 1 to 255 characters. */
   providerId?(result: Result): string | undefined
 
   /** What a request must be like; checked before it is sent. */
@@ -54,7 +56,7 @@ export interface EffectCall<Request> {
   readonly downstreamKey: string
   readonly recordId: string
   readonly attempt: number
-  /** Aborts when the lease is lost or the operation has run too long. */
+  /** Aborts after `timeoutMs`, and when the lease is lost or the operation has run too long. */
   readonly signal: AbortSignal
 }
 

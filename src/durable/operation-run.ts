@@ -13,6 +13,7 @@ import {
 } from '../core/errors.ts'
 import { deterministicIdOf } from '../core/identity.ts'
 import { describe } from '../core/options.ts'
+import type { HttpReply } from '../http/exchange.ts'
 import { toReply, type GivenReply } from '../http/http-reply.ts'
 import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN } from './doubts.ts'
@@ -20,6 +21,9 @@ import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
 import { resumeAfterMs } from './resume-after.ts'
 import { decodeValue, encodeValue, VALUE_BYTES_MAX } from './values.ts'
+
+/** Told of the reply, as it was recorded, once it is. */
+export type OnReply = (reply: HttpReply) => void
 
 export interface RunDefinition {
   readonly name: string
@@ -40,40 +44,55 @@ export class OperationRun {
   readonly #definition: RunDefinition
   readonly #attempt: Attempt
   readonly #stored: StoredOperation | undefined
+  readonly #onReply: OnReply | undefined
   readonly #names = new Set<string>()
-  #operation: NewOperation | undefined
-  /** The phase under way. */
-  #open: string | undefined
-  /** An error that came out of a phase: nothing may follow on it. */
+  /** Brought along by the first step; from then on it is on record. */
+  #unrecorded: NewOperation | undefined
+  /** The phase under way. `ended`: well or badly. */
+  #open: { readonly name: string; readonly ended: Promise<void> } | undefined
+  /** What it replies, as it is recorded. */
+  #reply: HttpReply | undefined
+  /** An error that came out of a phase, or ended the run: nothing may follow on it. */
   #failed: { readonly error: unknown } | undefined
   /** What the last phase has completed the key with. */
   #finished: GivenReply | undefined
   /** An outside effect was sent and nobody knows what became of it. */
   #doubt: Extract<OperationEnd, { kind: 'doubt' }> | undefined
 
-  constructor(definition: RunDefinition, attempt: Attempt, stored?: StoredOperation) {
+  constructor(
+    definition: RunDefinition,
+    attempt: Attempt,
+    stored?: StoredOperation,
+    onReply?: OnReply,
+  ) {
     this.#definition = definition
     this.#attempt = attempt
     this.#stored = stored
+    this.#onReply = onReply
   }
 
   /** `input`: for an operation that may not be on record yet. */
   async run(input: Uint8Array | undefined): Promise<GivenReply> {
     try {
-      this.#operation = this.#begin(input)
-      const value = decodeValue(this.#operation.input)
+      const operation = this.#begin(input)
+      if (this.#stored === undefined) this.#unrecorded = operation
+      const value = decodeValue(operation.input)
       const reply = await this.#definition.run(this.#context(), value)
       return await this.#end(reply)
     } catch (error) {
+      this.#failed ??= { error }
+      // What it has left under way may be sending: its result must still be recorded.
+      await this.#open?.ended
       this.#attempt.fail(this.#endFor(error))
       throw error
     }
   }
 
-  async handOver(input: Uint8Array): Promise<void> {
+  /** `input`: absent where the operation is on record already. */
+  async handOver(input: Uint8Array | undefined): Promise<void> {
     const { name, version } = this.#definition
     const { subject } = this.#attempt
-    const operation = { name, version, input }
+    const operation = input && { name, version, input }
     // A client that asks again and again must not have a failing operation tried each time.
     const { attempt, recoveryPoint } = this.#attempt
     const afterMs = recoveryPoint === undefined ? 0 : resumeAfterMs(attempt - 1)
@@ -128,9 +147,11 @@ export class OperationRun {
     run: (place: Place) => Promise<unknown>,
   ): Promise<unknown> {
     const place = this.#enter(name, kind)
-    this.#open = name
+    const result = run(place)
+    const done = () => undefined
+    this.#open = { name, ended: result.then(done, done) }
     try {
-      return await run(place)
+      return await result
     } catch (error) {
       this.#failed = { error }
       throw error
@@ -163,7 +184,9 @@ export class OperationRun {
       )
     }
     if (this.#open !== undefined) {
-      throw fault(`phase "${name}" began while "${this.#open}" was under way: await each of them`)
+      throw fault(
+        `phase "${name}" began while "${this.#open.name}" was under way: await each of them`,
+      )
     }
     if (this.#finished !== undefined) throw fault(`phase "${name}" comes after the last one`)
     if (this.#names.has(name)) throw fault(`two phases are called "${name}"`)
@@ -176,9 +199,9 @@ export class OperationRun {
     const take = (value: unknown) => {
       result = encodeValue(`the result of phase "${name}"`, value, VALUE_BYTES_MAX)
       const phase = { kind: 'transaction', name, number, result } as const
-      return { operation: this.#operation, phase }
+      return { operation: this.#unrecorded, phase }
     }
-    const outcome = await this.#attempt.advance((tx) => whenGiven(work(tx), take))
+    const outcome = await this.#stepped(this.#attempt.advance((tx) => whenGiven(work(tx), take)))
     this.#checkAdvanced(outcome)
     return decodeValue(result)
   }
@@ -196,12 +219,19 @@ export class OperationRun {
       place: { name, number, stored },
       effect,
       attempt: this.#attempt,
-      operation: this.#operation,
+      record: (phase) =>
+        this.#stepped(this.#attempt.record({ operation: this.#unrecorded, phase })),
       doubt: (end) => {
         this.#doubt = end
       },
     })
     return phase.run(request)
+  }
+
+  async #stepped(step: Promise<StepOutcome>): Promise<StepOutcome> {
+    const outcome = await step
+    if (outcome.kind !== 'fenced') this.#unrecorded = undefined
+    return outcome
   }
 
   async #finish(work: ReplyWork): Promise<GivenReply> {
@@ -214,6 +244,7 @@ export class OperationRun {
     )
     this.#checkAdvanced(outcome)
     this.#finished = reply!
+    this.#onReply?.(this.#reply!)
     return reply!
   }
 
@@ -221,20 +252,21 @@ export class OperationRun {
     if (this.#failed !== undefined) throw this.#failed.error
     if (this.#open !== undefined) {
       throw new InvalidOptionsError(
-        `operation "${this.#definition.name}" ended while phase "${this.#open}" was under way`,
+        `operation "${this.#definition.name}" ended while phase "${this.#open.name}" was under way`,
       )
     }
     if (this.#finished !== undefined) return this.#finished
     this.#checkAllPassed()
     const result = await this.#encode(reply)
     this.#checkAdvanced(await this.#attempt.record(this.#completion(result)))
+    this.#onReply?.(this.#reply!)
     return reply
   }
 
   #completion(result: Uint8Array) {
     this.#checkAllPassed()
     const { retentionMs } = this.#attempt
-    return { operation: this.#operation, end: { kind: 'complete', result, retentionMs } } as const
+    return { operation: this.#unrecorded, end: { kind: 'complete', result, retentionMs } } as const
   }
 
   /** What is on record must have been passed by: else the code of today does less than it did. */
@@ -253,6 +285,7 @@ export class OperationRun {
           `${VALUE_BYTES_MAX} are allowed`,
       )
     }
+    this.#reply = reply
     return sealReply(encodeReply({ ...reply, elided: false, schemaVersion: replyVersion }), seal)
   }
 
@@ -281,7 +314,7 @@ export class OperationRun {
       return { kind: 'doubt', reconcileAfterMs: 0, errorCode: undefined }
     }
     const isOurs = hasCode(error, 'OPERATION_CHANGED') || hasCode(error, 'LEASE_LOST')
-    if (isLast && !isOurs && this.#attempt.recoveryPoint) {
+    if (isLast && !isOurs && this.#attempt.isBegun) {
       return { kind: 'doubt', reconcileAfterMs: 0, errorCode: ATTEMPTS_EXHAUSTED }
     }
     return { kind: 'release', resumeAfterMs: resumeAfterMs(attempt) }

@@ -1,18 +1,18 @@
 import { attemptOf, type Attempt } from '../core/attempt.ts'
-import { InvalidOptionsError } from '../core/errors.ts'
-import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { InvalidOptionsError, hasCode } from '../core/errors.ts'
+import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { phasesOf } from '../core/operation-steps.ts'
 import type { Work } from '../core/execution.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { DurableRoute } from '../http/durable-route.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
-import { toReply, type GivenReply } from '../http/http-reply.ts'
+import type { GivenReply } from '../http/http-reply.ts'
 import type { SealHook } from '../http/reply-codec.ts'
 import { nudge } from './nudge.ts'
 import type { Effect, Effects, OperationContext } from './operation-contract.ts'
-import { OperationRun, type RunDefinition } from './operation-run.ts'
+import { OperationRun, type OnReply, type RunDefinition } from './operation-run.ts'
 import { resumeAfterMs } from './resume-after.ts'
-import { checkSchema, type Schema } from './schema.ts'
+import { checkSchema, checkSchemaOption, type Schema } from './schema.ts'
 import { encodeValue, VALUE_BYTES_MAX } from './values.ts'
 
 export interface OperationOptions<Input, Declared extends Effects> {
@@ -161,19 +161,21 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
 
   async run(context: HandlerContext | RunContext, input: Input): Promise<GivenReply> {
     const attempt = this.#attemptOf(context)
-    const reply = await this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes))
-    if (context instanceof GuardedContext) context.answerWith(toReply('operation', reply))
-    return reply
+    // As soon as it is recorded: whatever goes wrong after that, this is what leaves.
+    const onReply: OnReply = (reply) => {
+      if (context instanceof GuardedContext) context.recordedAs(reply)
+    }
+    return this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes, onReply))
   }
 
   async accept(context: HandlerContext | RunContext, input: Input): Promise<void> {
     const attempt = this.#attemptOf(context)
-    const handOver = (bytes: Uint8Array) =>
-      new OperationRun(this.#definition, attempt).handOver(bytes)
-    await this.#begin(attempt, input, handOver)
+    await this.#begin(attempt, input, async (bytes) => {
+      await new OperationRun(this.#definition, attempt).handOver(bytes)
+      // What the client gets is the guard's to say: it knows where the status is.
+      if (context instanceof GuardedContext) context.recordedAs(ACCEPTED)
+    })
     nudge(attempt.store)
-    // What the client gets is the guard's to say: it knows where the status is.
-    if (context instanceof GuardedContext) context.answerWith(ACCEPTED)
   }
 
   work(input: Input): Work {
@@ -209,11 +211,13 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
   #begin<Result>(
     attempt: Attempt,
     input: unknown,
-    run: (bytes: Uint8Array) => Promise<Result>,
+    run: (bytes: Uint8Array | undefined) => Promise<Result>,
   ): Promise<Result> {
     return this.#until(attempt, async () => {
-      // An input that is wrong is no failure of the operation: nothing of it has begun.
-      const bytes = await this.#encodeInput(input)
+      // An input that is wrong is no failure of the operation: nothing of it has begun. One that
+      // has goes on with the input on record, whatever its client or its schema says by now.
+      const isBegun = attempt.recoveryPoint !== undefined
+      const bytes = isBegun ? undefined : await this.#encodeInput(input)
       return this.#failing(attempt, () => run(bytes))
     })
   }
@@ -235,12 +239,15 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     }
   }
 
-  async #run(attempt: Attempt, input: Uint8Array | undefined): Promise<GivenReply> {
-    const stored =
-      attempt.recoveryPoint === undefined
-        ? undefined
-        : await phasesOf(attempt.store).load(attempt.subject.recordId)
-    return new OperationRun(this.#definition, attempt, stored).run(input)
+  async #run(
+    attempt: Attempt,
+    input: Uint8Array | undefined,
+    onReply?: OnReply,
+  ): Promise<GivenReply> {
+    const { recordId } = attempt.subject
+    const load = () => phasesOf(attempt.store).load(recordId)
+    const stored = attempt.recoveryPoint === undefined ? undefined : await attempt.ask('load', load)
+    return new OperationRun(this.#definition, attempt, stored, onReply).run(input)
   }
 
   /** As it will be read by whoever goes on with it, so that every attempt gets the same. */
@@ -249,8 +256,10 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     try {
       return encodeValue(where, await checkSchema(where, this.#input, input), VALUE_BYTES_MAX)
     } catch (error) {
+      // A schema that fails by itself says nothing about the request.
+      if (!hasCode(error, 'INVALID_REQUEST')) throw error
       // What frameworks read to answer for a request that is wrong.
-      throw Object.assign(error as Error, { status: 400, statusCode: 400 })
+      throw Object.assign(error, { status: 400, statusCode: 400 })
     }
   }
 }
@@ -276,6 +285,9 @@ function checkOptions<Input, Declared extends Effects>(
   if ((seal === undefined) !== (open === undefined)) {
     throw new InvalidOptionsError(`operation "${name}": seal and open belong together`)
   }
+  optionalFunction(`operation "${name}": seal`, seal)
+  optionalFunction(`operation "${name}": open`, open)
+  checkSchemaOption(`operation "${name}": input`, options.input)
   for (const [phase, effect] of Object.entries(effects)) checkEffect(name, phase, effect)
 }
 
@@ -301,6 +313,10 @@ function checkEffect(operationName: string, phase: string, effect: Effect): void
   const limits = { fallback: 0, min: 1, max: YEAR_MS }
   wholeNumber(`${where}: provenAfterMs`, effect.provenAfterMs, limits)
   wholeNumber(`${where}: timeoutMs`, effect.timeoutMs, limits)
+  optionalFunction(`${where}: reconcile`, effect.reconcile)
+  optionalFunction(`${where}: providerId`, effect.providerId)
+  checkSchemaOption(`${where}: request`, effect.request)
+  checkSchemaOption(`${where}: result`, effect.result)
   if (effect.provenAfterMs !== undefined && effect.reconcile === undefined) {
     throw new InvalidOptionsError(`${where}: provenAfterMs is about what reconcile finds: give it`)
   }

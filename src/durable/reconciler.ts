@@ -252,8 +252,10 @@ class PollingReconciler implements Reconciler {
     const { recordId, errorCode } = record
     // Before the provider is asked: what it does not know yet may be under way for so much longer.
     const nowMs = await storeTimeMs(engine)
+    const { clock } = engine
+    const who = `reconcile of effect "${phase.name}"`
     try {
-      const found = await askWithin(engine.clock, timeoutMs, (signal) =>
+      const found = await askWithin({ clock, timeoutMs, who }, (signal) =>
         findOut(effect, { recordId, phase, nowMs, signal }),
       )
       // It would be sent again, and has been as often as it may.
@@ -270,12 +272,13 @@ class PollingReconciler implements Reconciler {
 
   async #askHandler(handler: ReconcileHandler, record: RecordView): Promise<Answer> {
     const { engine, timeoutMs } = this.#options
+    const { clock } = engine
+    const where = `the reconcile handler of "${record.operation}"`
     try {
-      const verdict = await askWithin(engine.clock, timeoutMs, (signal) =>
+      const verdict = await askWithin({ clock, timeoutMs, who: where }, (signal) =>
         handler({ record, signal }),
       )
       if (verdict?.kind === 'pending') return OPEN
-      const where = `the reconcile handler of "${record.operation}"`
       if (verdict === undefined || verdict === null) {
         throw new InvalidOptionsError(
           `${where} must return { kind }, one of 'completed', 'failed_retryable' and 'pending', ` +

@@ -1,4 +1,5 @@
-import { InvalidRequestError } from '../core/errors.ts'
+import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
+import { describe } from '../core/options.ts'
 
 /**
  * A Standard Schema (version 1), as zod, valibot, arktype and others make them. Described here, so
@@ -23,6 +24,17 @@ interface SchemaIssue {
 
 /** Faults named in a message; more would hide the first. */
 const ISSUES_SHOWN = 5
+
+/** A schema that is none would fail every value, or none. */
+export function checkSchemaOption(where: string, schema: unknown): void {
+  if (schema === undefined) return
+  const standard = (schema as Partial<Schema<unknown>> | null)?.['~standard']
+  if (typeof standard?.validate === 'function') return
+  throw new InvalidOptionsError(
+    `${where} must be a Standard Schema (zod from 3.24, valibot, ArkType; ajvSchema() makes one ` +
+      `of a function of ajv's), got ${describe(schema)}`,
+  )
+}
 
 /** The value as the schema gives it back; as it is where there is no schema. */
 export async function checkSchema<Output>(

@@ -1,11 +1,10 @@
 import { sleep } from '../core/clock.ts'
-import type { DueOperation } from '../core/durable-store.ts'
+import type { DueOperation, PhaseStore } from '../core/durable-store.ts'
 import type { Engine } from '../core/engine.ts'
-import { InvalidOptionsError, hasCode } from '../core/errors.ts'
+import { InvalidOptionsError, LeaseLostError, hasCode } from '../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
-import { phasesOf } from '../core/operation-steps.ts'
 import { resumable, type Policy, type PolicyOptions } from '../core/policy.ts'
-import { askStore } from './durable-engine.ts'
+import { askStore, durableOf } from './durable-engine.ts'
 import { onNudge } from './nudge.ts'
 import type { Operation } from './operation.ts'
 
@@ -60,6 +59,15 @@ export function operationPolicy(engine: Engine, options: PolicyOptions = {}): Po
   return resumable(engine.policy(options))
 }
 
+/** The rest is about requests, of which a worker has none. */
+const POLICY_NAMES = [
+  'leaseMs',
+  'retentionMs',
+  'maxRunMs',
+  'maxAttempts',
+  'settleTimeoutMs',
+] as const satisfies readonly (keyof NonNullable<WorkerOptions['policy']>)[]
+
 const ORPHANS_EVERY_MS = 60_000
 const ORPHANS_SHOWN = 10
 /** After a store failure, so that a store that is down is not hammered. */
@@ -69,6 +77,7 @@ type Outcome = keyof WorkerPass
 
 class OperationWorker implements Worker {
   readonly #engine: Engine
+  readonly #phases: PhaseStore
   readonly #operations: readonly Operation<never>[]
   readonly #policy: Policy
   readonly #concurrency: number
@@ -89,8 +98,8 @@ class OperationWorker implements Worker {
       'pollMs',
       'policy',
     ])
-    const { engine, operations } = options
-    phasesOf(engine.store)
+    const { engine, operations, policy = {} } = options
+    this.#phases = durableOf('createWorker', engine).phases
     this.#engine = engine
     this.#operations = checkOperations(operations)
     const { concurrency, pollMs } = options
@@ -104,7 +113,8 @@ class OperationWorker implements Worker {
       min: 1,
       max: 3_600_000,
     })
-    this.#policy = operationPolicy(engine, options.policy)
+    rejectUnknownOptions('createWorker.policy', policy, POLICY_NAMES)
+    this.#policy = operationPolicy(engine, policy)
   }
 
   async run(signal: AbortSignal): Promise<void> {
@@ -140,10 +150,10 @@ class OperationWorker implements Worker {
     const room = this.#concurrency - this.#running.size
     if (room <= 0 || this.#engine.isClosed) return 0
     await this.#tellOrphans()
-    const phases = phasesOf(this.#engine.store)
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    // A store that never answers must not stop the worker for ever.
-    const due = await askStore(this.#engine, 'due', () => phases.due({ operations, limit: room }))
+    const due = await askStore(this.#engine, 'due', () =>
+      this.#phases.due({ operations, limit: room }),
+    )
     const fresh = due.filter(({ record }) => this.#isFree(record.recordId))
     for (const one of fresh) {
       const { recordId } = one.record
@@ -177,19 +187,24 @@ class OperationWorker implements Worker {
     if (operation === undefined) return 'missed'
     const { identity, tenant, operation: scope, recordId } = record
     const subject = { identity, tenant, operation: scope, recordId }
-    let attempt = record.attempt
+    let { attempt } = record
+    let isEntered = false
     try {
       const outcome = await this.#engine.resume(
         record,
         async (context) => {
           attempt = context.attempt
+          isEntered = true
           this.#engine.emit({ kind: 'operation_resumed', ...subject, name, attempt })
           await operation.resume(context)
           return NO_BYTES
         },
         this.#policy,
       )
-      return outcome.kind === 'ran' ? 'completed' : 'missed'
+      if (!isEntered) return 'missed'
+      if (outcome.kind === 'ran' || outcome.kind === 'replayed') return 'completed'
+      // It has run too long, and its lease is renewed no more.
+      throw new LeaseLostError(recordId)
     } catch (error) {
       this.#engine.emit({ kind: 'operation_failed', ...subject, name, attempt, error })
       // A store that is down fails everything at once: give it a moment.
@@ -202,9 +217,9 @@ class OperationWorker implements Worker {
     if (this.#nowMs - this.#orphansAtMs < ORPHANS_EVERY_MS) return
     this.#orphansAtMs = this.#nowMs
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const phases = phasesOf(this.#engine.store)
-    const query = { operations, limit: ORPHANS_SHOWN }
-    const orphans = await askStore(this.#engine, 'orphans', () => phases.orphans(query))
+    const orphans = await askStore(this.#engine, 'orphans', () =>
+      this.#phases.orphans({ operations, limit: ORPHANS_SHOWN }),
+    )
     for (const orphan of orphans) this.#engine.emit({ kind: 'operation_orphaned', ...orphan })
   }
 }

@@ -194,6 +194,7 @@ class HttpGuard<Request> implements Guard<Request> {
   async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
     runWith(context, () => handler.enter(context, this.#options.replyBytesMax))
     const produced = await replyOf(context, handler)
+    if (context.isRecorded) return NO_BODY
     const meaning = meaningOf(produced, context)
     const { error } = context
     if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
@@ -302,14 +303,15 @@ class HttpGuard<Request> implements Guard<Request> {
       case 'ran':
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
-        // Its operation has failed and is gone on with: whoever has seen a success asks no more.
-        if (produced !== undefined && statusOf(produced) < 400 && hasFailed(context)) {
+        if (isPremature(produced, context)) {
           return this.#accepted(outcome.recordId, RETRY_SOON_MS, outcome.expiresAt)
         }
         return { kind: 'deliver', headers: expiryOf(outcome) }
       case 'doubted':
         // A client that has seen a success must never cause a second run, and this one might.
-        if (produced === undefined || statusOf(produced) < 400) return this.#unknown(0)
+        if (produced === undefined || statusOf(produced) < 400 || isPremature(produced, context)) {
+          return this.#unknown(0)
+        }
         return { kind: 'deliver', headers: [] }
       case 'replayed':
         return this.#replay(outcome.result, outcome.expiresAt)
@@ -428,8 +430,14 @@ interface Entry {
 
 const NO_BODY = new Uint8Array(0)
 
-function hasFailed(context: GuardedContext | undefined): boolean {
-  return context !== undefined && attemptOf(context)?.hasFailed === true
+/**
+ * A final answer of the handler's own, while its operation is gone on with: whoever has seen that
+ * asks no more, or pays once more.
+ */
+function isPremature(produced: Produced | undefined, context: GuardedContext | undefined): boolean {
+  if (produced === undefined || context === undefined) return false
+  if (attemptOf(context)?.isGoneOnWith !== true) return false
+  return meaningOf(produced, { error: undefined, isNotExecuted: false }) === 'complete'
 }
 
 function expiryOf({ expiresAt }: { readonly expiresAt: Date | undefined }): HeaderPair[] {

@@ -77,6 +77,8 @@ export class GuardedContext implements HandlerContext {
   joined: { readonly status: number; readonly result: Uint8Array } | undefined
   /** The reply that a transaction of the store has returned, once that has ended by it. */
   returned: HttpReply | undefined
+  /** It is on record already, or stands for what is. */
+  isRecorded = false
   /** Resolves when `returned` is there. */
   readonly hasReturned: Promise<void>
   #tellReturned!: () => void
@@ -206,6 +208,12 @@ export class GuardedContext implements HandlerContext {
   answerWith(reply: HttpReply): void {
     this.returned = reply
     this.#tellReturned()
+  }
+
+  /** The same, where a step of an operation has recorded it. */
+  recordedAs(reply: HttpReply): void {
+    this.isRecorded = true
+    this.answerWith(reply)
   }
 
   /** What came after it would be recorded, and the client has been told something else. */

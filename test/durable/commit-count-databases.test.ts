@@ -1,7 +1,7 @@
 /** The round trips and commits of an operation, on PostgreSQL and MariaDB. */
 import type { PoolConnection } from 'mysql2/promise'
 import type pg from 'pg'
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { mysqlStore } from '../../src/stores/mysql/index.ts'
 import { countingPool } from '../stores/postgres-counting.ts'
 import { telling, useMariadb } from '../stores/mysql-setup.ts'
@@ -27,7 +27,9 @@ async function mariadbCounted() {
   const { open, connect } = await setupMariadb()
   await open()
   const statements: string[] = []
-  const store = mysqlStore({ pool: telling(connect(), (sql: string | undefined) => void statements.push(sql ?? '(plain)')) })
+  // What is added to a transaction of the caller's is sent as plain text.
+  const tell = (sql: string | undefined) => void statements.push(sql ?? 'a message')
+  const store = mysqlStore({ pool: telling(connect(), tell) })
   return { store, sent: () => [...statements] }
 }
 
@@ -50,11 +52,61 @@ async function statementsOf(
   return sent().slice(before)
 }
 
-it('x', async () => {
-  const a = await postgresCounted()
-  console.log((await statementsOf(a, (engine) => threePhases(engine, onPostgres))).length)
-  console.log((await statementsOf(await postgresCounted(), () => onePhase(onPostgres))).length)
-  const b = await mariadbCounted()
-  console.log((await statementsOf(b, (engine) => threePhases(engine, onMariadb))).map((s) => s.trim().replaceAll(/\s+/g, ' ').slice(0, 90)))
-  console.log((await statementsOf(await mariadbCounted(), () => onePhase(onMariadb))).map((s) => s.trim().replaceAll(/\s+/g, ' ').slice(0, 90)))
+/** Whatever is sent outside of a transaction commits by itself, unless it only reads. */
+function commitsOf(statements: readonly string[], reads: RegExp): number {
+  let isOpen = false
+  let commits = 0
+  for (const sql of statements) {
+    if (/^(BEGIN|START TRANSACTION)/.test(sql)) isOpen = true
+    if (!isOpen && !reads.test(sql)) commits++
+    if (sql !== 'COMMIT') continue
+    isOpen = false
+    commits++
+  }
+  return commits
+}
+
+describe('on PostgreSQL', () => {
+  // Functions are called by SELECT, and write.
+  const reads = /^$/
+
+  it('takes five commits and twelve round trips for three phases', async () => {
+    const counted = await postgresCounted()
+    const sent = await statementsOf(counted, (engine) => threePhases(engine, onPostgres))
+    expect(commitsOf(sent, reads)).toBe(5)
+    // The claim 1, the intent 1, the result 1. A transaction 3: begin and look at the lease, the
+    // step, commit (whether the step took hold must be known before). And what the work itself
+    // sends: a row in the first one, a row and the receipt in the last.
+    expect(sent).toHaveLength(3 + 3 + 1 + 3 + 2)
+  })
+
+  it('takes two commits and five round trips for one phase', async () => {
+    const sent = await statementsOf(await postgresCounted(), () => onePhase(onPostgres))
+    expect(commitsOf(sent, reads)).toBe(2)
+    // The claim, the transaction, and the row of the work.
+    expect(sent).toHaveLength(1 + 3 + 1)
+  })
+})
+
+describe('on MariaDB', () => {
+  const reads = /^\s*(SELECT|SET TRANSACTION)/
+
+  it('takes five commits and 27 round trips for three phases', async () => {
+    const counted = await mariadbCounted()
+    const sent = await statementsOf(counted, (engine) => threePhases(engine, onMariadb))
+    expect(commitsOf(sent, reads)).toBe(5)
+    // No functions, and one statement a round trip. The claim, the intent and the result 2 each:
+    // a read that decides and a write that checks. A transaction 8: isolation, start, a look at
+    // the lease, the seal, its release, the step's own read and write, commit; and a row more for
+    // each table that the step writes: the operation and the phase in the first. And what the
+    // work itself sends: a row in the first one, a row and the receipt in the last.
+    expect(sent).toHaveLength(3 * 2 + (8 + 2) + 1 + 8 + 2)
+  })
+
+  it('takes two commits and twelve round trips for one phase', async () => {
+    const sent = await statementsOf(await mariadbCounted(), () => onePhase(onMariadb))
+    expect(commitsOf(sent, reads)).toBe(2)
+    // The claim, the transaction with the row of the operation, and the row of the work.
+    expect(sent).toHaveLength(2 + (8 + 1) + 1)
+  })
 })

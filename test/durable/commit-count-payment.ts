@@ -25,7 +25,7 @@ export function threePhases(engine: Engine, write: WriteRow): Operation<undefine
   const outbox = createOutbox({ engine })
   return operation({
     name: 'three',
-    effects: { charge: { send: async (_: EffectCall<{ amount: number }>) => ({ id: 'ch_1' }) } },
+    effects: { charge: { send: async ({ request }: EffectCall<{ amount: number }>) => request } },
     async run(op) {
       await op.transaction('record', (tx) => whenWritten(write(tx, 'recorded'), () => 1))
       await op.external('charge', { amount: 1 })

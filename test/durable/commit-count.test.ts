@@ -85,10 +85,10 @@ function countCalls(store: ReturnType<typeof setup>['store']): string[] {
     name: Name,
   ) => {
     const original = target[name].bind(target)
-    target[name] = ((...values: never[]) => {
+    target[name] = (...values: never[]) => {
       calls.push(name)
       return original(...values)
-    }) as (typeof target)[Name]
+    }
   }
   for (const name of ['claim', 'settle', 'renew', 'read'] as const) watch(store, name)
   for (const name of ['advance', 'record', 'load'] as const) watch(store.durable.phases, name)

@@ -7,6 +7,8 @@ import { entriesOf } from './entries.ts'
 import type { Charge } from './provider.ts'
 
 const MINUTE_MS = 60_000
+/** An answer that never comes. */
+const never = () => new Promise<never>(() => undefined)
 
 /** Without a way to ask. */
 function blind(provider: ReturnType<typeof durableFixture>['provider']) {
@@ -98,6 +100,51 @@ describe('an effect whose answer is lost', () => {
   })
 })
 
+describe('an effect that is sent again', () => {
+  it('is not forgotten where the repetition was not sent: the first may have happened', async () => {
+    const { run, record, provider, clock } = durableFixture()
+    provider.faults.push('effect then lost')
+    let calls = 0
+    const pay = payment({
+      ...blind(provider),
+      repeatable: { withinMs: MINUTE_MS },
+      send: async ({ request, downstreamKey }) => {
+        if (++calls === 2) throw new NotExecutedError('no connection')
+        return (await provider.charge(request, downstreamKey)) as Charge
+      },
+    })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('no connection')
+    provider.forgetKeys()
+    await clock.advanceAsync(MINUTE_MS)
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+    expect(provider.ledger).toHaveLength(1)
+  })
+
+  it('is not, where its window has ended while the provider was asked', async () => {
+    const { run, record, provider, clock } = durableFixture()
+    provider.faults.push('effect then lost')
+    let takesMs = 0
+    const pay = payment({
+      ...blind(provider),
+      repeatable: { withinMs: MINUTE_MS },
+      timeoutMs: 10 * MINUTE_MS,
+      reconcile: async () => {
+        await clock.advanceAsync(takesMs)
+        return { kind: 'pending' }
+      },
+    })
+    await expect(run(pay, { amount: 1 })).rejects.toThrow('socket hang up')
+    await clock.advanceAsync(MINUTE_MS / 2)
+    provider.forgetKeys()
+    takesMs = MINUTE_MS / 2
+    await expect(run(pay, { amount: 1 })).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect((await record(pay)).state).toBe('unknown')
+    expect(provider.ledger).toHaveLength(1)
+  })
+})
+
 describe('an answer that makes no sense', () => {
   it('counts as lost: the effect is asked for', async () => {
     const { run, provider } = durableFixture()
@@ -137,6 +184,117 @@ describe('an answer that never comes', () => {
     expect(await ended).toMatchObject({ status: 201 })
     expect(aborted).toBe(true)
   })
+
+  it('of reconcile is given up after timeoutMs too, and the outcome is unknown', async () => {
+    const { run, record, provider, clock } = durableFixture()
+    provider.faults.push('effect then lost')
+    const asked = Promise.withResolvers<AbortSignal>()
+    const pay = payment({
+      ...blind(provider),
+      timeoutMs: 5_000,
+      reconcile: ({ signal }) => {
+        asked.resolve(signal)
+        return never()
+      },
+    })
+    const ended = run(pay, { amount: 1 }).catch((error: unknown) => error)
+    const signal = await asked.promise
+    await clock.advanceAsync(5_000)
+    expect(await ended).toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+    expect(signal.aborted).toBe(true)
+    expect((await record(pay)).state).toBe('unknown')
+  })
+
+  it('of the clock of the store leaves the outcome unknown', async () => {
+    const { run, record, provider, clock, store } = durableFixture()
+    provider.faults.push('effect then lost')
+    const asked = Promise.withResolvers<void>()
+    store.now = () => {
+      asked.resolve()
+      return never()
+    }
+    const pay = payment(askable(provider))
+    const ended = run(pay, { amount: 1 }).catch((error: unknown) => error)
+    await asked.promise
+    await clock.advanceAsync(5_000)
+    expect(await ended).toMatchObject({ code: 'STORE_FAILED' })
+    expect(await record(pay)).toMatchObject({ state: 'unknown', errorCode: 'effect_unknown' })
+  })
+})
+
+describe('a result that comes after its lease', () => {
+  /** The provider answers once the test lets it. */
+  function slow(fixture: ReturnType<typeof durableFixture>) {
+    const [sent, answers] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    const pay = payment({
+      ...blind(fixture.provider),
+      timeoutMs: 10 * MINUTE_MS,
+      send: async ({ request, downstreamKey }) => {
+        sent.resolve()
+        await answers.promise
+        return (await fixture.provider.charge(request, downstreamKey)) as Charge
+      },
+    })
+    return { pay, sent: sent.promise, answer: answers.resolve }
+  }
+
+  it('is recorded while nobody else has the key: the operation ran too long', async () => {
+    const fixture = durableFixture({ maxRunMs: 30_000 })
+    const { pay, sent, answer } = slow(fixture)
+    const ended = fixture.run(pay, { amount: 1 })
+    await sent
+    await fixture.clock.advanceAsync(30_000)
+    expect(await ended).toEqual({ kind: 'in_progress' })
+    answer()
+    await until(async () => (await fixture.record(pay)).state === 'failed_retryable')
+    expect(await fixture.run(pay, { amount: 1 })).toMatchObject({ kind: 'ran', status: 201 })
+    expect(fixture.provider.calls).toHaveLength(1)
+  })
+
+  it('is recorded while nobody else has the key: it could not be renewed', async () => {
+    const fixture = durableFixture()
+    const { store, clock } = fixture
+    const { pay, sent, answer } = slow(fixture)
+    const ended = fixture.run(pay, { amount: 1 }).catch((error: unknown) => error)
+    await sent
+    store.renew = () => Promise.reject(new Error('the database is gone'))
+    for (let n = 0; n < 70; n++) await clock.advanceAsync(1_000)
+    answer()
+    expect(await ended).toMatchObject({ code: 'LEASE_LOST' })
+    const after = await fixture.record(pay)
+    expect(after).toMatchObject({ state: 'failed_retryable', recoveryPoint: 'charge' })
+  })
+
+  it('changes nothing once somebody else has the key', async () => {
+    const fixture = durableFixture()
+    const { store, clock, engine, record } = fixture
+    const { pay, sent, answer } = slow(fixture)
+    const ended = fixture.run(pay, { amount: 1 }).catch((error: unknown) => error)
+    await sent
+    store.renew = async (renewals) => renewals.map(() => false)
+    for (let n = 0; n < 70; n++) await clock.advanceAsync(1_000)
+    await engine.sweep()
+    await expect(fixture.run(pay, { amount: 1 })).rejects.toMatchObject({
+      code: 'OUTCOME_UNKNOWN',
+    })
+    answer()
+    expect(await ended).toMatchObject({ code: 'LEASE_LOST' })
+    expect(await record(pay)).toMatchObject({ state: 'unknown', recoveryPoint: 'record' })
+  })
+})
+
+describe('an id of the provider that cannot be stored', () => {
+  it.each([['x'.repeat(256)], ['a\0b'], ['\ud800'], [''], [42]])(
+    'is left out, and the result recorded: %j',
+    async (id) => {
+      const { run, record, provider, store } = durableFixture()
+      const pay = payment({ ...blind(provider), providerId: () => id as never })
+      expect(await run(pay, { amount: 1 })).toMatchObject({ kind: 'ran', status: 201 })
+      const { phases } = (await store.durable.phases.load((await record(pay)).recordId))!
+      const charge = phases.find(({ name }) => name === 'charge')
+      expect(charge).toMatchObject({ state: 'done', providerId: undefined })
+    },
+  )
 })
 
 describe('a stored 500 of the provider', () => {
@@ -269,3 +427,11 @@ describe('a result that cannot be recorded', () => {
     expect(provider.ledger).toHaveLength(1)
   })
 })
+
+async function until(isSo: () => Promise<boolean>): Promise<void> {
+  for (let n = 0; n < 10_000; n++) {
+    if (await isSo()) return
+    await new Promise<void>((resolve) => setImmediate(resolve))
+  }
+  throw new Error('it never came')
+}

@@ -1,5 +1,5 @@
 /** Operations behind a guard, in every framework, over real sockets. */
-import express, { type ErrorRequestHandler } from 'express'
+import express, { type ErrorRequestHandler, type Response } from 'express'
 import { Hono } from 'hono'
 import Koa from 'koa'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -11,7 +11,9 @@ import * as onKoa from '../../src/adapters/koa.ts'
 import * as onNode from '../../src/adapters/node.ts'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
 import { createWorker, operation, type Operation } from '../../src/durable/index.ts'
+import type { OperationContext } from '../../src/durable/operation-contract.ts'
 import type { HandlerContext } from '../../src/http/handler-context.ts'
+import type { GivenReply } from '../../src/http/http-reply.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { serve, text, type Reply, type TestServer } from '../adapters/run-express.ts'
 import { newApp, serveApp } from '../adapters/run-fastify.ts'
@@ -26,6 +28,11 @@ interface Framework {
   serve(engine: Engine, route: Operation<never>['route'], handle: Handle): Promise<TestServer>
 }
 
+/** Says what went wrong, and nothing on the console. */
+const quiet: ErrorRequestHandler = (error: Error & { status?: number }, _req, res, _next) => {
+  res.status(error.status ?? 500).json({ error: error.message })
+}
+
 const statusUrl = (recordId: string) => `/operations/${recordId}`
 
 const FRAMEWORKS: readonly Framework[] = [
@@ -37,15 +44,7 @@ const FRAMEWORKS: readonly Framework[] = [
       app.post('/', guard.with(route), async (req) => {
         await handle(onExpress.idempotencyOf(req))
       })
-      const failed: ErrorRequestHandler = (
-        error: Error & { status?: number },
-        _req,
-        res,
-        _next,
-      ) => {
-        res.status(error.status ?? 500).json({ error: error.message })
-      }
-      app.use(onExpress.idempotencyErrors(), failed)
+      app.use(onExpress.idempotencyErrors(), quiet)
       return serve(app)
     },
   },
@@ -211,6 +210,172 @@ describe('an operation that fails', () => {
   })
 })
 
+describe('the reply that leaves first', () => {
+  type Run = () => Promise<unknown>
+  const handlers: readonly [string, (run: Run, res: Response) => Promise<void>][] = [
+    [
+      'its handler has replied before',
+      async (run, res) => {
+        res.json({ mine: true })
+        await run().catch(() => undefined)
+      },
+    ],
+    [
+      'its handler does not wait',
+      async (run, res) => {
+        void run().catch(() => undefined)
+        res.json({ mine: true })
+      },
+    ],
+    [
+      'its handler replies too',
+      async (run, res) => {
+        await run().catch(() => undefined)
+        res.json({ mine: true })
+      },
+    ],
+    [
+      'its handler makes a refusal of every error',
+      async (run, res) => {
+        await run().catch(() => undefined)
+        res.status(402).json({ mine: true })
+      },
+    ],
+  ]
+  const finish = (op: OperationContext) =>
+    op.finish('only', () => ({ status: 201, body: { count: 1 } }))
+  const ends: readonly [string, (op: OperationContext) => Promise<GivenReply>][] = [
+    ['ends well', finish],
+    [
+      'changes its reply afterwards',
+      async (op) => {
+        const reply = await finish(op)
+        ;(reply.body as { count: number }).count = 2
+        return reply
+      },
+    ],
+    [
+      'fails afterwards',
+      async (op) => {
+        await finish(op)
+        throw new Error('no mail today')
+      },
+    ],
+  ]
+  const cases = handlers.flatMap(([name, handle]) =>
+    ends.map(([end, run]) => ({ name, handle, end, run })),
+  )
+  it.each(cases)('is the one on record: $name, the operation $end', async ({ handle, run }) => {
+    const { engine } = setup()
+    const count = operation({ name: 'count', run: (op) => run(op as unknown as OperationContext) })
+    const app = express()
+    const guard = onExpress.idempotency({ engine, tenant: onExpress.singleTenant })
+    app.post('/', guard.with(count.route), (req, res) =>
+      handle(() => count.run(onExpress.idempotencyOf(req), undefined), res),
+    )
+    app.use(onExpress.idempotencyErrors(), quiet)
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k', json: {} })
+      expect([reply.status, text(reply)]).toEqual([201, '{"count":1}'])
+    }
+  })
+})
+
+describe('a handler that answers itself while its operation is under way', () => {
+  async function failedOnce(profile: 'ietf' | 'stripe', answer: (res: Response) => void) {
+    const { engine } = setup()
+    const { count, runs } = counting()
+    runs.failures = 1
+    const app = express()
+    const guard = onExpress.idempotency({
+      engine,
+      tenant: onExpress.singleTenant,
+      profile,
+      statusUrl,
+    })
+    let isFirst = true
+    app.post('/', guard.with(count.route), async (req, res) => {
+      if (!isFirst) return answer(res)
+      isFirst = false
+      await count.run(onExpress.idempotencyOf(req), { by: 2 })
+    })
+    app.use(onExpress.idempotencyErrors(), quiet)
+    const { send } = await serve(app)
+    expect((await send({ key: 'k', json: {} })).status).toBe(500)
+    return { engine, count, send: () => send({ key: 'k', json: {} }) }
+  }
+
+  const answers: readonly [string, number, number][] = [
+    ['a success', 200, 202],
+    ['a refusal', 402, 202],
+    ['a failure', 500, 500],
+    ['the word of a gatekeeper', 429, 429],
+  ]
+  describe.each(['ietf', 'stripe'] as const)('under the %s profile', (profile) => {
+    it.each(answers)('with %s ends nothing: a worker goes on', async (_name, given, seen) => {
+      const { engine, count, send } = await failedOnce(profile, (res) => {
+        res.status(given).json({ mine: true })
+      })
+      expect((await send()).status).toBe(seen)
+      expect(await createWorker({ engine, operations: [count] }).runOnce()).toEqual({
+        completed: 1,
+        failed: 0,
+        missed: 0,
+      })
+      const done = await send()
+      expect([done.status, text(done)]).toEqual([201, '{"id":1,"by":2}'])
+    })
+  })
+
+  it('is not believed about an effect of which nobody knows', async () => {
+    const { engine } = setup()
+    const pay = operation({
+      name: 'pay',
+      effects: {
+        charge: {
+          send: () => {
+            throw new Error('socket hang up')
+          },
+        },
+      },
+      async run(op) {
+        await op.external('charge', undefined)
+        return { status: 201 }
+      },
+    })
+    const app = express()
+    const guard = onExpress.idempotency({ engine, tenant: onExpress.singleTenant })
+    app.post('/', guard.with(pay.route), async (req, res) => {
+      await pay.run(onExpress.idempotencyOf(req), undefined).catch(() => undefined)
+      res.status(402).json({ declined: true })
+    })
+    const { send } = await serve(app)
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k', json: {} })
+      expect([reply.status, text(reply)]).toEqual([
+        409,
+        expect.stringContaining('idempotency_outcome_unknown') as string,
+      ])
+    }
+  })
+})
+
+describe('a reply without a body', () => {
+  const bare = FRAMEWORKS.flatMap(({ name, serve: start }) =>
+    [204, 304].map((status) => ({ name, status, start })),
+  )
+  it.each(bare)('$status in $name leaves and is replayed', async ({ status, start }) => {
+    const { engine } = setup()
+    const note = operation({ name: 'note', run: () => ({ status, body: 'goes nowhere' }) })
+    const { send } = await start(engine, note.route, (context) => note.run(context, undefined))
+    for (let n = 0; n < 2; n++) {
+      const reply = await send({ key: 'k', json: {} })
+      expect([reply.status, text(reply)]).toEqual([status, ''])
+    }
+  })
+})
+
 describe('an input that is wrong', () => {
   it('is answered with 400, which is recorded', async () => {
     const { engine } = setup()
@@ -240,14 +405,45 @@ describe('an input that is wrong', () => {
   })
 })
 
+describe('a schema that fails by itself', () => {
+  it('says nothing about the request: it is tried again', async () => {
+    const { engine } = setup()
+    let failures = 1
+    const strict = operation({
+      name: 'strict',
+      input: {
+        '~standard': {
+          version: 1,
+          vendor: 'test',
+          validate: async (value: unknown) => {
+            if (failures-- > 0) throw new Error('cannot look it up')
+            return { value }
+          },
+        },
+      },
+      run: () => ({ status: 201, body: {} }),
+    })
+    const [framework] = FRAMEWORKS
+    const { send } = await framework!.serve(engine, strict.route, (context) =>
+      strict.run(context, undefined),
+    )
+    expect((await send({ key: 'k', json: {} })).status).toBe(500)
+    expect((await send({ key: 'k', json: {} })).status).toBe(201)
+  })
+})
+
 describe('replies of an operation', () => {
   const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0xff)
 
   it('are sealed by whoever ends it, and opened by its route', async () => {
     const { engine, store } = setup()
+    let seals = 0
     const secret = operation({
       name: 'secret',
-      seal: flip,
+      seal: (bytes) => {
+        seals++
+        return flip(bytes)
+      },
       open: flip,
       run: () => ({ status: 200, body: 'a secret' }),
     })
@@ -261,6 +457,8 @@ describe('replies of an operation', () => {
     const [record] = await store.list({ state: 'completed', limit: 1 })
     const { result } = (await store.read({ recordId: record!.recordId }))!
     expect(Buffer.from(result!).includes('a secret')).toBe(false)
+    // Not for the 202: to seal may be a call of its own, which can fail after the work is done.
+    expect(seals).toBe(1)
   })
 
   it('must not be said to be sealed otherwise by the route', () => {

@@ -227,6 +227,76 @@ describe('an operation that cannot run says why', () => {
   })
 })
 
+describe('a key whose operation was begun', () => {
+  async function begun() {
+    const fixture = durableFixture()
+    const pay = operation({
+      name: 'pay',
+      async run(op) {
+        await op.transaction('one', () => null)
+        throw new Error('later')
+      },
+    })
+    await expect(fixture.run(pay, undefined)).rejects.toThrow('later')
+    const request = { scope: { tenant: 'acme', operation: 'pay' }, key: 'k', fingerprint: 'f' }
+    return { ...fixture, pay, request }
+  }
+  const IS_LEFT = { state: 'failed_retryable', recoveryPoint: 'one' }
+
+  it('is no key for work that knows nothing of it: that would do it from the start', async () => {
+    const { engine, pay, record, request } = await begun()
+    let isEntered = false
+    const plain = engine.run(request, () => {
+      isEntered = true
+      return new Uint8Array(0)
+    })
+    await expect(plain).rejects.toMatchObject({
+      code: 'OPERATION_CHANGED',
+      message: expect.stringMatching(/was begun as an operation/) as string,
+    })
+    expect(isEntered).toBe(false)
+    const after = await record(pay)
+    expect(after).toMatchObject(IS_LEFT)
+    expect(after.reconcileAt).toBeDefined()
+  })
+
+  it('is not even where it cannot be given back at once', async () => {
+    const { engine, request, store, clock } = await begun()
+    store.settle = () => Promise.reject(new Error('the database is gone'))
+    const plain = engine.run(request, () => new Uint8Array(0)).catch((error: unknown) => error)
+    for (let n = 0; n < 10; n++) await clock.advanceAsync(1_000)
+    expect(await plain).toMatchObject({ code: 'OPERATION_CHANGED' })
+  })
+
+  it('is not completed by what its handler returns instead', async () => {
+    const { engine, pay, record, request } = await begun()
+    const policy = operationPolicy(engine)
+    const outcome = await engine.run({ ...request, policy }, () => new Uint8Array([1]))
+    expect(outcome).toMatchObject({ kind: 'released', proof: 'proven' })
+    expect(await record(pay)).toMatchObject(IS_LEFT)
+  })
+
+  it('is not completed by a transaction of its handler', async () => {
+    const { engine, pay, record, request } = await begun()
+    const policy = operationPolicy(engine)
+    const ended = engine.run({ ...request, policy }, (context) =>
+      context.transaction(() => new Uint8Array([1])),
+    )
+    await expect(ended).rejects.toThrow(/only its own phases can complete it/)
+    expect(await record(pay)).toMatchObject(IS_LEFT)
+  })
+
+  it('is unknown where its handler says so', async () => {
+    const { engine, pay, record, request } = await begun()
+    const policy = operationPolicy(engine)
+    await engine.run({ ...request, policy }, (context) => {
+      context.outcomeUnknown()
+      return new Uint8Array([1])
+    })
+    expect((await record(pay)).state).toBe('unknown')
+  })
+})
+
 describe('wrong options are refused by name', () => {
   const wrong: readonly [string, object, RegExp][] = [
     ['a misspelt option', { effect: {} }, /no option "effect"/],
@@ -240,6 +310,17 @@ describe('wrong options are refused by name', () => {
       'provenAfterMs without reconcile',
       { effects: { a: { send() {}, provenAfterMs: 5 } } },
       /provenAfterMs is about/,
+    ],
+    ['a schema that is none', { input: { parse() {} } }, /input must be a Standard Schema/],
+    [
+      'a reconcile that is no function',
+      { effects: { a: { send() {}, reconcile: true } } },
+      /reconcile must be a function/,
+    ],
+    [
+      'a result that is no schema',
+      { effects: { a: { send() {}, result: 'text' } } },
+      /effect "a".*result must be a Standard Schema/,
     ],
     ['repeatable without a time', { effects: { a: { send() {}, repeatable: {} } } }, /withinMs/],
   ]

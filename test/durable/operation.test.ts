@@ -1,7 +1,16 @@
-import { expect, it } from 'vitest'
-import { operation, operationPolicy } from '../../src/durable/index.ts'
+import { describe, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import type { Work } from '../../src/core/execution.ts'
+import {
+  createWorker,
+  operation,
+  operationPolicy,
+  type EffectCall,
+} from '../../src/durable/index.ts'
+import type { OperationContext } from '../../src/durable/operation-contract.ts'
+import { cachedStore, memoryCache } from '../../src/stores/cached/index.ts'
 import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
-import { askable, durableFixture, payment } from './durable-fixture.ts'
+import { askable, durableFixture, payment, replyOf } from './durable-fixture.ts'
 import { entriesOf } from './entries.ts'
 
 const UNTIL_DUE_MS = 60 * 60_000
@@ -145,6 +154,125 @@ it('gives up after attemptsMax, and asks an operator', async () => {
   for (let n = 0; n < 3; n++) await expect(run(pay, undefined)).rejects.toThrow('never works')
   expect(await record(pay)).toMatchObject({ state: 'unknown', errorCode: 'attempts_exhausted' })
   expect(await run(pay, undefined)).toEqual({ kind: 'unknown' })
+})
+
+it('gives up after the first attempt where that is all it may have', async () => {
+  const { run, record } = durableFixture()
+  const pay = operation({
+    name: 'pay',
+    attemptsMax: 1,
+    async run(op) {
+      await op.transaction('one', () => null)
+      throw new Error('never works')
+    },
+  })
+  await expect(run(pay, undefined)).rejects.toThrow('never works')
+  expect(await record(pay)).toMatchObject({ state: 'unknown', errorCode: 'attempts_exhausted' })
+})
+
+it('goes on with the input on record, whatever its schema says by now', async () => {
+  const { run } = durableFixture()
+  let isStrict = false
+  const pay = operation({
+    name: 'pay',
+    input: {
+      '~standard': {
+        version: 1,
+        vendor: 'test',
+        validate: (value: unknown) =>
+          isStrict ? { issues: [{ message: 'must be new' }] } : { value },
+      },
+    },
+    async run(op, input) {
+      await op.transaction('one', () => null)
+      if (!isStrict) throw new Error('not now')
+      return { status: 200, body: input }
+    },
+  })
+  await expect(run(pay, { a: 'old' })).rejects.toThrow('not now')
+  isStrict = true
+  expect(await run(pay, { a: 'new' })).toMatchObject({ kind: 'ran', body: { a: 'old' } })
+})
+
+describe('what is left under way when it ends', () => {
+  const leaves: readonly [string, (op: OperationContext) => Promise<unknown>][] = [
+    [
+      'by a return',
+      async (op) => {
+        void op.external('charge', { amount: 1 }).catch(() => undefined)
+      },
+    ],
+    [
+      'by a second phase beside it',
+      (op) => Promise.all([op.external('charge', { amount: 1 }), op.transaction('x', () => 1)]),
+    ],
+  ]
+  it.each(leaves)('%s, is waited for, and its result recorded', async (_name, leave) => {
+    const { run, record, provider } = durableFixture()
+    const [sent, answers] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    let isFirst = true
+    const pay = operation({
+      name: 'pay',
+      effects: {
+        charge: {
+          send: async ({ request, downstreamKey }: EffectCall<{ amount: number }>) => {
+            sent.resolve()
+            await answers.promise
+            return provider.charge(request, downstreamKey)
+          },
+        },
+      },
+      async run(op) {
+        if (isFirst) {
+          isFirst = false
+          await leave(op as unknown as OperationContext)
+          return { status: 200, body: {} }
+        }
+        return { status: 200, body: await op.external('charge', { amount: 1 }) }
+      },
+    })
+    const ended = run(pay, undefined).catch((error: unknown) => error)
+    await sent.promise
+    answers.resolve()
+    expect(String(await ended)).toMatch(/under way/)
+    const after = await record(pay)
+    expect(after).toMatchObject({ state: 'failed_retryable', recoveryPoint: 'charge' })
+    expect(await run(pay, undefined)).toMatchObject({ kind: 'ran', body: { id: 'ch_1' } })
+    expect(provider.calls).toHaveLength(1)
+  })
+})
+
+it('runs the same behind a cache of replies', async () => {
+  const { store, clock, provider, path } = durableFixture()
+  const cached = cachedStore({ durable: store, cache: memoryCache(), clock })
+  const engine = createEngine({ store: cached, clock, sweepEveryMs: 0, reapEveryMs: 0 })
+  const pay = payment(askable(provider))
+  const policy = operationPolicy(engine)
+  const go = async (key: string, work: Work = pay.work({ amount: 1 })) => {
+    const scope = { tenant: 'acme', operation: pay.name }
+    const outcome = await engine.run({ scope, key, fingerprint: 'f', policy }, work)
+    return 'result' in outcome
+      ? { kind: outcome.kind, ...(await replyOf(outcome.result)) }
+      : { kind: outcome.kind }
+  }
+  const first = await go('run')
+  expect(first).toMatchObject({ kind: 'ran', status: 201 })
+  for (let n = 0; n < 3; n++) expect(await go('run')).toEqual({ ...first, kind: 'replayed' })
+
+  const accept: Work = async (context) => {
+    await pay.accept(context, { amount: 2 })
+    return new Uint8Array(0)
+  }
+  expect(await go('accept', accept)).toEqual({ kind: 'pending' })
+  expect(await go('accept')).toEqual({ kind: 'pending' })
+  expect(await createWorker({ engine, operations: [pay] }).runOnce()).toMatchObject({
+    completed: 1,
+  })
+  for (let n = 0; n < 3; n++) {
+    expect(await go('accept')).toMatchObject({ kind: 'replayed', status: 201 })
+  }
+  expect(provider.ledger).toHaveLength(2)
+  expect(entriesOf(path)).toHaveLength(4)
 })
 
 it('is not settled before it has ended, whoever waits for it', async () => {

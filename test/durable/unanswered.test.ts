@@ -130,3 +130,32 @@ describe.each(['after', 'before'] as const)('an answer that is lost %s the step'
     expect(provider.ledger).toHaveLength(when === 'after' ? 1 : 0)
   })
 })
+
+it('an answer about what is on record that never comes fails the attempt, in time', async () => {
+  const { run, record, store, clock } = durableFixture()
+  let isFirst = true
+  const pay = operation({
+    name: 'pay',
+    async run(op) {
+      await op.transaction('one', () => null)
+      if (!isFirst) return { status: 200, body: {} }
+      isFirst = false
+      throw new Error('later')
+    },
+  })
+  await expect(run(pay, undefined)).rejects.toThrow('later')
+  const { phases } = store.durable
+  const load = phases.load.bind(phases)
+  const asked = Promise.withResolvers<void>()
+  phases.load = () => {
+    asked.resolve()
+    return new Promise(() => undefined)
+  }
+  const ended = run(pay, undefined).catch((error: unknown) => error)
+  await asked.promise
+  await clock.advanceAsync(5_000)
+  expect(await ended).toMatchObject({ code: 'STORE_FAILED' })
+  expect((await record(pay)).state).toBe('failed_retryable')
+  phases.load = load
+  expect(await run(pay, undefined)).toMatchObject({ kind: 'ran' })
+})

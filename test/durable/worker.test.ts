@@ -171,6 +171,25 @@ describe('what a client left behind', () => {
   })
 })
 
+describe('what a route has said of a key', () => {
+  it('holds after a worker has ended it: it is refused past its expiry', async () => {
+    const { engine, clock } = durableFixture()
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    const policy = operationPolicy(engine, { afterExpiry: 'refuse' })
+    const scope = { tenant: 'acme', operation: note.name }
+    const ask = () =>
+      engine.run({ scope, key: 'k', fingerprint: 'f', policy }, async (context) => {
+        await note.accept(context, undefined)
+        return new Uint8Array(0)
+      })
+    await ask()
+    await createWorker({ engine, operations: [note] }).runOnce()
+    await clock.advanceAsync(48 * 60 * 60_000)
+    await engine.reap()
+    expect((await ask()).kind).toBe('expired')
+  })
+})
+
 describe('names and versions', () => {
   it('that were not registered are left alone, and said to be orphans', async () => {
     const fixture = durableFixture()
@@ -272,6 +291,77 @@ describe('a worker', () => {
     expect(ofKind(events, 'maintenance_failed')).toHaveLength(2)
   })
 
+  it('gives up a store that does not answer, says so, and can be stopped', async () => {
+    const { engine, store, clock, events } = durableFixture()
+    const asked = Promise.withResolvers<void>()
+    store.durable.phases.due = () => {
+      asked.resolve()
+      return new Promise(() => undefined)
+    }
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    const stop = new AbortController()
+    const worker = createWorker({ engine, operations: [note] }).run(stop.signal)
+    await asked.promise
+    stop.abort()
+    await clock.advanceAsync(10_000)
+    await worker
+    expect(ofKind(events, 'maintenance_failed')).toMatchObject([{ task: 'worker' }])
+  })
+
+  it('counts what was done although its answer was lost', async () => {
+    const fixture = durableFixture()
+    const { engine, store } = fixture
+    const note = operation({
+      name: 'note',
+      run: (op) => op.finish('only', () => replies('ok')),
+    })
+    await accept(fixture, note, undefined)
+    const { phases } = store.durable
+    const advance = phases.advance.bind(phases)
+    phases.advance = async (lease, work) => {
+      await advance(lease, work)
+      throw new Error('connection lost')
+    }
+    const pass = await createWorker({ engine, operations: [note] }).runOnce()
+    expect(pass).toEqual({ completed: 1, failed: 0, missed: 0 })
+  })
+
+  it('counts what runs too long as failed, and says so', async () => {
+    const fixture = durableFixture({ maxRunMs: 30_000 })
+    const { engine, clock, events } = fixture
+    const entered = Promise.withResolvers<void>()
+    const hangs = operation({
+      name: 'hangs',
+      run: () => {
+        entered.resolve()
+        return new Promise<never>(() => undefined)
+      },
+    })
+    await accept(fixture, hangs, undefined)
+    const pass = createWorker({ engine, operations: [hangs] }).runOnce()
+    await entered.promise
+    await clock.advanceAsync(30_000)
+    expect(await pass).toEqual({ completed: 0, failed: 1, missed: 0 })
+    expect(ofKind(events, 'operation_failed')).toMatchObject([{ error: { code: 'LEASE_LOST' } }])
+  })
+
+  it('is not held up by many that fail', async () => {
+    const fixture = durableFixture()
+    const { engine, record } = fixture
+    const fails = operation({
+      name: 'fails',
+      run: () => {
+        throw new Error('no')
+      },
+    })
+    const note = operation({ name: 'note', run: () => replies('ok') })
+    for (let n = 0; n < 12; n++) await accept(fixture, fails, undefined, `k${n}`)
+    await accept(fixture, note, undefined)
+    const worker = createWorker({ engine, operations: [fails, note], concurrency: 5 })
+    for (let n = 0; n < 3; n++) await worker.runOnce()
+    expect((await record(note)).state).toBe('completed')
+  })
+
   it('does not ask without end for what it cannot take', async () => {
     const fixture = durableFixture()
     const { engine, store, clock } = fixture
@@ -335,6 +425,13 @@ describe('a worker', () => {
     expect(() => createWorker({ engine, operations: [note, note] })).toThrow(/note version 1 twice/)
     expect(() => createWorker({ engine, operations: [note], concurrency: 0 })).toThrow(
       /concurrency must be/,
+    )
+    expect(() => createWorker({ engine: undefined as never, operations: [note] })).toThrow(
+      /createWorker.engine must be/,
+    )
+    const policy = { onError: 'retry' } as object
+    expect(() => createWorker({ engine, operations: [note], policy })).toThrow(
+      /createWorker.policy has no option "onError"/,
     )
   })
 })

@@ -1,4 +1,4 @@
-/** PostgreSQL and MariaDB, for payments: the store, the rows of the business, and every statement. */
+/** PostgreSQL and MariaDB, for payments: the store, the rows of the business, every statement. */
 import type { PoolConnection, RowDataPacket } from 'mysql2/promise'
 import type { ClientBase } from 'pg'
 import type { Clock } from '../../src/core/clock.ts'

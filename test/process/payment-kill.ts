@@ -1,7 +1,7 @@
 /**
- * Counts every continuation of a process, and ends or stops it at one of them. A continuation is what
- * runs after an `await`, a `then`, a timer or an answer from outside: between two of them nothing
- * else can happen in the process, so these are all the points at which it can be left.
+ * Counts every continuation of a process, and ends or stops it at one of them. A continuation is
+ * what runs after an `await`, a `then`, a timer or an answer from outside: between two of them
+ * nothing else can happen in the process, so these are all the points at which it can be left.
  */
 import { createHook } from 'node:async_hooks'
 import { relative } from 'node:path'

@@ -5,7 +5,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { BUGS } from './durable/planted.ts'
-import { DURABLE_RUNS, durableRuns } from './durable/runs.ts'
+import { DURABLE_RUNS, DURABLE_TIMEOUT_MS, durableRuns } from './durable/runs.ts'
 
 it.each(BUGS)(
   'notices when $name',
@@ -17,5 +17,5 @@ it.each(BUGS)(
     expect(result.failed, 'nobody noticed').toBe(true)
     expect(String(result.errorInstance)).toMatch(noticed)
   },
-  120_000,
+  DURABLE_TIMEOUT_MS,
 )

@@ -82,7 +82,7 @@ function effectOf(node: DurableNode, kind: EffectKind): ChargeEffect {
   const mayRepeat = kind === 'repeatable' || kind === 'both'
   return {
     send,
-    result: chargeSchema as NonNullable<ChargeEffect['result']>,
+    result: chargeSchema,
     timeoutMs: TIMES.answerMs,
     providerId: ({ id }) => id,
     ...(mayAsk ? { reconcile, provenAfterMs: TIMES.provenAfterMs } : {}),

@@ -68,7 +68,7 @@ const troubles: Arbitrary<Troubles> = fc.record({
 })
 
 export const plans: Arbitrary<Plan> = fc.record({
-  clients: fc.array(clients, { minLength: 1, maxLength: 4, size: 'max' }),
+  clients: fc.array(clients, { minLength: 2, maxLength: 5, size: 'max' }),
   steps: fc.array(steps, { maxLength: 24, size: 'max' }),
   troubles,
   backlog: fc.array(fc.nat(3), { maxLength: 3, size: 'max' }),

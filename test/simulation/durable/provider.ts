@@ -26,7 +26,7 @@ export const FAULTS = [
   /** The request arrives long after its sender was told that the connection broke. */
   'late',
   'silent_late',
-  /** A 500, given again for as long as the key is remembered, or until somebody there has helped. */
+  /** A 500, given again while the key is remembered, or until somebody there has helped. */
   'stored_500',
 ] as const
 
@@ -52,6 +52,8 @@ export class Provider {
   /** Takes a request as it leaves its sender. The answer may never come. */
   async charge(kind: EffectKind, key: string): Promise<unknown> {
     const fault = this.#world.next('faults') ?? 'ok'
+    // Of what it does not take it remembers nothing.
+    if (fault === 'refused') throw new NotExecutedError('the provider takes nothing now')
     if (kind === 'repeatable' || kind === 'both') {
       const remembered = this.#remember(key)
       if (remembered.isBroken && !this.#world.healed) throw serverError()
@@ -68,8 +70,6 @@ export class Provider {
         return this.#after(TIMES.arrivesMs / 5, () => this.#arrive(kind, key))
       case 'error_before':
         throw lost()
-      case 'refused':
-        throw new NotExecutedError('the provider takes nothing now')
       case 'effect_lost':
         this.#make(key)
         throw lost()

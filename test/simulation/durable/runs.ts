@@ -4,8 +4,11 @@ import { plans } from './plans.ts'
 import { simulate } from './simulate.ts'
 import type { Sabotage } from './world.ts'
 
-/** As many as fit into a few seconds on a busy machine; ONCEKEY_SIM_RUNS for a long run. */
-export const DURABLE_RUNS = Number(process.env['ONCEKEY_SIM_RUNS'] ?? 400)
+/** As many as fit into a few seconds; for a long run, ONCEKEY_SIM_DURABLE_RUNS. */
+export const DURABLE_RUNS = Number(process.env['ONCEKEY_SIM_DURABLE_RUNS'] ?? 400)
+
+/** Far longer than they take, even on a machine that has much else to do. */
+export const DURABLE_TIMEOUT_MS = 60_000 + DURABLE_RUNS * 500
 
 export const durableRuns = (sabotage: Sabotage = {}) =>
   fc.asyncProperty(fc.scheduler(), plans, (scheduler, plan) => simulate(scheduler, plan, sabotage))

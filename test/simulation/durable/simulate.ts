@@ -3,7 +3,7 @@ import type { Scheduler } from 'fast-check'
 import { newRecordId } from '../../../src/core/identity.ts'
 import { encodeValue } from '../../../src/durable/values.ts'
 import { flush } from '../world.ts'
-import { KEYS, customerOf, runClient, send, type Answer, type ClientPlan } from './client.ts'
+import { customerOf, runClient, send, type Answer, type ClientPlan } from './client.ts'
 import { judge, judgeAnswers, judgeEnd } from './judge.ts'
 import { DurableNode } from './node.ts'
 import { actHonestly, isAtRest } from './operator.ts'
@@ -78,7 +78,8 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
   check(world)
 
   await clearUp(world, scheduler, all)
-  await askAgain(world, scheduler, answered)
+  const keys = new Set(plan.clients.map(({ key }) => key))
+  await askAgain(world, scheduler, { keys, answered })
   await judge(world)
   await judgeEnd(world, answers)
   check(world)
@@ -191,15 +192,19 @@ async function comeToRest(
   check(world)
 }
 
-/** An operator acts, and acts again where something of old was still under way. */
+/**
+ * An operator acts, once nothing is on its way any more, and again where something of old was
+ * still under way.
+ */
 async function clearUp(
   world: World,
   scheduler: Scheduler,
   all: { readonly ended: boolean },
 ): Promise<void> {
-  for (let round = 0; round < OPERATOR_ROUNDS && (await actHonestly(world)) > 0; round++) {
-    await comeToRest(world, scheduler, all)
+  for (let round = 0; round < OPERATOR_ROUNDS; round++) {
     world.clock.advance(TIMES.storeGivesUpMs)
+    await comeToRest(world, scheduler, all)
+    if ((await actHonestly(world)) === 0) return
     await comeToRest(world, scheduler, all)
   }
 }
@@ -208,13 +213,12 @@ async function clearUp(
 async function askAgain(
   world: World,
   scheduler: Scheduler,
-  answered: (answer: Answer) => void,
+  { keys, answered }: { keys: ReadonlySet<number>; answered: (answer: Answer) => void },
 ): Promise<void> {
   const node = world.nodes.find(({ serves }) => serves)!
-  const keys = Array.from({ length: KEYS }, (_, key) => key)
-  const asked = keys.map(async (key) => {
+  const asked = [...keys].map(async (key) => {
     const reply = await send(node, key, { accepts: false, waits: true })
-    if (reply === undefined) world.violate(`after all has healed, key ${key} has no answer`)
+    if (reply === undefined) world.violate(`stuck: after all has healed, key ${key} has no answer`)
     else answered({ key, reply })
   })
   await comeToRest(world, scheduler, trackEnd(Promise.all(asked)))
