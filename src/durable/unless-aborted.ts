@@ -7,7 +7,7 @@ export function unlessAborted<Value>(
   value: Value | Promise<Value>,
 ): Promise<Value> {
   return new Promise((resolve, reject) => {
-    const onAbort = () => reject(signal?.reason)
+    const onAbort = () => reject(signal?.reason as Error)
     Promise.resolve(value)
       .then(resolve, reject)
       .finally(() => signal?.removeEventListener('abort', onAbort))
