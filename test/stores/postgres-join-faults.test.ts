@@ -383,7 +383,7 @@ describe.each(['REPEATABLE READ', 'SERIALIZABLE'])('under %s', (level) => {
     // Joined once, on the same connection, and over.
     ofKind(await store.settleIn(client, lease, completion('undone')), 'settled')
     await client.query(`ROLLBACK; BEGIN ISOLATION LEVEL ${level}`)
-    const empty = `'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'`
+    const empty = Array.from({ length: 10 }, () => `'{}'`).join(', ')
     const lone = client.query(`SELECT * FROM oncekey_record_settle(NULL, ${empty})`)
     await expect(lone).rejects.toThrow('needs READ COMMITTED')
   })
