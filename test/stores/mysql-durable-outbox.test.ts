@@ -327,14 +327,14 @@ it('relays each message once and partitions in their order, without a deadlock',
       })
     }
   }
-  let isOver = false
-  const running = Array.from({ length: 4 }, () => relays.run(() => isOver))
+  const over = new AbortController()
+  const running = Array.from({ length: 4 }, () => relays.run(() => over.signal.aborted))
   const pruning = (async () => {
-    while (!isOver) await store.durable.outbox.prune({ limit: 50, olderThanMs: 1 })
+    while (!over.signal.aborted) await store.durable.outbox.prune({ limit: 50, olderThanMs: 1 })
   })()
   await Promise.all(Array.from({ length: 6 }, (_, adder) => add(adder)))
   await expect.poll(() => relays.handled.length, { timeout: 30_000 }).toBe(added.length)
-  isOver = true
+  over.abort()
   await Promise.all([...running, pruning])
   expect(relays.faults).toEqual([])
   expect(relays.handled.toSorted()).toEqual(added.toSorted())

@@ -96,10 +96,10 @@ export function intercepting(
       const connection = await pool.getConnection()
       const send = connection.query.bind(connection) as unknown as Send
       return {
-        query: ((query: unknown, ...values: unknown[]) => {
+        query: (query: unknown, ...values: unknown[]) => {
           const sql = typeof query === 'string' ? query : (query as { sql: string }).sql
           return intercept(sql, () => send(query, ...values), connection)
-        }) as MysqlPoolConnection['query'],
+        },
         release: () => connection.release(),
         destroy: () => connection.destroy(),
       }

@@ -83,7 +83,7 @@ it.each([
   expect(await store.durable.phases.load(recordId)).toEqual(before)
 })
 
-it('answers a step that found its phase concluded between its reading and its writing', async () => {
+it('answers a step whose phase was concluded between its reading and its writing', async () => {
   const { open, connect } = await setup()
   const store = await open()
   const { lease, recordId } = await begun(store)

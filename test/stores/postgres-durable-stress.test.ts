@@ -124,14 +124,14 @@ it(
     const store = postgresStore({ pool })
     const app = connect({ max: ADDERS })
     const ledger = new Ledger()
-    let added: number | undefined
-    const isOver = () => added !== undefined && ledger.done.length + ledger.dead.size >= added
+    const added = { count: Number.POSITIVE_INFINITY }
+    const isOver = () => ledger.done.length + ledger.dead.size >= added.count
     const relays = Array.from({ length: RELAYS }, () => relayUntil(store, ledger, pick, isOver))
     const upkeep = operateUntil(store, ledger, isOver)
     const counts = await Promise.all(
       Array.from({ length: ADDERS }, () => addAll(store, app, ledger, pick)),
     )
-    added = counts.reduce((sum, count) => sum + count, 0)
+    added.count = counts.reduce((sum, count) => sum + count, 0)
     await Promise.all([...relays, upkeep])
 
     // Beside a message that is being revived, a claim may meet the index, and looks again.

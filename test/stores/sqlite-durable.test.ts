@@ -68,7 +68,7 @@ it('runs synchronous work from beginning to commit without letting anybody else 
   expect(written).toEqual([undefined, undefined])
 })
 
-it('rolls back a step whose work does not end in time, and takes its transaction back', async () => {
+it('rolls back a step whose work does not end in time, and revokes its transaction', async () => {
   const { store, clock, amounts } = setup({ transactionMs: 1000 })
   const lease = await hold(store)
   const entered = Promise.withResolvers<SqliteTransaction>()
@@ -87,7 +87,7 @@ it('rolls back a step whose work does not end in time, and takes its transaction
   ofKind(await store.durable.phases.record(lease, STEP), 'advanced')
 })
 
-it('gives messages once an open transaction has ended, and shows what is committed until then', async () => {
+it('gives messages once an open transaction has ended, shows what is committed', async () => {
   const { store, app } = setup()
   within(app, () => void store.durable.outbox.add(app, messageOf({ key: 'first' })))
   const lease = await hold(store)

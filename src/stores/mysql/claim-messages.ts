@@ -27,7 +27,7 @@ const LOOKS_MAX = 8
 /** More than a relay asks for at once. */
 const MESSAGES_MAX = 1000
 
-/** As many empty lanes are left open: one that is used all the time must not be closed each time. */
+/** As many empty lanes are left open: one in constant use must not be closed each time. */
 const EMPTY_LANES = 20
 
 /** Takes messages for relays, and remembers where it has looked. */
@@ -146,7 +146,7 @@ function toSeen([origin, topic, id, dueAt, addedAt, lane]: Row): Seen {
     id: typeof id === 'string' ? id : undefined,
     dueAtMs: dueAt === null ? undefined : Number(dueAt),
     addedAtUs: Number(addedAt),
-    lane: Buffer.from(String(lane ?? ''), 'hex').toString('utf8'),
+    lane: Buffer.from((lane as string | null) ?? '', 'hex').toString('utf8'),
   }
 }
 

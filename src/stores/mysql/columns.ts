@@ -120,7 +120,7 @@ export function dueAtMs(record: StoredRecord): number {
 
 /**
  * Whether it waits for a worker that goes on with its operation. The index has these apart from
- * what only waits for its expiry: neither the reaper nor a worker may have to walk past the other's.
+ * what only waits for its expiry: neither reaper nor worker may have to walk past the other's.
  */
 export function isToRun({ state, recoveryPoint }: StoredRecord): boolean {
   return recoveryPoint !== undefined && (state === 'pending' || state === 'failed_retryable')

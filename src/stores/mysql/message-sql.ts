@@ -48,9 +48,9 @@ export interface LookAt {
 
 /**
  * What a claim may take, in rows of: where from, the number of the topic, the id, when it is due,
- * when it was added, and the lane. First what it has taken already, if it is repeated. Of messages without a partition
- * those that are due. Of partitions the head of each, in the order of the lanes and after the one
- * that was looked at last; without an id where the lane is empty. Locks nothing.
+ * when it was added, and the lane. First what it has taken already, if it is repeated. Of messages
+ * without a partition those that are due. Of partitions the head of each, in the order of the lanes
+ * and after the one that was looked at last; without an id where the lane is empty. Locks nothing.
  */
 export function lookSql({ message, partition }: Tables, now: string, at: LookAt): string {
   // So that there is always a row to say whether the session can be trusted.

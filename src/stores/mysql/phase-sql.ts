@@ -77,7 +77,8 @@ const phaseValues = (recordId: string, phase: StoredPhase) =>
   ].join(', ')
 
 const ofPhase = (recordId: string, name: string) =>
-  `p.record_id = ${toColumn(OPERATION.recordId, recordId)} AND p.name = ${phaseLiteral('name', name)}`
+  `p.record_id = ${toColumn(OPERATION.recordId, recordId)} ` +
+  `AND p.name = ${phaseLiteral('name', name)}`
 
 /** What becomes of a phase whose row, if there is one, is locked. */
 export function changePhaseSql(

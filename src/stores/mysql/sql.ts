@@ -63,7 +63,8 @@ export const SERVER_NOW_US = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMES
 export const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
 
 /** Also bounds the wait for a lock. MySQL knows no such bound for one statement. */
-export const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=4 FOR */`
+export const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES',
+  innodb_lock_wait_timeout=4 FOR */`
 
 export const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
 

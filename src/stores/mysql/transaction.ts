@@ -102,7 +102,7 @@ export function completing<Tx>(
 ): Purpose<Completion, SettleOutcome> {
   return {
     lease,
-    work: work as TransactionWork<never>,
+    work,
     // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither
     // case may the work run.
     refuse: (record) => {
