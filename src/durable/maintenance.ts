@@ -124,7 +124,8 @@ class TaskMaintenance implements Maintenance {
 
   async #passes(task: Task, { signal, over }: Signals): Promise<void> {
     const { clock } = this.#options.engine
-    await sleep(clock, Math.random() * Math.min(task.everyMs, FIRST_MS_MAX), signal)
+    const firstMs = Math.min(task.everyMs, FIRST_MS_MAX)
+    await sleep(clock, Math.floor(Math.random() * firstMs), signal)
     while (this.#goesOn(signal)) {
       await this.#pass(task, over)
       await sleep(clock, jittered(task.everyMs), signal)
@@ -215,8 +216,9 @@ function timedOutReply(): Promise<Uint8Array> {
   return encodeHttpReply({ status: TIMED_OUT.status, headers, body: TIMED_OUT })
 }
 
+/** In whole milliseconds, like every other time. */
 function jittered(ms: number): number {
-  return ms * (1 - JITTER + 2 * JITTER * Math.random())
+  return Math.round(ms * (1 - JITTER + 2 * JITTER * Math.random()))
 }
 
 function aborted(signal: AbortSignal): Promise<void> {
