@@ -25,13 +25,13 @@ export function countingPool(url: string, { failOnce }: { failOnce?: string } = 
       const send = super.query.bind(this) as (...given: never[]) => unknown
       const answer = send(...values)
       if (answer instanceof Promise) {
-        answer.catch((error: { code?: unknown }) => codes.push(error.code))
+        answer.catch((error: unknown) => codes.push((error as { code?: unknown }).code))
       }
       return answer as never
     }
   }
 
-  const pool = new pg.Pool({ connectionString: url, Client: CountingClient as never, max: 20 })
+  const pool = new pg.Pool({ connectionString: url, Client: CountingClient, max: 20 })
   pool.on('error', () => undefined)
   onTestFinished(() => pool.end())
   return { pool, sent: () => [...statements], errors: () => [...codes] }

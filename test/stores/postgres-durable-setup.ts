@@ -45,7 +45,9 @@ export const DURABLE_DRIVERS = {
     const sql = postgres(url, { onnotice: () => undefined, max: 20, prepare: false })
     return {
       pool: sql,
-      transact: async (work) => void (await sql.begin(async (tx) => work(tx))),
+      transact: async (work) => {
+        await sql.begin(async (tx) => work(tx))
+      },
       run: (text) => sql.unsafe(text),
       end: () => sql.end(),
     }

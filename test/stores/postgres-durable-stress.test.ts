@@ -25,6 +25,8 @@ class Ledger {
   /** They come out of turn. */
   readonly revived = new Set<string>()
   readonly done: HeldMessage[] = []
+  /** Known once all were added. */
+  total = Infinity
   readonly #inside = new Map<string, string>()
 
   enter(message: HeldMessage): void {
@@ -124,14 +126,13 @@ it(
     const store = postgresStore({ pool })
     const app = connect({ max: ADDERS })
     const ledger = new Ledger()
-    let added: number | undefined
-    const isOver = () => added !== undefined && ledger.done.length + ledger.dead.size >= added
+    const isOver = () => ledger.done.length + ledger.dead.size >= ledger.total
     const relays = Array.from({ length: RELAYS }, () => relayUntil(store, ledger, pick, isOver))
     const upkeep = operateUntil(store, ledger, isOver)
     const counts = await Promise.all(
       Array.from({ length: ADDERS }, () => addAll(store, app, ledger, pick)),
     )
-    added = counts.reduce((sum, count) => sum + count, 0)
+    ledger.total = counts.reduce((sum, count) => sum + count, 0)
     await Promise.all([...relays, upkeep])
 
     // Beside a message that is being revived, a claim may meet the index, and looks again.

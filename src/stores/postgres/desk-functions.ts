@@ -92,7 +92,8 @@ CREATE FUNCTION "{schema}"."{table}_act_read" (
       FROM ${RECORD} r
       LEFT JOIN LATERAL (
         SELECT x.* FROM ${PHASE} x
-        WHERE x.record_id = r.record_id AND x.kind = 'external' AND x.name = coalesce(v_name, x.name)
+        WHERE x.record_id = r.record_id AND x.kind = 'external'
+          AND x.name = coalesce(v_name, x.name)
         ORDER BY x.state = 'intended' DESC, x.number DESC LIMIT 1) AS p ON true
       WHERE r.identity = v_identity AND r.record_id = coalesce(v_id, r.record_id);
   END $body$;`

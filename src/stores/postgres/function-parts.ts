@@ -95,8 +95,8 @@ export const wake = (watched: string) => `CASE WHEN ${watched}
         THEN pg_notify('{channel}', encode(r.identity, 'hex')) IS NOT NULL ELSE true END`
 
 const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, created_at, last_run_at,
-        completed_at, expires_at, reconcile_at, tries, on_lapse, after_expiry, proof, fingerprint, tenant,
-        operation, key, error_code, recovery_point, result`
+        completed_at, expires_at, reconcile_at, tries, on_lapse, after_expiry, proof, fingerprint,
+        tenant, operation, key, error_code, recovery_point, result`
 
 /**
  * Keeps the records of the array `identities`, which the caller has locked and is about to end.
@@ -115,8 +115,8 @@ export const keepHistory = (identities: string) => `
 const viewColumns = ({ state, token }: { state: string; token: string }) => `
   encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.key, r.fingerprint,
   ${state}, r.attempt, r.lapses, ${token}, r.on_lapse, r.after_expiry, r.proof,
-  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')}, r.tries,
-  ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
+  r.recovery_point, r.error_code, ${epochMs('r.lease_until')}, ${epochMs('r.reconcile_at')},
+  r.tries, ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
   ${epochMs('r.expires_at')}`
 
 /** A record as columns: what `rows.ts` reads. Without its result, which may be large. */
