@@ -4,7 +4,7 @@ import { plans } from './plans.ts'
 import { simulate } from './simulate.ts'
 
 /** Enough to meet every interleaving of two or three faults many times over. */
-const RUNS = Number(process.env['ONCEKEY_SIM_RUNS'] ?? 10_000)
+const RUNS = Number(process.env['ONCEKEY_SIM_RUNS'] ?? 6_000)
 /** A new seed every time; a failure prints its seed and path, which replay it. */
 const SEED = process.env['ONCEKEY_SIM_SEED']
 const PATH = process.env['ONCEKEY_SIM_PATH']
