@@ -24,6 +24,20 @@ export type PhaseChange =
   | { readonly kind: 'put'; readonly phase: StoredPhase }
   | { readonly kind: 'remove'; readonly name: string }
 
+/** Why the work of a step must not even begin; `undefined` where it may. */
+export function refuseStep(
+  record: Pick<StoredRecord, 'state' | 'token' | 'attempt'> | undefined,
+  lease: Lease,
+): Extract<StepOutcome, { kind: 'fenced' }> | undefined {
+  if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
+  const { state, token, attempt } = record
+  const own = token === lease.token && attempt === lease.attempt
+  // A step that hands over may be the repetition of one that did: only the work can tell.
+  const mayBeHandedOver = state === 'pending' && token === lease.token
+  const mayRun = (own && state === 'in_progress') || mayBeHandedOver
+  return mayRun ? undefined : { kind: 'fenced', own, state }
+}
+
 /** `phase`: the row on record under the name that the step is about. */
 export function decideStep(
   record: StoredRecord | undefined,

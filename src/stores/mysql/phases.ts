@@ -1,5 +1,5 @@
-import { decideStep, type StepDecision } from '../../core/decide-durable.ts'
-import { holds, toView } from '../../core/decide.ts'
+import { decideStep, type StepDecision, refuseStep } from '../../core/decide-durable.ts'
+import { toView } from '../../core/decide.ts'
 import type { PhaseStore, Step, StepOutcome, StoredPhase } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease } from '../../core/store.ts'
@@ -92,14 +92,7 @@ function stepping(
   return {
     lease,
     work,
-    refuse: (record) => {
-      if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
-      const own = holds(record, lease)
-      // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
-      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
-      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
-    },
+    refuse: (record) => refuseStep(record, lease),
     finish: (session, inside, step) => {
       checkStep(step)
       return takeWithin(session, inside, { lease, step })

@@ -1,4 +1,4 @@
-import { holds } from '../../core/decide.ts'
+import { refuseStep } from '../../core/decide-durable.ts'
 import type { DueQuery, PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
 import type { Lease } from '../../core/store.ts'
 import { bytesValue, hexValue, numberArray, textArray, textValue } from './array-literal.ts'
@@ -49,14 +49,7 @@ function stepping(
   return {
     lease,
     work,
-    before: (record) => {
-      if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
-      const own = holds(record, lease)
-      // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
-      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
-      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
-    },
+    before: (record) => refuseStep(record, lease),
     after: async (session, step) => {
       let taken: ReturnType<typeof toStepOutcome>
       try {

@@ -1,5 +1,5 @@
-import { decideStep } from '../../core/decide-durable.ts'
-import { holds, toView } from '../../core/decide.ts'
+import { decideStep, refuseStep } from '../../core/decide-durable.ts'
+import { toView } from '../../core/decide.ts'
 import type { PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
 import type { Lease } from '../../core/store.ts'
 import type { FileAccess, Tables } from './file-access.ts'
@@ -40,15 +40,7 @@ function stepping(
 ): Purpose<Step, StepOutcome> {
   return {
     work,
-    before: () => {
-      const record = tables.records.find(lease.identity)
-      if (record === undefined) return { kind: 'fenced', own: false, state: 'absent' }
-      const own = holds(record, lease)
-      // A step that hands over may be the repetition of one that did: only the work can tell.
-      const mayBeHandedOver = record.state === 'pending' && record.token === lease.token
-      const mayRun = (own && record.state === 'in_progress') || mayBeHandedOver
-      return mayRun ? undefined : { kind: 'fenced', own, state: record.state }
-    },
+    before: () => refuseStep(tables.records.find(lease.identity), lease),
     after: (step, nowMs) => takeStep(tables, { lease, step }, nowMs),
   }
 }
