@@ -236,6 +236,7 @@ describe('package.json', () => {
       'pg',
       'postgres',
       'publint',
+      'rate-limiter-flexible',
       'redis',
       'reflect-metadata',
       'rxjs',

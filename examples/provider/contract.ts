@@ -1,0 +1,79 @@
+/**
+ * What the payment provider speaks over HTTP.
+ *
+ *   POST /charges, /holds, /captures, /refunds, /payouts     with `Idempotency-Key`
+ *     201  the effect, done or declined. The same again under the same key, while it is kept
+ *     409  `in_progress`: a request under this key is still being worked on
+ *     422  `key_reused`: the key was used for another request
+ *     400  `invalid_request`
+ *     503  `refused`: overloaded. Nothing was done, and nothing will be
+ *     500  `internal_error`: no word about what was done
+ *   GET /effects/:id            200 the effect, or 404
+ *   GET /effects?key=…          200 the effect under this key, or 404. Keys are never forgotten here
+ *   GET /ledger?after=…&limit=… 200 `{ effects, next }`: all of them, in the order of their sequence
+ *   GET /faults, PUT /faults    what goes wrong at present, and how often
+ *   GET /healthz                200
+ *
+ * Each effect is told to the receiver of webhooks, as a `ProviderEvent`, signed.
+ */
+export const EFFECT_KINDS = ['charge', 'hold', 'capture', 'refund', 'payout'] as const
+
+export type EffectKind = (typeof EFFECT_KINDS)[number]
+
+export interface EffectRequest {
+  readonly amountCents: number
+  readonly currency: string
+  /** What the caller calls it: for people and for comparing books. */
+  readonly reference: string
+  /** Who pays or is paid. The provider declines whoever is called `declined`. */
+  readonly account: string
+  /** The charge that a refund gives back, the hold that a capture takes: an id of ours. */
+  readonly of?: string
+}
+
+export interface ProviderEffect extends EffectRequest {
+  readonly id: string
+  readonly kind: EffectKind
+  readonly status: 'succeeded' | 'declined'
+  /** The idempotency key it came with. */
+  readonly key: string
+  /** Counts up by one with each effect. */
+  readonly sequence: number
+  readonly createdAt: string
+}
+
+/** The body of a webhook. `received` says that a request came, the others what became of it. */
+export interface ProviderEvent {
+  /** The same in every delivery of the event. */
+  readonly id: string
+  readonly type: 'effect.received' | 'effect.succeeded' | 'effect.declined'
+  readonly createdAt: string
+  readonly effect: ProviderEffect
+}
+
+/** `Provider-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<body>">` */
+export const SIGNATURE_HEADER = 'provider-signature'
+
+/** How often each thing goes wrong: 0 never, 1 always. What is not named never does. */
+export interface Faults {
+  /** The answer takes up to `latencyMaxMs`. */
+  readonly latency?: number
+  /** 503, and nothing is done. */
+  readonly refuse?: number
+  /** It is done, and the connection is cut instead of an answer. */
+  readonly effectThenDrop?: number
+  /** It is done, and the answer is 500. */
+  readonly effectThen500?: number
+  /** The answer is 500 at once, and it is done up to `lateMaxMs` later. */
+  readonly lateSuccess?: number
+  /** An event is delivered twice or three times. */
+  readonly duplicateWebhook?: number
+  /** An event is never delivered. */
+  readonly lostWebhook?: number
+  /** An event is held back until later ones were delivered. */
+  readonly webhookOutOfOrder?: number
+  /** @default 200 */
+  readonly latencyMaxMs?: number
+  /** @default 1000 */
+  readonly lateMaxMs?: number
+}
