@@ -1,0 +1,145 @@
+/** What came out of a run: for people on the terminal, for machines and for later in a file. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import type { ChaosOptions } from './arguments.ts'
+import { VIOLATION_KINDS, type Facts, type Violation } from './check/facts.ts'
+import type { Story } from './clients/story.ts'
+
+export interface RunResult {
+  readonly options: ChaosOptions
+  readonly violations: readonly Violation[]
+  readonly facts: Facts
+  readonly seconds: { readonly mischief: number; readonly healing: number }
+  readonly requests: number
+  readonly mischief: Readonly<Record<string, number>>
+  readonly faults: Readonly<Record<string, number>>
+}
+
+export interface Sample extends Violation {
+  readonly key?: string | undefined
+  /** What its client saw, line by line. */
+  readonly history: readonly string[]
+}
+
+export interface Report {
+  readonly store: string
+  readonly seed: number
+  readonly plant: string | undefined
+  readonly ok: boolean
+  readonly startedAt: string
+  readonly seconds: RunResult['seconds']
+  readonly done: Readonly<Record<string, number>>
+  readonly mischief: Readonly<Record<string, number>>
+  readonly faults: Readonly<Record<string, number>>
+  readonly violations: Readonly<Record<string, number>>
+  readonly samples: readonly Sample[]
+}
+
+const SAMPLES_MAX = 5
+
+export function toReport(result: RunResult, startedAt: string): Report {
+  const { options, violations, facts, seconds, requests, mischief, faults } = result
+  const counts = VIOLATION_KINDS.map((kind) => [kind, ofKind(violations, kind).length] as const)
+  return {
+    store: options.store,
+    seed: options.seed,
+    plant: options.plant,
+    ok: violations.length === 0,
+    startedAt,
+    seconds,
+    done: doneIn(facts, requests),
+    mischief,
+    faults,
+    violations: Object.fromEntries(counts),
+    samples: VIOLATION_KINDS.flatMap((kind) => ofKind(violations, kind).slice(0, SAMPLES_MAX)).map(
+      (violation) => toSample(violation, facts),
+    ),
+  }
+}
+
+function doneIn(facts: Facts, requests: number): Record<string, number> {
+  const { stories, effects, books, records, messages } = facts
+  const succeeded = effects.filter(({ status }) => status === 'succeeded').length
+  return {
+    stories: stories.length,
+    requests,
+    records: records.length,
+    'effects at the provider': succeeded,
+    'entries in the books': books.entries.length,
+    'messages relayed': messages.filter(({ state }) => state === 'done').length,
+  }
+}
+
+function ofKind(violations: readonly Violation[], kind: Violation['kind']): Violation[] {
+  return violations.filter((violation) => violation.kind === kind)
+}
+
+function toSample(violation: Violation, { stories, records }: Facts): Sample {
+  const record = records.find(({ recordId }) => recordId === violation.recordId)
+  const story = stories.find(({ number, key, tenant }) => {
+    if (violation.story !== undefined) return number === violation.story
+    return record !== undefined && key === record.key && tenant === record.tenant
+  })
+  const owner = record ?? (story && ownRecord(story, records))
+  const recordId = violation.recordId ?? owner?.recordId
+  return { ...violation, recordId, key: story?.key ?? record?.key, history: historyOf(story) }
+}
+
+function ownRecord({ tenant, key }: Story, records: Facts['records']) {
+  return records.find((record) => record.tenant === tenant && record.key === key)
+}
+
+function historyOf(story: Story | undefined): string[] {
+  if (story === undefined) return []
+  const { tenant, kind, path, body, twin } = story
+  const twinNote = twin === undefined ? '' : `, twin ${twin}`
+  return [
+    `story ${story.number}: ${kind} of ${tenant}, POST ${path} ${JSON.stringify(body)}${twinNote}`,
+    ...story.seen.map(({ asked, node, sentMs, endedMs, outcome }) => {
+      const end =
+        outcome.kind === 'no_answer'
+          ? outcome.why
+          : `${outcome.status}${outcome.replayed ? ' (replayed)' : ''} ${outcome.body}`
+      return `${Math.round(sentMs)}–${Math.round(endedMs)} ms ${node} ${asked}: ${end}`
+    }),
+  ]
+}
+
+export function writeReport(file: string, report: Report): void {
+  mkdirSync(dirname(file), { recursive: true })
+  writeFileSync(file, `${JSON.stringify(report, undefined, 2)}\n`)
+}
+
+/** The table that is printed. */
+export function describeReport(report: Report): string {
+  const { store, seed, seconds, done, mischief, faults, violations, samples } = report
+  const title =
+    `${store}, seed ${seed}: ${seconds.mischief} s of mischief, ${seconds.healing} s to heal` +
+    (report.plant === undefined ? '' : `, with the bug ${report.plant}`)
+  return [
+    title,
+    '',
+    section('what was done', done),
+    section('what was done to it', mischief),
+    section('what the provider did wrong', faults),
+    section('violations', violations),
+    ...samples.flatMap(describeSample),
+    report.ok ? 'Nothing was found.' : 'Something was found.',
+  ].join('\n')
+}
+
+function section(title: string, counts: Readonly<Record<string, number>>): string {
+  const names = Object.keys(counts)
+  const width = Math.max(24, ...names.map((name) => name.length))
+  const lines = names.map((name) => `  ${name.padEnd(width)} ${String(counts[name]).padStart(8)}`)
+  return [title, ...(lines.length === 0 ? ['  nothing'] : lines), ''].join('\n')
+}
+
+function describeSample({ kind, detail, key, recordId, history }: Sample): string[] {
+  return [
+    `${kind}: ${detail}`,
+    `  key ${key ?? 'none'}, record ${recordId ?? 'none'}`,
+    ...history.map((line) => `  ${line}`),
+    '',
+  ]
+}
