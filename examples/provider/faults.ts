@@ -1,0 +1,154 @@
+import { createHash } from 'node:crypto'
+import type { Faults } from './contract.ts'
+
+/** Probabilities, from 0 (never) to 1 (always). */
+export const FAULT_NAMES = [
+  'latency',
+  'refuse',
+  'dropRequest',
+  'refuseQuery',
+  'effectThenDrop',
+  'effectThen500',
+  'lateSuccess',
+  'duplicateWebhook',
+  'lostWebhook',
+  'webhookOutOfOrder',
+] as const
+
+export type FaultName = (typeof FAULT_NAMES)[number]
+
+const LIMIT_NAMES = ['latencyMaxMs', 'lateMaxMs'] as const
+
+const LATENCY_MAX_MS = 200
+const LATE_MAX_MS = 1_000
+/** Longer is no test of anything, and timers end at 24 days. */
+const LONGEST_MS = 24 * 60 * 60_000
+/** A duplicate comes at once or a little later. */
+const DUPLICATE_LATER_MS = 300
+
+export type CheckedFaults =
+  | { readonly kind: 'valid'; readonly faults: Faults }
+  | { readonly kind: 'invalid'; readonly message: string }
+
+/** What happens to one request. */
+export interface RequestFate {
+  readonly waitBeforeMs: number
+  readonly waitAfterMs: number
+  readonly end: 'answer' | 'refuse' | 'drop' | 'effect_then_drop' | 'effect_then_500' | 'late'
+  readonly lateMs: number
+}
+
+/** What happens to one event. No deliveries: it is lost. */
+export interface EventFate {
+  /** One number for each delivery: how much later than the event it comes. */
+  readonly deliveriesAfterMs: readonly number[]
+  readonly isHeldBack: boolean
+}
+
+export interface Fates {
+  ofRequest(): RequestFate
+  ofEvent(): EventFate
+  isQueryRefused(): boolean
+  faults: Faults
+}
+
+/** Names and numbers as `PUT /faults` and `setFaults` take them. */
+export function checkFaults(value: unknown): CheckedFaults {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    return invalid('Faults must be an object such as { "latency": 0.2 }.')
+  }
+  for (const [name, number] of Object.entries(value)) {
+    if (FAULT_NAMES.some((known) => known === name)) {
+      if (!isWithin(number, 1)) {
+        return invalid(`${name} must be a number from 0 to 1, got ${JSON.stringify(number)}.`)
+      }
+    } else if (LIMIT_NAMES.some((known) => known === name)) {
+      if (!isWithin(number, LONGEST_MS)) {
+        const got = JSON.stringify(number)
+        return invalid(`${name} must be a number from 0 to ${LONGEST_MS}, got ${got}.`)
+      }
+    } else {
+      const known = [...FAULT_NAMES, ...LIMIT_NAMES].join(', ')
+      return invalid(`There is no fault called ${JSON.stringify(name)}. There are: ${known}.`)
+    }
+  }
+  return { kind: 'valid', faults: { ...value } }
+}
+
+/** `latency=0.2,effectThenDrop=0.1`: how the environment writes it. */
+export function parseFaults(text: string): CheckedFaults {
+  const faults: Record<string, number> = {}
+  for (const part of text.split(',').map((each) => each.trim())) {
+    if (part === '') continue
+    const [, name, number] = /^(\w+)\s*=\s*(\d+(?:\.\d+)?)$/.exec(part) ?? []
+    if (name === undefined || number === undefined) {
+      return invalid(`${JSON.stringify(part)} is not of the form name=number.`)
+    }
+    if (Object.hasOwn(faults, name)) return invalid(`${name} is there twice.`)
+    faults[name] = Number(number)
+  }
+  return checkFaults(faults)
+}
+
+/**
+ * Decides by the seed alone: the same seed and the same order of requests and events have the same
+ * fates. Each fault has numbers of its own, so that making one more frequent moves no other.
+ */
+export function createFates(faults: Faults, seed: number | string): Fates {
+  const chances = new Map(FAULT_NAMES.map((name) => [name, createNumbers(`${seed}:${name}`)]))
+  const draw = (name: FaultName): number => chances.get(name)!()
+  const fates: Fates = {
+    faults,
+    ofRequest() {
+      const { latencyMaxMs = LATENCY_MAX_MS, lateMaxMs = LATE_MAX_MS } = fates.faults
+      // Everything is drawn each time, needed or not: the next request then has the same numbers.
+      const hits = (name: FaultName): boolean => draw(name) < (fates.faults[name] ?? 0)
+      const isSlow = hits('latency')
+      const waitMs = draw('latency') * latencyMaxMs
+      const share = draw('latency')
+      const ends = [
+        ['refuse', hits('refuse')],
+        ['drop', hits('dropRequest')],
+        ['late', hits('lateSuccess')],
+        ['effect_then_drop', hits('effectThenDrop')],
+        ['effect_then_500', hits('effectThen500')],
+      ] as const
+      const lateMs = Math.ceil(draw('lateSuccess') * lateMaxMs)
+      return {
+        waitBeforeMs: isSlow ? waitMs * share : 0,
+        waitAfterMs: isSlow ? waitMs * (1 - share) : 0,
+        end: ends.find(([, isHit]) => isHit)?.[0] ?? 'answer',
+        lateMs,
+      }
+    },
+    ofEvent() {
+      const isLost = draw('lostWebhook') < (fates.faults.lostWebhook ?? 0)
+      const isHeldBack = draw('webhookOutOfOrder') < (fates.faults.webhookOutOfOrder ?? 0)
+      const isRepeated = draw('duplicateWebhook') < (fates.faults.duplicateWebhook ?? 0)
+      const isTwice = draw('duplicateWebhook') < 0.5
+      const laterMs = Math.floor(draw('duplicateWebhook') * DUPLICATE_LATER_MS)
+      // The second copy comes at the same moment: to another node, if there is one.
+      const repeated = isTwice ? [0, 0] : [0, 0, laterMs]
+      return { deliveriesAfterMs: isLost ? [] : isRepeated ? repeated : [0], isHeldBack }
+    },
+    isQueryRefused: () => draw('refuseQuery') < (fates.faults.refuseQuery ?? 0),
+  }
+  return fates
+}
+
+/** Numbers from 0 to 1 that look random and are the same for the same seed. */
+function createNumbers(seed: string): () => number {
+  let count = 0
+  return () => {
+    const digest = createHash('sha256').update(`${seed}:${count++}`).digest()
+    return digest.readUIntBE(0, 6) / 2 ** 48
+  }
+}
+
+function isWithin(value: unknown, max: number): boolean {
+  return typeof value === 'number' && value >= 0 && value <= max
+}
+
+function invalid(message: string): CheckedFaults {
+  return { kind: 'invalid', message }
+}
