@@ -11,7 +11,12 @@ export function judgeAnswers(facts: Facts): Violation[] {
 }
 
 /** What stands for a kind of story at the provider: the effect that moves the money. */
-const EFFECT = { payment: 'charge', refund: 'refund', order: 'capture', transfer: 'payout' } as const
+const EFFECT = {
+  payment: 'charge',
+  refund: 'refund',
+  order: 'capture',
+  transfer: 'payout',
+} as const
 
 interface Index {
   readonly records: ReadonlyMap<string, RecordRow>
@@ -63,7 +68,9 @@ type Fault = Pick<Violation, 'kind' | 'detail'>
 function judgeSuccess(story: Story, answer: Answer, record: RecordRow, index: Index): Fault[] {
   const row = index.rowsByRecord.get(record.recordId)
   if (row === undefined) {
-    return [{ kind: 'lost', detail: `was told ${wordsOf(answer)}, and its books have nothing of it` }]
+    return [
+      { kind: 'lost', detail: `was told ${wordsOf(answer)}, and its books have nothing of it` },
+    ]
   }
   const told = idOf(story, answer)
   if (told !== row.id) {

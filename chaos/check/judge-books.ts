@@ -26,12 +26,10 @@ export function judgeDoubles(
         detail: `the provider has ${twice.length} effects for one ${what}: ${effectsOf(twice)}`,
       }),
     ),
-    ...repeated(effects, ({ key }) => key).map(
-      ([key, twice]): Violation => ({
-        kind: 'duplicate',
-        detail: `the provider has two effects under downstream key ${key}: ${effectsOf(twice)}`,
-      }),
-    ),
+    ...repeated(effects, ({ key }) => key).map(([key, twice]): Violation => ({
+      kind: 'duplicate',
+      detail: `the provider has two effects under downstream key ${key}: ${effectsOf(twice)}`,
+    })),
     ...repeated(entries, ({ kind, reference }) => `${kind} of ${reference}`).map(
       ([what, twice]): Violation => ({
         kind: 'duplicate',
@@ -57,13 +55,11 @@ function judgeRows({ books }: Facts): Violation[] {
     books.transfers,
   ]
   const rows = kinds.flatMap((kind) =>
-    repeated(kind, ({ recordId }) => recordId).map(
-      ([recordId, twice]): Violation => ({
-        kind: 'duplicate',
-        recordId,
-        detail: `one key has made ${twice.map(({ id }) => id).join(' and ')}`,
-      }),
-    ),
+    repeated(kind, ({ recordId }) => recordId).map(([recordId, twice]): Violation => ({
+      kind: 'duplicate',
+      recordId,
+      detail: `one key has made ${twice.map(({ id }) => id).join(' and ')}`,
+    })),
   )
   const receipts = repeated(books.receipts, ({ paymentId }) => paymentId).map(
     ([paymentId, twice]): Violation => ({
@@ -85,12 +81,10 @@ function judgeBooking({ effects, books: { entries } }: Facts): Violation[] {
   const booked = new Set(entries.map(({ providerId }) => providerId))
   const missing = [...moved.values()].filter(({ id }) => !booked.has(id))
   return [
-    ...missing.map(
-      ({ id, kind, reference, amountCents }): Violation => ({
-        kind: 'lost',
-        detail: `the provider has ${kind} ${id} of ${amountCents} for ${reference}, not in the books`,
-      }),
-    ),
+    ...missing.map(({ id, kind, reference, amountCents }): Violation => ({
+      kind: 'lost',
+      detail: `the provider has ${kind} ${id} of ${amountCents} for ${reference}, not in the books`,
+    })),
     ...entries.flatMap((entry) => judgeEntry(entry, moved.get(entry.providerId ?? ''))),
   ]
 }
@@ -110,7 +104,9 @@ function judgeEntry(entry: EntryRow, effect: ProviderEffect | undefined): Violat
 function judgeHolds({ effects }: Facts): Violation[] {
   const captured = new Set(effects.filter(({ kind }) => kind === 'capture').map(({ of }) => of))
   return effects
-    .filter(({ kind, status, id }) => kind === 'hold' && status === 'succeeded' && !captured.has(id))
+    .filter(
+      ({ kind, status, id }) => kind === 'hold' && status === 'succeeded' && !captured.has(id),
+    )
     .map(({ id, reference }) => ({
       kind: 'lost',
       detail: `hold ${id} for ${reference} was never captured`,

@@ -37,21 +37,17 @@ function judgeRest({ records, messages }: Facts): Violation[] {
   })
   const left = messages.filter(({ state }) => state !== 'done' && state !== 'dropped')
   return [
-    ...open.map(
-      ({ recordId, state, recoveryPoint, errorCode, attempt }): Violation => ({
-        kind: 'stuck',
-        recordId,
-        detail:
-          `the record is ${state} after attempt ${attempt}, at ${recoveryPoint ?? 'no'} recovery ` +
-          `point, error ${errorCode ?? 'none'}`,
-      }),
-    ),
-    ...left.map(
-      ({ id, topic, state, attempt, errors }): Violation => ({
-        kind: 'stuck',
-        detail: `message ${id} of ${topic} is ${state} after ${attempt} attempts: ${errors}`,
-      }),
-    ),
+    ...open.map(({ recordId, state, recoveryPoint, errorCode, attempt }): Violation => ({
+      kind: 'stuck',
+      recordId,
+      detail:
+        `the record is ${state} after attempt ${attempt}, at ${recoveryPoint ?? 'no'} recovery ` +
+        `point, error ${errorCode ?? 'none'}`,
+    })),
+    ...left.map(({ id, topic, state, attempt, errors }): Violation => ({
+      kind: 'stuck',
+      detail: `message ${id} of ${topic} is ${state} after ${attempt} attempts: ${errors}`,
+    })),
   ]
 }
 

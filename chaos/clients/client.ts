@@ -70,9 +70,7 @@ export async function live(
 
 /** The final answer that the story has seen, if there is one. */
 export function finalAnswerOf({ seen }: Pick<Story, 'seen'>): Answer | undefined {
-  const last = seen.findLast(
-    (one) => isAnswered(one) && isOwn(one.asked) && isFinal(one.outcome),
-  )
+  const last = seen.findLast((one) => isAnswered(one) && isOwn(one.asked) && isFinal(one.outcome))
   return last?.outcome.kind === 'answer' ? last.outcome : undefined
 }
 

@@ -53,7 +53,7 @@ const CALM_MS = 2_000
 export function* mischiefPlan(seed: number): Generator<Mischief, never> {
   const random = seeded(seed, 'mischief')
   const cards = MISCHIEF_KINDS.flatMap((kind) => Array.from({ length: DECK[kind] }, () => kind))
-  for (let count = 1; ; ) {
+  for (let count = 1; ;) {
     for (const kind of random.shuffle(cards)) {
       const restMs = count++ % CALM_AFTER === 0 ? CALM_MS : 0
       yield { ...detailsOf(kind, random), pauseMs: random.between(200, 1_100) + restMs }

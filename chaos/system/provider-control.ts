@@ -23,8 +23,8 @@ export function providerControl(url: string): ProviderControl {
       await ask(`${url}/faults`, { ...init, headers: { 'content-type': 'application/json' } })
     },
     async countFaults() {
-      const { counts } = (await ask(`${url}/faults`)) as { counts?: Record<string, number> }
-      return counts ?? {}
+      const { faults } = (await ask(`${url}/healthz`)) as { faults: Record<string, number> }
+      return faults
     },
     async readLedger() {
       // Nothing is ever changed or removed there: it is enough to read on.

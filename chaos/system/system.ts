@@ -58,7 +58,7 @@ export async function startSystem(options: SystemOptions): Promise<System> {
   const { store, logFolder } = options
   const closing: (() => unknown)[] = []
   const close = async () => {
-    for (const end of closing.splice(0).reverse()) await end()
+    for (const end of closing.splice(0).toReversed()) await end()
   }
   try {
     const folder = mkdtempSync(join(tmpdir(), 'oncekey-chaos-'))
