@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { EffectKind, ProviderEffect, ProviderError } from './contract.ts'
-import { checkFaults, type Fates, type RequestFate } from './faults.ts'
+import type { EffectKind, FaultsReport, ProviderEffect, ProviderError } from './contract.ts'
+import { checkFaults, type Fates, type RequestFate, type RequestFault } from './faults.ts'
 import { isSameRequest, type KeyedRequest, type Ledger, type Standing } from './ledger.ts'
 import { BODY_BYTES_MAX, checkRequest, readBody, type ReadBody } from './request-input.ts'
 
@@ -76,9 +76,12 @@ class ProviderApi implements Api {
 
   #show({ pathname, searchParams }: URL, res: ServerResponse): void {
     if (pathname === '/healthz') return send(res, 200, this.#options.health())
-    if (pathname === '/faults') return send(res, 200, this.#options.fates.faults)
+    if (pathname === '/faults') return this.#showFaults(res)
     if (pathname === '/ledger') return this.#showLedger(searchParams, res)
-    if (this.#options.fates.isQueryRefused()) return refuse(res)
+    if (this.#options.fates.isQueryRefused()) {
+      this.#options.fates.note('refuseQuery')
+      return refuse(res)
+    }
     const id = pathname.split('/')[2]
     const key = searchParams.get('key')
     if (id !== undefined) return sendEffect(res, this.#options.ledger.findById(id))
@@ -102,7 +105,13 @@ class ProviderApi implements Api {
     const checked = checkFaults(body.value)
     if (checked.kind === 'invalid') return sendError(res, 400, 'invalid_request', checked.message)
     this.#options.fates.faults = checked.faults
-    send(res, 200, checked.faults)
+    this.#showFaults(res)
+  }
+
+  #showFaults(res: ServerResponse): void {
+    const { faults, counts } = this.#options.fates
+    const report: FaultsReport = { ...faults, counts }
+    send(res, 200, report)
   }
 
   async #make(kind: EffectKind, req: IncomingMessage, res: ServerResponse): Promise<void> {
@@ -110,11 +119,10 @@ class ProviderApi implements Api {
     if (body.kind !== 'read') return refuseBody(req, res, body.kind)
     const checked = checkRequest(kind, req.headers['idempotency-key'], body.value)
     if (checked.kind === 'invalid') return sendError(res, 400, 'invalid_request', checked.message)
-    const { request } = checked
     // Before the key is looked at: who is overloaded does not even look.
     const fate = this.#options.fates.ofRequest()
-    if (fate.end === 'refuse') return refuse(res)
-    if (fate.end === 'drop') return drop(res)
+    if (fate.end === 'refuse' || fate.end === 'dropRequest') return this.#end(res, fate.end)
+    const { request } = checked
     const standing = this.#standingOf(request)
     switch (standing.kind) {
       case 'reused':
@@ -123,7 +131,9 @@ class ProviderApi implements Api {
         res.setHeader('Retry-After', '1')
         return sendError(res, 409, 'in_progress', 'A request under this key is being worked on.')
       case 'free':
-        if (fate.end === 'late' && this.#options.postpone(request, fate.lateMs)) return fail(res)
+        if (fate.end === 'lateSuccess' && this.#options.postpone(request, fate.lateMs)) {
+          return this.#end(res, fate.end)
+        }
         return this.#work(request, fate, res)
       case 'done':
         return this.#work(request, fate, res, standing.effect)
@@ -145,17 +155,33 @@ class ProviderApi implements Api {
   ): Promise<void> {
     this.#working.set(request.key, request)
     try {
+      if (fate.waitBeforeMs + fate.waitAfterMs > 0) this.#options.fates.note('latency')
       await this.#wait(fate.waitBeforeMs)
       const effect = known ?? this.#options.ledger.perform(request)
       if (known === undefined) this.#options.onEffect()
       await this.#wait(fate.waitAfterMs)
-      if (fate.end === 'effect_then_drop') return drop(res)
-      // Too many were late already: this one is on time, but nobody is told.
-      if (fate.end === 'effect_then_500' || (fate.end === 'late' && !known)) return fail(res)
+      // Where nothing is left to be late, or too much is late already, the answer is as ever.
+      if (fate.end !== 'answer' && fate.end !== 'lateSuccess') return this.#end(res, fate.end)
       if (known !== undefined) res.setHeader('Idempotent-Replayed', 'true')
       send(res, 201, effect)
     } finally {
       this.#working.delete(request.key)
+    }
+  }
+
+  /** What a client gets instead of an answer. */
+  #end(res: ServerResponse, fault: RequestFault): void {
+    this.#options.fates.note(fault)
+    switch (fault) {
+      case 'refuse':
+        return refuse(res)
+      case 'dropRequest':
+      case 'effectThenDrop':
+        res.socket?.destroy()
+        return
+      case 'effectThen500':
+      case 'lateSuccess':
+        return sendError(res, 500, 'internal_error', 'Something went wrong.')
     }
   }
 
@@ -190,17 +216,9 @@ function sendEffect(res: ServerResponse, effect: ProviderEffect | undefined): vo
   sendError(res, 404, 'not_found', 'There is no such effect.')
 }
 
-function fail(res: ServerResponse): void {
-  sendError(res, 500, 'internal_error', 'Something went wrong.')
-}
-
 function refuse(res: ServerResponse): void {
   res.setHeader('Retry-After', '1')
   sendError(res, 503, 'refused', 'Too much to do. Nothing was done for this request.')
-}
-
-function drop(res: ServerResponse): void {
-  res.socket?.destroy()
 }
 
 function refuseMethod(res: ServerResponse, allowed: string): void {

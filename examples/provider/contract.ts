@@ -6,18 +6,18 @@
  *     409  `in_progress`: a request under this key is still being worked on
  *     422  `key_reused`: the key was used for another request
  *     400  `invalid_request`, 413 `body_too_large`
- *     503  `refused`: overloaded. Nothing was done, and nothing will be, for this request. An earlier
- *          one under the same key may well have been done
+ *     503  `refused`: overloaded. Nothing was done, and nothing will be, for this request.
+ *          An earlier one under the same key may well have been done
  *     500  `internal_error`: no word about what was done
  *   GET /effects/:id            200 the effect, or 404
- *   GET /effects?key=…          200 the first effect under this key, or 404. Keys are never forgotten
- *                               here
+ *   GET /effects?key=…          200 the first effect under this key, or 404. Nothing is forgotten
  *   GET /ledger?after=…&limit=… 200 a `LedgerPage`: all of them, in the order of their sequence
  *   GET /ledger?key=…           the same, of one key: more than one where the key was forgotten
- *   GET /faults, PUT /faults    what goes wrong at present, and how often
+ *   GET /faults                 200 a `FaultsReport`: what goes wrong, and how often it did
+ *   PUT /faults                 200 the same. The body is `Faults`, in place of those before
  *   GET /healthz                200, with what became of the webhooks
  *
- * An answer that was given before has `Idempotent-Replayed: true`. Every error is a `ProviderError`.
+ * An answer that was given before has `Idempotent-Replayed: true`. An error is a `ProviderError`.
  * Each effect is told to the receiver of webhooks, as a `ProviderEvent`, signed.
  */
 export const EFFECT_KINDS = ['charge', 'hold', 'capture', 'refund', 'payout'] as const
@@ -96,4 +96,9 @@ export interface Faults {
   readonly latencyMaxMs?: number
   /** @default 1000 */
   readonly lateMaxMs?: number
+}
+
+export interface FaultsReport extends Faults {
+  /** How often each has happened since the start of the process. */
+  readonly counts: Readonly<Record<string, number>>
 }

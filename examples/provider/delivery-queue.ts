@@ -1,7 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite'
 import type { ProviderEffect, ProviderEvent } from './contract.ts'
 import { inTransaction, type Database } from './database.ts'
-import type { EventFate } from './faults.ts'
+import type { Fates } from './faults.ts'
 import { newId } from './ledger.ts'
 
 export interface Delivery {
@@ -17,7 +17,7 @@ export interface Delivery {
 export interface QueueOptions {
   readonly database: Database
   readonly now: () => number
-  readonly fateOfEvent: () => EventFate
+  readonly fates: Fates
   /** Events beyond this many waiting deliveries are given up at once. */
   readonly queueMax: number
 }
@@ -55,8 +55,8 @@ const LET_HELD_GO = `
   WHERE is_held = 1 AND due_ms IS NOT NULL AND number < ?`
 
 /**
- * Deliveries in the file of the ledger. A delivery is taken out only after it was made: whoever dies
- * in between makes it twice.
+ * Deliveries in the file of the ledger. One is taken out only after it was made: whoever dies in
+ * between makes it twice.
  */
 export function createDeliveryQueue(options: QueueOptions): DeliveryQueue {
   return new SqliteDeliveryQueue(options)
@@ -79,11 +79,14 @@ class SqliteDeliveryQueue implements DeliveryQueue {
     this.#addEvent(effect, `effect.${effect.status}`, first)
   }
 
-  /** `before` says where the event before it of the same effect is; the answer, where this one is. */
+  /** `before`: where the event before it of the same effect is. Returns where this one is. */
   #addEvent(effect: ProviderEffect, type: ProviderEvent['type'], before: Place): Place {
-    const { now, fateOfEvent, queueMax } = this.#options
-    const { deliveriesAfterMs, isHeldBack } = fateOfEvent()
-    if (deliveriesAfterMs.length === 0) return 'none'
+    const { now, fates, queueMax } = this.#options
+    const { deliveriesAfterMs, isHeldBack } = fates.ofEvent()
+    if (deliveriesAfterMs.length === 0) {
+      fates.note('lostWebhook')
+      return 'none'
+    }
     if (this.countPending() + deliveriesAfterMs.length > queueMax) {
       this.dropped++
       return 'none'
@@ -92,6 +95,8 @@ class SqliteDeliveryQueue implements DeliveryQueue {
     const event: ProviderEvent = { id: newId('ev'), type, createdAt, effect }
     // One of the two has to go first, or they would come in order after all.
     const isHeld = isHeldBack && before !== 'held'
+    if (isHeld) fates.note('webhookOutOfOrder')
+    if (deliveriesAfterMs.length > 1) fates.note('duplicateWebhook')
     for (const [index, copyAfterMs] of deliveriesAfterMs.entries()) {
       const afterMs = copyAfterMs + (isHeld ? HELD_MAX_MS : 0)
       const dueMs = before === 'queued' ? null : now() + afterMs

@@ -30,11 +30,22 @@ export type CheckedFaults =
   | { readonly kind: 'valid'; readonly faults: Faults }
   | { readonly kind: 'invalid'; readonly message: string }
 
+/** What can become of a request instead of an answer. The first that is drawn counts. */
+const REQUEST_FAULTS = [
+  'refuse',
+  'dropRequest',
+  'lateSuccess',
+  'effectThenDrop',
+  'effectThen500',
+] as const
+
+export type RequestFault = (typeof REQUEST_FAULTS)[number]
+
 /** What happens to one request. */
 export interface RequestFate {
   readonly waitBeforeMs: number
   readonly waitAfterMs: number
-  readonly end: 'answer' | 'refuse' | 'drop' | 'effect_then_drop' | 'effect_then_500' | 'late'
+  readonly end: 'answer' | RequestFault
   readonly lateMs: number
 }
 
@@ -49,6 +60,9 @@ export interface Fates {
   ofRequest(): RequestFate
   ofEvent(): EventFate
   isQueryRefused(): boolean
+  /** A fault has happened. To be drawn is not enough: a reused key is answered as ever. */
+  note(name: FaultName): void
+  readonly counts: Readonly<Record<FaultName, number>>
   faults: Faults
 }
 
@@ -95,46 +109,64 @@ export function parseFaults(text: string): CheckedFaults {
  * fates. Each fault has numbers of its own, so that making one more frequent moves no other.
  */
 export function createFates(faults: Faults, seed: number | string): Fates {
-  const chances = new Map(FAULT_NAMES.map((name) => [name, createNumbers(`${seed}:${name}`)]))
-  const draw = (name: FaultName): number => chances.get(name)!()
-  const fates: Fates = {
-    faults,
-    ofRequest() {
-      const { latencyMaxMs = LATENCY_MAX_MS, lateMaxMs = LATE_MAX_MS } = fates.faults
-      // Everything is drawn each time, needed or not: the next request then has the same numbers.
-      const hits = (name: FaultName): boolean => draw(name) < (fates.faults[name] ?? 0)
-      const isSlow = hits('latency')
-      const waitMs = draw('latency') * latencyMaxMs
-      const share = draw('latency')
-      const ends = [
-        ['refuse', hits('refuse')],
-        ['drop', hits('dropRequest')],
-        ['late', hits('lateSuccess')],
-        ['effect_then_drop', hits('effectThenDrop')],
-        ['effect_then_500', hits('effectThen500')],
-      ] as const
-      const lateMs = Math.ceil(draw('lateSuccess') * lateMaxMs)
-      return {
-        waitBeforeMs: isSlow ? waitMs * share : 0,
-        waitAfterMs: isSlow ? waitMs * (1 - share) : 0,
-        end: ends.find(([, isHit]) => isHit)?.[0] ?? 'answer',
-        lateMs,
-      }
-    },
-    ofEvent() {
-      const isLost = draw('lostWebhook') < (fates.faults.lostWebhook ?? 0)
-      const isHeldBack = draw('webhookOutOfOrder') < (fates.faults.webhookOutOfOrder ?? 0)
-      const isRepeated = draw('duplicateWebhook') < (fates.faults.duplicateWebhook ?? 0)
-      const isTwice = draw('duplicateWebhook') < 0.5
-      const laterMs = Math.floor(draw('duplicateWebhook') * DUPLICATE_LATER_MS)
-      // The second copy comes at the same moment: to another node, if there is one.
-      const repeated = isTwice ? [0, 0] : [0, 0, laterMs]
-      return { deliveriesAfterMs: isLost ? [] : isRepeated ? repeated : [0], isHeldBack }
-    },
-    isQueryRefused: () => draw('refuseQuery') < (fates.faults.refuseQuery ?? 0),
-  }
-  return fates
+  return new SeededFates(faults, seed)
 }
+
+class SeededFates implements Fates {
+  faults: Faults
+  readonly counts = Object.fromEntries(FAULT_NAMES.map((name) => [name, 0])) as FaultCounts
+  readonly #numbers: ReadonlyMap<FaultName, () => number>
+
+  constructor(faults: Faults, seed: number | string) {
+    this.faults = faults
+    this.#numbers = new Map(FAULT_NAMES.map((name) => [name, createNumbers(`${seed}:${name}`)]))
+  }
+
+  ofRequest(): RequestFate {
+    const { latencyMaxMs = LATENCY_MAX_MS, lateMaxMs = LATE_MAX_MS } = this.faults
+    // Everything is drawn each time, needed or not: the next request then has the same numbers.
+    const isSlow = this.#hits('latency')
+    const waitMs = this.#draw('latency') * latencyMaxMs
+    const share = this.#draw('latency')
+    const hits = REQUEST_FAULTS.filter((name) => this.#hits(name))
+    return {
+      waitBeforeMs: isSlow ? waitMs * share : 0,
+      waitAfterMs: isSlow ? waitMs * (1 - share) : 0,
+      end: hits[0] ?? 'answer',
+      lateMs: Math.ceil(this.#draw('lateSuccess') * lateMaxMs),
+    }
+  }
+
+  ofEvent(): EventFate {
+    const isLost = this.#hits('lostWebhook')
+    const isHeldBack = this.#hits('webhookOutOfOrder')
+    const isRepeated = this.#hits('duplicateWebhook')
+    const isThrice = this.#draw('duplicateWebhook') < 0.5
+    const laterMs = Math.floor(this.#draw('duplicateWebhook') * DUPLICATE_LATER_MS)
+    if (isLost) return { deliveriesAfterMs: [], isHeldBack }
+    if (!isRepeated) return { deliveriesAfterMs: [0], isHeldBack }
+    // The second copy comes at the same moment: to another node, if there is one.
+    return { deliveriesAfterMs: isThrice ? [0, 0, laterMs] : [0, 0], isHeldBack }
+  }
+
+  isQueryRefused(): boolean {
+    return this.#hits('refuseQuery')
+  }
+
+  note(name: FaultName): void {
+    this.counts[name]++
+  }
+
+  #hits(name: FaultName): boolean {
+    return this.#draw(name) < (this.faults[name] ?? 0)
+  }
+
+  #draw(name: FaultName): number {
+    return this.#numbers.get(name)!()
+  }
+}
+
+type FaultCounts = Record<FaultName, number>
 
 /** Numbers from 0 to 1 that look random and are the same for the same seed. */
 function createNumbers(seed: string): () => number {

@@ -15,7 +15,7 @@ export interface ProviderOptions {
   readonly host?: string
   /** Holds `provider.db`. One provider at a time. */
   readonly dataFolder: string
-  /** Receivers of webhooks: each event goes to one of them, in turn, and to the next if it fails. */
+  /** Receivers: each event goes to one of them, in turn, and to the next if that one fails. */
   readonly webhookUrls?: readonly string[]
   /** What webhooks are signed with. Without it there are none. */
   readonly webhookSecret?: string
@@ -47,6 +47,7 @@ const QUEUE_MAX = 10_000
 export async function createProvider(options: ProviderOptions): Promise<Provider> {
   const { port = 0, host = '127.0.0.1', webhookSecret, seed = 1 } = options
   const urls = checkUrls(options.webhookUrls ?? [], webhookSecret)
+  checkRetention(options.keyRetentionMs)
   const fates = createFates(validFaults(options.faults ?? {}), seed)
   const parts = assemble(options, fates, urls)
   try {
@@ -74,9 +75,8 @@ function assemble(options: ProviderOptions, fates: Fates, urls: readonly string[
   const { now = Date.now, onError = printError } = options
   const closing = new AbortController()
   const database = openDatabase(options.dataFolder)
-  const fateOfEvent = () => fates.ofEvent()
   const queueMax = tuning.queueMax ?? QUEUE_MAX
-  const queue = createDeliveryQueue({ database, now, fateOfEvent, queueMax })
+  const queue = createDeliveryQueue({ database, now, fates, queueMax })
   const webhooks = createWebhooks({ queue, secret: secret ?? '', urls, tuning, now, onError })
   const announce = (effect: ProviderEffect) => {
     if (secret !== undefined) queue.add(effect)
@@ -106,6 +106,11 @@ function validFaults(value: Faults): Faults {
   const checked = checkFaults(value)
   if (checked.kind === 'invalid') throw new Error(checked.message)
   return checked.faults
+}
+
+function checkRetention(keyRetentionMs = 0): void {
+  if (keyRetentionMs >= 0) return
+  throw new Error(`keyRetentionMs must be a number of at least 0, got ${keyRetentionMs}.`)
 }
 
 function checkUrls(urls: readonly string[], secret: string | undefined): readonly string[] {

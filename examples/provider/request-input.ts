@@ -78,7 +78,7 @@ function faultOfFields(kind: EffectKind, fields: Fields): string | undefined {
   }
   const unclear = ['reference', 'account'].find((name) => !isText(fields[name]))
   if (unclear !== undefined) {
-    return `${unclear} must be 1 to ${TEXT_LENGTH_MAX} characters, none of them a control character.`
+    return `${unclear} must be 1 to ${TEXT_LENGTH_MAX} characters, and no control characters.`
   }
   const base = TAKES_FROM[kind]
   if (base === undefined && of !== undefined) return `A ${kind} is not of anything: leave out "of".`
