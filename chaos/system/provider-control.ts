@@ -1,5 +1,10 @@
 /** What the run asks of the provider itself: no client of the service may. */
-import type { Faults, LedgerPage, ProviderEffect } from '../../examples/provider/contract.ts'
+import type {
+  Faults,
+  FaultsReport,
+  LedgerPage,
+  ProviderEffect,
+} from '../../examples/provider/contract.ts'
 
 export interface ProviderControl {
   readonly url: string
@@ -23,8 +28,8 @@ export function providerControl(url: string): ProviderControl {
       await ask(`${url}/faults`, { ...init, headers: { 'content-type': 'application/json' } })
     },
     async countFaults() {
-      const { faults } = (await ask(`${url}/healthz`)) as { faults: Record<string, number> }
-      return faults
+      const { counts } = (await ask(`${url}/faults`)) as FaultsReport
+      return counts
     },
     async readLedger() {
       // Nothing is ever changed or removed there: it is enough to read on.
