@@ -15,6 +15,8 @@ export interface ChaosOptions {
   readonly plant: PlantName | undefined
   /** Ends at the first violation that shows while it runs. */
   readonly untilViolation: boolean
+  /** What the processes said, also of a run that found nothing. */
+  readonly keepLogs: boolean
 }
 
 export type Arguments =
@@ -38,6 +40,7 @@ that nothing happened twice, differently, not at all, for ever, or to somebody e
   --report FILE       where the report goes (chaos-reports/<store>-<seed>.json)
   --plant NAME        plants a bug that must be found: ${PLANT_NAMES.join(', ')}
   --until-violation   ends at the first violation that shows while it runs
+  --keep-logs         keeps what the processes said beside the report, whatever comes out
   --help              this text
 
 Exit code: 0 nothing was found, 1 something was, 2 the run itself failed.
@@ -68,8 +71,12 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   const reportFile = values.report ?? `chaos-reports/${store}-${seed}.json`
   if (reportFile === '') return wrong('--report needs the name of a file.')
   const untilViolation = values['until-violation'] === true
-  const options = { seconds, seed, store, reportFile, healSeconds, plant, untilViolation }
-  return { kind: 'run', options }
+  const keepLogs = values['keep-logs'] === true
+  const times = { seconds, healSeconds }
+  return {
+    kind: 'run',
+    options: { ...times, seed, store, reportFile, plant, untilViolation, keepLogs },
+  }
 }
 
 const KNOWN = {
@@ -80,6 +87,7 @@ const KNOWN = {
   report: { type: 'string' },
   plant: { type: 'string' },
   'until-violation': { type: 'boolean' },
+  'keep-logs': { type: 'boolean' },
   help: { type: 'boolean' },
 } as const
 

@@ -45,7 +45,7 @@ async function run(options: ChaosOptions): Promise<number> {
     })
     const report = toReport(result, startedAt)
     writeReport(reportFile, report)
-    if (report.ok) rmSync(logFolder, { recursive: true, force: true })
+    if (report.ok && !options.keepLogs) rmSync(logFolder, { recursive: true, force: true })
     shown.tell(`\n${describeReport(report)}\n\nThe report is in ${reportFile}.`)
     return report.ok ? 0 : FOUND
   } catch (error) {

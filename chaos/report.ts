@@ -33,9 +33,12 @@ export interface Report {
   readonly faults: Readonly<Record<string, number>>
   readonly violations: Readonly<Record<string, number>>
   readonly samples: readonly Sample[]
+  /** What took longest from the first request to the final answer: where healing is slow. */
+  readonly slowest: readonly (readonly string[])[]
 }
 
 const SAMPLES_MAX = 5
+const SLOWEST_MAX = 3
 
 export function toReport(result: RunResult, startedAt: string): Report {
   const { options, violations, facts, seconds, requests, mischief, faults } = result
@@ -54,7 +57,14 @@ export function toReport(result: RunResult, startedAt: string): Report {
     samples: VIOLATION_KINDS.flatMap((kind) => ofKind(violations, kind).slice(0, SAMPLES_MAX)).map(
       (violation) => toSample(violation, facts),
     ),
+    slowest: slowestOf(facts.stories).map(historyOf),
   }
+}
+
+function slowestOf(stories: readonly Story[]): Story[] {
+  const lastedMs = ({ seen, isLeft }: Story) =>
+    isLeft ? 0 : (seen.at(-1)?.endedMs ?? 0) - (seen[0]?.sentMs ?? 0)
+  return stories.toSorted((one, other) => lastedMs(other) - lastedMs(one)).slice(0, SLOWEST_MAX)
 }
 
 function doneIn(facts: Facts, requests: number): Record<string, number> {

@@ -24,13 +24,13 @@ const LATE_MAX_MS = 700
  * A request can reach the provider that much after it was put on record: its process was stalled
  * in between, and the provider was late. "Not found" is no proof before that, and a little more.
  */
-const PROVEN_AFTER_MS = 5_000
+const PROVEN_AFTER_MS = 7_000
 
 /** What is sent again within this time must be recognised, also by way of a process that stalls. */
 const REPEATABLE_MS = 800
 
 /** From then on the provider recognises nothing: a blind repetition is a second charge. */
-const KEY_RETENTION_MS = 4_500
+const KEY_RETENTION_MS = 6_000
 
 const FAULTS: Faults = {
   latency: 0.3,
