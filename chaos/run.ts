@@ -19,7 +19,7 @@ export interface RunParts {
   readonly signal: AbortSignal
 }
 
-const CONCURRENCY = 10
+const CONCURRENCY = 24
 const PROGRESS_EVERY_MS = 1_000
 const WATCH_EVERY_MS = 500
 const LOOK_EVERY_MS = 200

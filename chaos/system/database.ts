@@ -2,6 +2,7 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { createConnection } from 'mysql2/promise'
 import { Client } from 'pg'
 import { startMariadb } from '../../test/servers/mariadb.ts'
@@ -37,6 +38,21 @@ export async function startDatabase(store: StoreName, folder: string): Promise<D
   }
 }
 
+const STARTS_MAX = 20
+const START_PAUSE_MS = 250
+
+/** Its port may be taken for a moment, by a connection of somebody else to somewhere else. */
+async function startAgain(start: () => Promise<void>): Promise<void> {
+  for (let starts = 1; ; starts++) {
+    try {
+      return await start()
+    } catch (error) {
+      if (starts === STARTS_MAX) throw error
+      await sleep(START_PAUSE_MS)
+    }
+  }
+}
+
 function sqliteFile(dataFolder: string): Database {
   return {
     url: '',
@@ -62,7 +78,7 @@ async function postgresServer(dataFolder: string): Promise<Database> {
     url,
     dataFolder,
     kill: server.kill,
-    start: server.start,
+    start: () => startAgain(server.start),
     async read(ask) {
       const client = new Client({ connectionString: url })
       // It may be killed while it is read: the query says so.
@@ -85,7 +101,7 @@ async function mariadbServer(dataFolder: string): Promise<Database> {
     url,
     dataFolder,
     kill: server.kill,
-    start: server.start,
+    start: () => startAgain(server.start),
     async read(ask) {
       const connection = await createConnection(url)
       connection.on('error', () => undefined)

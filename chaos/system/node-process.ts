@@ -13,6 +13,8 @@ export interface NodeProcessOptions {
   /** What it prints once it is ready. */
   readonly ready: RegExp
   readonly logFile: string
+  /** Where it listens from now on; `undefined`: nowhere. */
+  readonly onAddress?: (url: URL | undefined) => void
   /** Told when it ends although nobody has asked it to. */
   readonly onExit: (exit: UnexpectedExit) => void
 }
@@ -75,7 +77,9 @@ class ChaosProcess implements NodeProcess {
     })
     this.#child = child
     this.#watch(child)
-    return this.#untilReady(child, ready)
+    const url = await this.#untilReady(child, ready)
+    this.#options.onAddress?.(new URL(url))
+    return url
   }
 
   readonly kill = async (): Promise<void> => {
@@ -125,6 +129,7 @@ class ChaosProcess implements NodeProcess {
       this.#stderr = (this.#stderr + chunk.toString()).slice(-STDERR_CHARACTERS)
       this.#note(chunk.toString())
     })
+    child.once('exit', () => this.#options.onAddress?.(undefined))
     child.once('close', (code, signal) => {
       const how = signal ?? `exit code ${code}`
       this.#note(`--- ended with ${how} ${new Date().toISOString()}\n`)

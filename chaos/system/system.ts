@@ -5,7 +5,6 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { freePort } from '../../test/servers/programs.ts'
 import { startTcpProxy, type TcpProxy } from '../../test/servers/tcp-proxy.ts'
 import type { StoreName } from '../arguments.ts'
 import type { UnexpectedExit } from '../check/facts.ts'
@@ -94,16 +93,25 @@ interface Parts {
 }
 
 interface Front {
-  readonly port: number
   readonly front: TcpProxy
+  readonly onAddress: (url: URL | undefined) => void
 }
 
-/** The port stays the same over restarts, so that the proxy finds the node again. */
+/** Nobody listens there. */
+const NOWHERE = 1
+
+/**
+ * A node has another port after each start: its old one may have been taken by then. The proxy's
+ * stays, and it looks at its target with every connection.
+ */
 async function frontOf({ closing }: Parts): Promise<Front> {
-  const port = await freePort()
-  const front = await startTcpProxy({ host: '127.0.0.1', port })
+  const target = { host: '127.0.0.1', port: NOWHERE }
+  const front = await startTcpProxy(target)
   closing.push(front.close)
-  return { port, front }
+  const onAddress = (url: URL | undefined) => {
+    target.port = url === undefined ? NOWHERE : Number(url.port)
+  }
+  return { front, onAddress }
 }
 
 async function startProvider(parts: Parts, apis: readonly Front[]): Promise<ProviderControl> {
@@ -151,11 +159,12 @@ async function makeMember(parts: Parts, { name, role, provider, ...own }: Member
     preloads: plant === undefined ? [CLOCK_SHIFT] : [CLOCK_SHIFT, PLANT_PRELOAD],
     ready: /(?:listening|ready) on (http:\/\/\S+)/,
     logFile: join(logFolder, `${name}.log`),
+    onAddress: own.onAddress,
     onExit,
     env: {
       ...settings.service,
       ROLE: role,
-      PORT: `${own.port}`,
+      PORT: '0',
       DATA_DIR: database.dataFolder,
       DATABASE_URL: toDatabase?.through(database.url) ?? '',
       PROVIDER_URL: `http://127.0.0.1:${toProvider.port}`,
