@@ -84,19 +84,29 @@ function ofKind(violations: readonly Violation[], kind: Violation['kind']): Viol
   return violations.filter((violation) => violation.kind === kind)
 }
 
-function toSample(violation: Violation, { stories, records }: Facts): Sample {
-  const record = records.find(({ recordId }) => recordId === violation.recordId)
-  const story = stories.find(({ number, key, tenant }) => {
-    if (violation.story !== undefined) return number === violation.story
-    return record !== undefined && key === record.key && tenant === record.tenant
-  })
-  const owner = record ?? (story && ownRecord(story, records))
-  const recordId = violation.recordId ?? owner?.recordId
-  return { ...violation, recordId, key: story?.key ?? record?.key, history: historyOf(story) }
+/** With the key, the record and the story that it is about, as far as they can be told. */
+function toSample(violation: Violation, facts: Facts): Sample {
+  const { stories, records } = facts
+  const told = stories.find(({ number }) => number === violation.story)
+  const recordId = violation.recordId ?? recordOf(violation, facts)
+  const record = records.find((one) => (told ? isOwn(one, told) : one.recordId === recordId))
+  const story = told ?? stories.find((one) => record !== undefined && isOwn(record, one))
+  return {
+    ...violation,
+    recordId: recordId ?? record?.recordId,
+    key: story?.key ?? record?.key,
+    history: historyOf(story),
+  }
 }
 
-function ownRecord({ tenant, key }: Story, records: Facts['records']) {
-  return records.find((record) => record.tenant === tenant && record.key === key)
+function recordOf({ reference }: Violation, { books }: Facts): string | undefined {
+  const { payments, refunds, orders, transfers } = books
+  const rows = [...payments, ...refunds, ...orders, ...transfers]
+  return rows.find(({ id }) => id === reference)?.recordId
+}
+
+function isOwn(record: Facts['records'][number], { tenant, key }: Story): boolean {
+  return record.tenant === tenant && record.key === key
 }
 
 function historyOf(story: Story | undefined): string[] {

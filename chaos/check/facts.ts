@@ -119,4 +119,6 @@ export interface Violation {
   readonly detail: string
   readonly story?: number | undefined
   readonly recordId?: string | undefined
+  /** The payment, refund, order or transfer that it is about. */
+  readonly reference?: string | undefined
 }

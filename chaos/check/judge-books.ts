@@ -23,6 +23,7 @@ export function judgeDoubles(
     ...repeated(succeeded, ({ kind, reference }) => `${kind} of ${reference}`).map(
       ([what, twice]): Violation => ({
         kind: 'duplicate',
+        reference: twice[0]!.reference,
         detail: `the provider has ${twice.length} effects for one ${what}: ${effectsOf(twice)}`,
       }),
     ),
@@ -109,6 +110,7 @@ function judgeHolds({ effects }: Facts): Violation[] {
     )
     .map(({ id, reference }) => ({
       kind: 'lost',
+      reference,
       detail: `hold ${id} for ${reference} was never captured`,
     }))
 }
