@@ -13,6 +13,8 @@ export interface WebhookTuning {
   readonly triesMax?: number
   /** Deliveries that wait; events beyond are given up. @default 10000 */
   readonly queueMax?: number
+  /** How long an event that is out of order waits for a later one. @default 500 */
+  readonly heldMaxMs?: number
 }
 
 export interface WebhooksOptions {
