@@ -68,6 +68,7 @@ class QueuedWebhooks implements Webhooks {
 
   wake(): void {
     if (this.#closing.signal.aborted || this.#urls.length === 0) return
+    if (this.#underWay.size >= CONCURRENT_MAX) return
     try {
       this.#start()
     } catch (error) {

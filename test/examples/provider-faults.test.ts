@@ -1,6 +1,9 @@
-import { expect, it, vi } from 'vitest'
-import type { Faults } from '../../examples/provider/contract.ts'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import type { Faults, ProviderEffect } from '../../examples/provider/contract.ts'
+import { openDatabase } from '../../examples/provider/database.ts'
 import { FAULT_NAMES, parseFaults } from '../../examples/provider/faults.ts'
+import { createLateEffects } from '../../examples/provider/late-effects.ts'
+import { createLedger } from '../../examples/provider/ledger.ts'
 import {
   CHARGE,
   dataFolder,
@@ -140,11 +143,26 @@ it('lateSuccess: meanwhile the key is in progress, also after a restart', async 
   await expectInProgress(between)
   await between.close()
 
-  // What is overdue is done before anybody can ask.
   const after = await startProvider({ dataFolder: folder, now: () => Date.now() + HOUR_MS })
   expect((await after.get('/effects?key=k-1')).body).toMatchObject({ sequence: 1, key: 'k-1' })
   expect((await after.post('/charges', 'k-1')).status).toBe(201)
   expect((await after.get('/ledger')).body.effects).toHaveLength(1)
+})
+
+it('lateSuccess: what is overdue is done before a start is over', () => {
+  const database = openDatabase(dataFolder())
+  onTestFinished(() => database.close())
+  const announced: string[] = []
+  const announce = ({ key }: ProviderEffect) => void announced.push(key)
+  const ledger = createLedger({ database, keyRetentionMs: 0, now: () => 1_000, announce })
+  ledger.postpone({ kind: 'charge', key: 'due', ...CHARGE }, 0)
+  ledger.postpone({ kind: 'charge', key: 'not yet', ...CHARGE }, 1)
+  const ignore = () => undefined
+  const late = createLateEffects({ ledger, now: () => 1_000, onEffect: ignore, onError: ignore })
+  late.restore()
+  late.close()
+  expect(announced).toEqual(['due'])
+  expect(ledger.listLate()).toEqual([{ key: 'not yet', dueMs: 1_001 }])
 })
 
 it('lateSuccess: a refund is decided when it is made, not when it was asked for', async () => {

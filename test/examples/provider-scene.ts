@@ -97,7 +97,7 @@ export async function startReceiver(
       const signature = req.headers[SIGNATURE_HEADER] as string | undefined
       received.push({ event: JSON.parse(body) as ProviderEvent, body, signature })
       const status = answer(received.length)
-      if (status !== 'never') res.writeHead(status).end()
+      if (status !== 'never') res.writeHead(status, { Location: '/elsewhere' }).end()
       for (const look of [...watchers]) look()
     })
   })

@@ -52,7 +52,7 @@ it('does not tell of a replay again', async () => {
   expect(receiver.received).toHaveLength(4)
 })
 
-it('duplicateWebhook: the same event two or three times, at the same moment to others', async () => {
+it('duplicateWebhook: the same event comes two or three times, to each receiver', async () => {
   const receivers = [await startReceiver(), await startReceiver()]
   const { post, get } = await startProvider({
     webhookUrls: receivers.map(({ url }) => url),

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import { connect, type AddressInfo } from 'node:net'
 import { expect, it, onTestFinished } from 'vitest'
+import { openDatabase } from '../../examples/provider/database.ts'
 import { BODY_BYTES_MAX } from '../../examples/provider/request-input.ts'
 import { CHARGE, dataFolder, startProvider } from './provider-scene.ts'
 
@@ -156,6 +157,15 @@ const MALFORMED: [name: string, body: unknown, word: string][] = [
   ['a charge of something', { ...CHARGE, of: 'ch_1' }, '"of"'],
 ]
 
+it('commits to the disk, not to its cache, before it answers', () => {
+  const database = openDatabase(dataFolder())
+  onTestFinished(() => database.close())
+  const { durable } = database
+  expect(durable.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' })
+  // FULL. No kill of a process shows the difference: it takes a power cut.
+  expect(durable.prepare('PRAGMA synchronous').get()).toEqual({ synchronous: 2 })
+})
+
 it('refuses malformed requests, says what is wrong, and leaves their keys free', async () => {
   const { post, get } = await startProvider()
   for (const [name, body, word] of MALFORMED) {
@@ -181,17 +191,12 @@ it('refuses a refund of nothing, and a key that is missing, empty, or too long',
 
 it('refuses what is not JSON in UTF-8', async () => {
   const { url } = await startProvider()
-  const bodies = [
-    '',
-    '{',
-    '{"a":1,}',
-    '['.repeat(100_000),
-    Buffer.from('{"account":"\xff"}', 'latin1'),
-  ]
-  for (const body of bodies) {
+  const latin = Buffer.from(JSON.stringify({ ...CHARGE, account: '\xff' }), 'latin1')
+  for (const body of ['', '{', '{"a":1,}', '['.repeat(100_000), latin]) {
     const headers = { 'Idempotency-Key': 'k-1' }
     const answer = await fetch(`${url}/charges`, { method: 'POST', headers, body })
-    expect(await answer.json()).toMatchObject({ error: { code: 'invalid_request' } })
+    const message = 'The body is not JSON in UTF-8.'
+    expect(await answer.json()).toEqual({ error: { code: 'invalid_request', message } })
     expect(answer.status).toBe(400)
   }
 })
@@ -234,6 +239,11 @@ it('answers other paths and methods with JSON errors', async () => {
 
 it.each([
   ['no HTTP at all', 'hello\r\n\r\n', '400'],
+  [
+    'a body that is announced as too large, before it comes,',
+    `POST /charges HTTP/1.1\r\nHost: a\r\nContent-Length: ${BODY_BYTES_MAX + 1}\r\n\r\n`,
+    '413',
+  ],
   ['endless headers', `GET / HTTP/1.1\r\nHost: a\r\nX: ${'x'.repeat(100_000)}\r\n\r\n`, '431'],
   [
     'a target that is no path',
@@ -249,7 +259,7 @@ it.each([
   socket.on('data', (chunk) => (answer += chunk.toString()))
   await once(socket, 'close')
   expect(answer).toContain(`HTTP/1.1 ${status} `)
-  expect(answer).toContain('"invalid_request"')
+  expect(answer).toMatch(/\{"error":\{"code":"\w+","message":"[^"]+"\}\}$/)
   expect((await get('/healthz')).status).toBe(200)
 })
 
