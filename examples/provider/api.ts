@@ -59,7 +59,8 @@ class ProviderApi implements Api {
   }
 
   async #route(req: IncomingMessage, res: ServerResponse): Promise<void> {
-    const url = new URL(req.url ?? '/', 'http://provider')
+    const url = URL.parse(req.url ?? '/', 'http://provider')
+    if (url === null) return sendError(res, 400, 'invalid_request', 'This is not a path.')
     const kind = Object.hasOwn(KIND_OF_PATH, url.pathname) ? KIND_OF_PATH[url.pathname] : undefined
     if (kind !== undefined) {
       return req.method === 'POST' ? this.#make(kind, req, res) : refuseMethod(res, 'POST')

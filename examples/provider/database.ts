@@ -40,7 +40,7 @@ const SCHEMA = `
     tries INTEGER NOT NULL
   ) STRICT;
   CREATE INDEX IF NOT EXISTS delivery_due ON delivery (due_ms, number) WHERE due_ms IS NOT NULL;
-  CREATE INDEX IF NOT EXISTS delivery_waiting ON delivery (sequence) WHERE due_ms IS NULL;
+  CREATE INDEX IF NOT EXISTS delivery_by_sequence ON delivery (sequence, number);
   CREATE INDEX IF NOT EXISTS delivery_held ON delivery (number) WHERE is_held = 1`
 
 export interface Database {
@@ -55,7 +55,7 @@ export function openDatabase(dataFolder: string): Database {
   mkdirSync(dataFolder, { recursive: true })
   const path = join(dataFolder, 'provider.db')
   const durable = openFile(path, 'FULL')
-  durable.exec(SCHEMA)
+  inTransaction(durable, () => durable.exec(SCHEMA))
   const quick = openFile(path, 'NORMAL')
   return {
     durable,

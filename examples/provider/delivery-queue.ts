@@ -20,6 +20,8 @@ export interface QueueOptions {
   readonly fates: Fates
   /** Events beyond this many waiting deliveries are given up at once. */
   readonly queueMax: number
+  /** An event that nothing follows is not held back for ever. */
+  readonly heldMaxMs: number
 }
 
 export interface DeliveryQueue {
@@ -35,9 +37,6 @@ export interface DeliveryQueue {
   readonly dropped: number
 }
 
-/** An event that nothing follows is not held back for ever. */
-const HELD_MAX_MS = 500
-
 const ADD = `
   INSERT INTO delivery (sequence, body, is_copy, is_held, after_ms, due_ms, tries)
   VALUES (?, ?, ?, ?, ?, ?, 0)`
@@ -50,9 +49,13 @@ const NEXT = `
 const LET_NEXT_GO = `
   UPDATE delivery SET due_ms = ? + after_ms WHERE due_ms IS NULL AND sequence = ?`
 
+/** What was held back long enough. Of two events of one effect, the second has to be gone. */
 const LET_HELD_GO = `
   UPDATE delivery SET is_held = 0, due_ms = ?
-  WHERE is_held = 1 AND due_ms IS NOT NULL AND number < ?`
+  WHERE is_held = 1 AND due_ms IS NOT NULL AND number < ? AND NOT EXISTS (
+    SELECT 1 FROM delivery AS later
+    WHERE later.sequence = delivery.sequence AND later.number > delivery.number
+      AND later.is_copy = 0)`
 
 /**
  * Deliveries in the file of the ledger. One is taken out only after it was made: whoever dies in
@@ -81,7 +84,7 @@ class SqliteDeliveryQueue implements DeliveryQueue {
 
   /** `before`: where the event before it of the same effect is. Returns where this one is. */
   #addEvent(effect: ProviderEffect, type: ProviderEvent['type'], before: Place): Place {
-    const { now, fates, queueMax } = this.#options
+    const { now, fates, queueMax, heldMaxMs } = this.#options
     const { deliveriesAfterMs, isHeldBack } = fates.ofEvent()
     if (deliveriesAfterMs.length === 0) {
       fates.note('lostWebhook')
@@ -98,7 +101,7 @@ class SqliteDeliveryQueue implements DeliveryQueue {
     if (isHeld) fates.note('webhookOutOfOrder')
     if (deliveriesAfterMs.length > 1) fates.note('duplicateWebhook')
     for (const [index, copyAfterMs] of deliveriesAfterMs.entries()) {
-      const afterMs = copyAfterMs + (isHeld ? HELD_MAX_MS : 0)
+      const afterMs = copyAfterMs + (isHeld ? heldMaxMs : 0)
       const dueMs = before === 'queued' ? null : now() + afterMs
       const flags = [Number(index > 0), Number(isHeld)]
       this.#statements.add.run(effect.sequence, JSON.stringify(event), ...flags, afterMs, dueMs)

@@ -91,17 +91,17 @@ export function checkFaults(value: unknown): CheckedFaults {
 
 /** `latency=0.2,effectThenDrop=0.1`: how the environment writes it. */
 export function parseFaults(text: string): CheckedFaults {
-  const faults: Record<string, number> = {}
+  const faults = new Map<string, number>()
   for (const part of text.split(',').map((each) => each.trim())) {
     if (part === '') continue
     const [, name, number] = /^(\w+)\s*=\s*(\d+(?:\.\d+)?)$/.exec(part) ?? []
     if (name === undefined || number === undefined) {
       return invalid(`${JSON.stringify(part)} is not of the form name=number.`)
     }
-    if (Object.hasOwn(faults, name)) return invalid(`${name} is there twice.`)
-    faults[name] = Number(number)
+    if (faults.has(name)) return invalid(`${name} is there twice.`)
+    faults.set(name, Number(number))
   }
-  return checkFaults(faults)
+  return checkFaults(Object.fromEntries(faults))
 }
 
 /**

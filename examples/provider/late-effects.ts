@@ -25,6 +25,7 @@ const RETRY_MS = 1_000
 export function createLateEffects(options: LateEffectsOptions): LateEffects {
   const { ledger, now, onEffect, onError } = options
   const timers = new Map<string, NodeJS.Timeout>()
+  let isClosed = false
 
   const perform = (key: string): void => {
     timers.delete(key)
@@ -38,10 +39,10 @@ export function createLateEffects(options: LateEffectsOptions): LateEffects {
     onEffect()
   }
   const schedule = ({ key, dueMs }: LateEffect): void => {
-    timers.set(
-      key,
-      setTimeout(() => perform(key), dueMs - now()),
-    )
+    // A request may still come to its end while the provider stops: the next start has its effect.
+    if (isClosed) return
+    const timer = setTimeout(() => perform(key), Math.max(0, dueMs - now()))
+    timers.set(key, timer)
   }
 
   return {
@@ -57,6 +58,7 @@ export function createLateEffects(options: LateEffectsOptions): LateEffects {
       }
     },
     close() {
+      isClosed = true
       for (const timer of timers.values()) clearTimeout(timer)
     },
   }

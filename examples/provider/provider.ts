@@ -42,6 +42,7 @@ export interface Provider {
 
 const DAY_MS = 24 * 60 * 60_000
 const QUEUE_MAX = 10_000
+const HELD_MAX_MS = 500
 
 /** A payment provider of one's own: an API, a ledger on the disk, webhooks, and faults by name. */
 export async function createProvider(options: ProviderOptions): Promise<Provider> {
@@ -75,8 +76,8 @@ function assemble(options: ProviderOptions, fates: Fates, urls: readonly string[
   const { now = Date.now, onError = printError } = options
   const closing = new AbortController()
   const database = openDatabase(options.dataFolder)
-  const queueMax = tuning.queueMax ?? QUEUE_MAX
-  const queue = createDeliveryQueue({ database, now, fates, queueMax })
+  const { queueMax = QUEUE_MAX, heldMaxMs = HELD_MAX_MS } = tuning
+  const queue = createDeliveryQueue({ database, now, fates, queueMax, heldMaxMs })
   const webhooks = createWebhooks({ queue, secret: secret ?? '', urls, tuning, now, onError })
   const announce = (effect: ProviderEffect) => {
     if (secret !== undefined) queue.add(effect)

@@ -13,6 +13,8 @@ export interface WebhookTuning {
   readonly triesMax?: number
   /** Deliveries that wait; events beyond are given up. @default 10000 */
   readonly queueMax?: number
+  /** How long an event that is out of order waits for a later one. @default 500 */
+  readonly heldMaxMs?: number
 }
 
 export interface WebhooksOptions {
@@ -66,6 +68,7 @@ class QueuedWebhooks implements Webhooks {
 
   wake(): void {
     if (this.#closing.signal.aborted || this.#urls.length === 0) return
+    if (this.#underWay.size >= CONCURRENT_MAX) return
     try {
       this.#start()
     } catch (error) {
