@@ -22,6 +22,11 @@ export function isId(text: string): boolean {
   return /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(text)
 }
 
+const NO_OBJECT = {
+  field: 'body',
+  detail: 'Send a JSON object with Content-Type: application/json.',
+}
+
 /**
  * Answers 400 with everything that is wrong at once. It stands before the guard: nothing is
  * recorded, and the client may correct its request and keep its key. (So a schema may only become
@@ -31,10 +36,9 @@ export function checkBody(schema: z.ZodType): RequestHandler {
   return (req, res, next) => {
     const checked = schema.safeParse(req.body)
     if (checked.success) return next()
-    const errors = checked.error.issues.map(({ path, message }) => ({
-      field: path.join('.') || 'body',
-      detail: message,
-    }))
+    const errors = checked.error.issues.map(({ path, message }) =>
+      path.length === 0 ? NO_OBJECT : { field: path.join('.'), detail: message },
+    )
     sendProblem(res, {
       status: 400,
       code: 'invalid_request',

@@ -30,7 +30,7 @@ export async function startService(settings: Settings): Promise<Service> {
   const server = await openServer(settings.port)
   const database = await openDatabase(settings)
   await migrateWhenUp(database, settings.databaseWaitMs)
-  const cache = withCache(database.store, settings.redisUrl)
+  const cache = await withCache(database.store, settings.redisUrl)
 
   // Sweeping and reaping is the workers' part.
   const { store } = cache

@@ -5,9 +5,8 @@ import mysql, {
   type RowDataPacket,
 } from 'mysql2/promise'
 import { mysqlStore } from 'oncekey/mysql'
-import type { Answer, Database, Query } from './database.ts'
-import { insertOnceWith } from './insert-once.ts'
-import { INDEXES, stockShelves, tablesFor, type Dialect } from './schema.ts'
+import type { Answer, Driver } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = {
   text: (length) => `VARCHAR(${length})`,
@@ -19,25 +18,22 @@ const CONNECTIONS_MAX = 10
 const ANSWER_MS = 5_000
 
 /** MySQL and MariaDB. */
-export function openMysql(url: string): Database {
+export function openMysql(url: string): Driver {
   const pool = mysql.createPool({
     uri: url,
     connectionLimit: CONNECTIONS_MAX,
     connectTimeout: ANSWER_MS,
   })
   const store = mysqlStore({ pool })
-  const query: Query = (sql, values = []) =>
-    run(pool, { sql, values: [...values], timeout: ANSWER_MS })
-  const insertOnce = insertOnceWith(query, (error) => isNumber(error, DUPLICATE_ENTRY))
   return {
     store,
-    query,
-    insertOnce,
+    query: (sql, values = []) => run(pool, { sql, values: [...values], timeout: ANSWER_MS }),
     within:
       (tx) =>
       (sql, values = []) =>
         run(tx as Connection, { sql, values: [...values] }),
-    async migrate() {
+    isDuplicate: (error) => isNumber(error, DUPLICATE_ENTRY),
+    async makeTables() {
       await store.migrate()
       // The server lets one process at a time make a table.
       for (const table of tablesFor(DIALECT)) await pool.query(table)
@@ -46,7 +42,6 @@ export function openMysql(url: string): Database {
           if (!isNumber(error, DUPLICATE_INDEX)) throw error
         })
       }
-      await stockShelves({ insertOnce })
     },
     close: () => pool.end(),
   }

@@ -3,31 +3,27 @@ import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
-import type { Answer, Database, Query, Row, Value } from './database.ts'
-import { insertOnceWith } from './insert-once.ts'
-import { INDEXES, stockShelves, tablesFor, type Dialect } from './schema.ts'
+import type { Answer, Driver, Row, Value } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = { text: () => 'TEXT', tableOptions: '' }
 
 /** One file for everything, and for every process of this machine. */
-export function openSqlite(dataFolder: string): Database {
+export function openSqlite(dataFolder: string): Driver {
   mkdirSync(dataFolder, { recursive: true })
   const path = join(dataFolder, 'payments.db')
   const store = sqliteStore({ path })
   const own = new DatabaseSync(path)
-  const query: Query = (sql, values) => whileBusy(() => run(own, sql, values))
-  const insertOnce = insertOnceWith(query, isDuplicate)
   return {
     store,
-    query,
-    insertOnce,
+    query: (sql, values) => whileBusy(() => run(own, sql, values)),
     within: (tx) => async (sql, values) => run(tx as SqliteTransaction, sql, values),
-    async migrate() {
+    isDuplicate: (error) => codeOf(error) === CONSTRAINT_PRIMARY_KEY,
+    async makeTables() {
       for (const table of tablesFor(DIALECT)) await whileBusy(() => own.exec(table))
       for (const { name, on } of INDEXES) {
         await whileBusy(() => own.exec(`CREATE INDEX IF NOT EXISTS ${name} ON ${on}`))
       }
-      await stockShelves({ insertOnce })
     },
     async close() {
       own.close()
@@ -73,10 +69,6 @@ const CONSTRAINT_PRIMARY_KEY = 1555
 /** The lower byte is the kind of an error, the rest says more about it. */
 function isBusy(error: unknown): boolean {
   return (codeOf(error) & 0xff) === BUSY
-}
-
-function isDuplicate(error: unknown): boolean {
-  return codeOf(error) === CONSTRAINT_PRIMARY_KEY
 }
 
 function codeOf(error: unknown): number {

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
 import { amountCents, currency, name } from '../input.ts'
 
@@ -30,7 +31,7 @@ const SETTLE = `
 export async function settleTransfer(
   query: Query,
   transferId: string,
-  payout: { readonly id: string; readonly status: 'succeeded' | 'declined' },
+  payout: ProviderEffect,
 ): Promise<void> {
   const status = payout.status === 'succeeded' ? 'paid' : 'declined'
   const { changes } = await query(SETTLE, [status, payout.id, transferId])
