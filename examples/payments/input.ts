@@ -13,7 +13,7 @@ export const amountCents = z.int().min(1).max(AMOUNT_CENTS_MAX)
 export const currency = z.enum(CURRENCIES)
 
 /** What databases, logs and providers can all hold: no control characters, no broken Unicode. */
-export const name = z
+export const identifier = z
   .string()
   .regex(/^(?=.*\S)\P{C}{1,64}$/u, 'must be 1 to 64 printable characters')
 

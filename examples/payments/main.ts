@@ -23,7 +23,7 @@ try {
   fail(error)
 }
 
-/** One sentence: whoever runs the service needs to know what to change, not where it was noticed. */
+/** In one sentence: what to change matters, not where it was noticed. */
 function fail(error: unknown): never {
   console.error(error instanceof Error ? error.message : error)
   process.exit(1)

@@ -1,5 +1,6 @@
 import mysql, {
   type Connection,
+  type Pool,
   type QueryOptions,
   type ResultSetHeader,
   type RowDataPacket,
@@ -35,15 +36,23 @@ export function openMysql(url: string): Driver {
     isDuplicate: (error) => isNumber(error, DUPLICATE_ENTRY),
     async makeTables() {
       await store.migrate()
-      // The server lets one process at a time make a table.
-      for (const table of tablesFor(DIALECT)) await pool.query(table)
-      for (const { name, on } of INDEXES) {
-        await pool.query(`CREATE INDEX ${name} ON ${on}`).catch((error: unknown) => {
-          if (!isNumber(error, DUPLICATE_INDEX)) throw error
-        })
-      }
+      await makeOwnTables(pool)
     },
     close: () => pool.end(),
+  }
+}
+
+/** Each commits by itself here. The table of events is the last, and there only with the others. */
+async function makeOwnTables(pool: Pool): Promise<void> {
+  const [made] = await pool.query<RowDataPacket[]>("SHOW TABLES LIKE 'provider_event'")
+  if (made.length > 0) return
+  const tables = tablesFor(DIALECT)
+  const last = tables.pop()!
+  for (const statement of [...tables, ...INDEXES, last]) {
+    await pool.query(statement).catch((error: unknown) => {
+      // Another node is making them at the same moment.
+      if (!isNumber(error, DUPLICATE_INDEX)) throw error
+    })
   }
 }
 

@@ -48,16 +48,18 @@ const UNIQUE_VIOLATION = '23505'
 /** Any number that no other program of the same database locks. */
 const MIGRATION_LOCK = 7_245_001
 
-/** IF NOT EXISTS alone does not help two processes that look at the same moment. */
+/**
+ * IF NOT EXISTS alone does not help two processes that look at the same moment, and an index makes
+ * writers wait even where it exists. So one process makes all of them, at once or not at all.
+ */
 async function makeOwnTables(pool: pg.Pool): Promise<void> {
   const client = await pool.connect()
   try {
     await client.query('BEGIN')
     await client.query(`SELECT pg_advisory_xact_lock(${MIGRATION_LOCK})`)
-    for (const table of tablesFor(DIALECT)) await client.query(table)
-    for (const { name, on } of INDEXES) {
-      await client.query(`CREATE INDEX IF NOT EXISTS ${name} ON ${on}`)
-    }
+    const { rows } = await client.query<Row>(`SELECT to_regclass('provider_event') AS made`)
+    const statements = rows[0]?.['made'] === null ? [...tablesFor(DIALECT), ...INDEXES] : []
+    for (const statement of statements) await client.query(statement)
     await client.query('COMMIT')
   } catch (error) {
     // With its connection the transaction goes, too.

@@ -42,14 +42,9 @@ export function tablesFor({ text, tableOptions }: Dialect): string[] {
   return tables.map((table) => `CREATE TABLE IF NOT EXISTS ${table} ${tableOptions}`)
 }
 
-export interface Index {
-  readonly name: string
-  readonly on: string
-}
-
-export const INDEXES: readonly Index[] = [
-  { name: 'refund_by_payment', on: 'refund (payment_id)' },
-  { name: 'entry_by_time', on: 'entry (created_at)' },
+export const INDEXES: readonly string[] = [
+  'CREATE INDEX refund_by_payment ON refund (payment_id)',
+  'CREATE INDEX entry_by_time ON entry (created_at)',
 ]
 
 /** What the shop has to begin with: a lot of tea, and few teapots. */

@@ -20,15 +20,26 @@ export function openSqlite(dataFolder: string): Driver {
     within: (tx) => async (sql, values) => run(tx as SqliteTransaction, sql, values),
     isDuplicate: (error) => codeOf(error) === CONSTRAINT_PRIMARY_KEY,
     async makeTables() {
-      for (const table of tablesFor(DIALECT)) await whileBusy(() => own.exec(table))
-      for (const { name, on } of INDEXES) {
-        await whileBusy(() => own.exec(`CREATE INDEX IF NOT EXISTS ${name} ON ${on}`))
-      }
+      await whileBusy(() => makeTables(own))
     },
     async close() {
       own.close()
       await store.close()
     },
+  }
+}
+
+/** At once or not at all: the last table is there only with all the others. */
+function makeTables(db: DatabaseSync): void {
+  db.exec('BEGIN IMMEDIATE')
+  try {
+    const made = db.prepare(`SELECT 1 FROM sqlite_schema WHERE name = 'provider_event'`).get()
+    const statements = made === undefined ? [...tablesFor(DIALECT), ...INDEXES] : []
+    for (const statement of statements) db.exec(statement)
+    db.exec('COMMIT')
+  } catch (error) {
+    db.exec('ROLLBACK')
+    throw error
   }
 }
 

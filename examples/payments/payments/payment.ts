@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, name } from '../input.ts'
+import { amountCents, currency, identifier } from '../input.ts'
 
-export const paymentInput = z.object({ customerId: name, amountCents, currency })
+export const paymentInput = z.object({ customerId: identifier, amountCents, currency })
 
 export type PaymentInput = z.infer<typeof paymentInput>
 

@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, name } from '../input.ts'
+import { amountCents, currency, identifier } from '../input.ts'
 
-export const transferInput = z.object({ toAccount: name, amountCents, currency })
+export const transferInput = z.object({ toAccount: identifier, amountCents, currency })
 
 export type TransferInput = z.infer<typeof transferInput>
 
