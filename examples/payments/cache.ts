@@ -1,4 +1,3 @@
-import { Redis } from 'ioredis'
 import type { Store } from 'oncekey'
 import { cachedStore, redisCache } from 'oncekey/cached'
 
@@ -11,8 +10,9 @@ export interface CachedStore {
  * Replays are read from Redis, so that they cost the database nothing. Who may run is still decided
  * by the database: a cache that is down, empty or wrong only makes replays slower.
  */
-export function withCache(durable: Store, redisUrl: string): CachedStore {
+export async function withCache(durable: Store, redisUrl: string): Promise<CachedStore> {
   if (redisUrl === '') return { store: durable, close: () => undefined }
+  const { Redis } = await import('ioredis')
   const client = new Redis(redisUrl)
   // It connects again by itself. What it costs meanwhile, the store reports below.
   client.on('error', () => undefined)

@@ -13,13 +13,18 @@ export const amountCents = z.int().min(1).max(AMOUNT_CENTS_MAX)
 export const currency = z.enum(CURRENCIES)
 
 /** What databases, logs and providers can all hold: no control characters, no broken Unicode. */
-export const name = z
+export const identifier = z
   .string()
   .regex(/^(?=.*\S)\P{C}{1,64}$/u, 'must be 1 to 64 printable characters')
 
 /** Ids of ours are UUIDs. Whatever else a path holds is the id of nothing. */
 export function isId(text: string): boolean {
   return /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(text)
+}
+
+const NO_OBJECT = {
+  field: 'body',
+  detail: 'Send a JSON object with Content-Type: application/json.',
 }
 
 /**
@@ -31,10 +36,9 @@ export function checkBody(schema: z.ZodType): RequestHandler {
   return (req, res, next) => {
     const checked = schema.safeParse(req.body)
     if (checked.success) return next()
-    const errors = checked.error.issues.map(({ path, message }) => ({
-      field: path.join('.') || 'body',
-      detail: message,
-    }))
+    const errors = checked.error.issues.map(({ path, message }) =>
+      path.length === 0 ? NO_OBJECT : { field: path.join('.'), detail: message },
+    )
     sendProblem(res, {
       status: 400,
       code: 'invalid_request',

@@ -79,7 +79,7 @@ function report(compared: LedgerReport<Line, Line>, { from }: LedgerPeriod): voi
   const found = Object.entries(differences).filter(([, { count }]) => count > 0)
   const day = from.toISOString().slice(0, 10)
   if (found.length === 0) {
-    console.log(`ledger: ${day} agrees with the provider, ${matched} entries`)
+    if (matched > 0) console.log(`ledger: ${day} agrees with the provider, ${matched} entries`)
     return
   }
   console.error(

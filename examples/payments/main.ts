@@ -16,10 +16,15 @@ try {
   // Once: a second Ctrl-C ends the process at once, as people expect.
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.once(signal, () => {
-      void service.stop().then(() => process.exit(0))
+      service.stop().then(() => process.exit(0), fail)
     })
   }
 } catch (error) {
+  fail(error)
+}
+
+/** In one sentence: what to change matters, not where it was noticed. */
+function fail(error: unknown): never {
   console.error(error instanceof Error ? error.message : error)
   process.exit(1)
 }

@@ -7,6 +7,7 @@ import {
   type Reconciler,
 } from 'oncekey/durable'
 import type { Database } from './database/database.ts'
+import { GRACE_MS } from './grace.ts'
 import { compareWithProvider } from './ledger.ts'
 import type { Operations } from './operations.ts'
 import type { ProviderClient } from './provider-client.ts'
@@ -21,9 +22,6 @@ export interface MaintenanceParts {
   readonly reconciler: Reconciler
   readonly settings: Pick<Settings, 'leaseMs' | 'sweepEveryMs'>
 }
-
-/** Below the 30 s after which platforms send SIGKILL. */
-const GRACE_MS = 10_000
 
 /** Everything beside the requests. Any number of processes may do it at the same time. */
 export function createBackgroundWork(parts: MaintenanceParts): Maintenance {

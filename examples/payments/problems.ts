@@ -1,5 +1,6 @@
 import type { ErrorRequestHandler, RequestHandler, Response } from 'express'
-import { isOncekeyError, type ErrorCode, type GivenReply } from 'oncekey'
+import { isOncekeyError, type GivenReply } from 'oncekey'
+import { DatabaseFailedError } from './database/database.ts'
 
 export interface FieldError {
   readonly field: string
@@ -62,30 +63,35 @@ export const answerErrors: ErrorRequestHandler = (error: unknown, _req, res, nex
     })
   }
   // For the operator only: an error's text may hold what a client must not see. Those of oncekey
-  // are reported as events.
-  const code = isOncekeyError(error) ? error.code : undefined
-  if (code === undefined) console.error(error)
-  const problem = problemOf(code)
+  // are events, and logged as such.
+  if (!isOncekeyError(error)) console.error(error)
+  const problem = problemOf(error)
   if (problem.status === 503) res.set('Retry-After', '1')
   sendProblem(res, problem)
 }
 
-function problemOf(code: ErrorCode | undefined): Problem {
+function problemOf(error: unknown): Problem {
   const detail = 'Retry with the same idempotency key.'
-  switch (code) {
-    case 'STORE_FAILED': {
-      const title = 'The service cannot reach its database'
-      return { status: 503, code: 'database_unavailable', title, detail }
-    }
-    case 'NOT_EXECUTED': {
-      const title = 'The payment provider takes no requests at present'
-      return { status: 503, code: 'provider_unavailable', title, detail }
-    }
-    default: {
-      const title = 'Something went wrong on our side'
-      return { status: 500, code: 'internal_error', title, detail }
-    }
+  const code = isOncekeyError(error) ? error.code : undefined
+  if (code === 'STORE_FAILED' || error instanceof DatabaseFailedError) {
+    const title = 'The service cannot reach its database'
+    return { status: 503, code: 'database_unavailable', title, detail }
   }
+  if (code === 'NOT_EXECUTED') {
+    const title = 'The payment provider takes no requests at present'
+    return { status: 503, code: 'provider_unavailable', title, detail }
+  }
+  if (code === 'OUTCOME_UNKNOWN') {
+    // The guard says the rest: that this is being found out, and when to ask again.
+    const title = 'It is not known yet what became of the request'
+    return { status: 409, code: 'outcome_unknown', title, detail }
+  }
+  if (code === 'LEASE_LOST' || code === 'ENGINE_CLOSED') {
+    const title = 'Somebody else goes on with the request'
+    return { status: 503, code: 'moved_on', title, detail }
+  }
+  const title = 'Something went wrong on our side'
+  return { status: 500, code: 'internal_error', title, detail }
 }
 
 /** Express and its parsers mark the client's mistakes with a status. */

@@ -2,9 +2,7 @@ import { once } from 'node:events'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-
-/** Longer than any request takes; shorter than the 30 s after which platforms send SIGKILL. */
-const GRACE_MS = 10_000
+import { GRACE_MS } from './grace.ts'
 
 export interface HttpServer {
   readonly port: number

@@ -6,6 +6,7 @@ import { mountApi } from './api.ts'
 import { withCache } from './cache.ts'
 import { openDatabase } from './database/database.ts'
 import { migrateWhenUp } from './database/migrate-when-up.ts'
+import { GRACE_MS } from './grace.ts'
 import { showAlive, showReady } from './health.ts'
 import { logEvent } from './log-event.ts'
 import { createBackgroundWork } from './maintenance.ts'
@@ -14,9 +15,6 @@ import { createProviderClient } from './provider-client.ts'
 import { providerEffects } from './provider-effects.ts'
 import { openServer } from './server.ts'
 import type { Settings } from './settings.ts'
-
-/** Longer than any request takes; shorter than the 30 s after which platforms send SIGKILL. */
-const GRACE_MS = 10_000
 
 export interface Service {
   readonly port: number
@@ -30,7 +28,7 @@ export async function startService(settings: Settings): Promise<Service> {
   const server = await openServer(settings.port)
   const database = await openDatabase(settings)
   await migrateWhenUp(database, settings.databaseWaitMs)
-  const cache = withCache(database.store, settings.redisUrl)
+  const cache = await withCache(database.store, settings.redisUrl)
 
   // Sweeping and reaping is the workers' part.
   const { store } = cache

@@ -22,6 +22,7 @@ Pay as customer "declined": 402, and 402 again. With the same headers, and other
   transfer  POST /transfers   { "toAccount": "acct_1", "amountCents": 900, "currency": "USD" }
             answers 202: ask at its Location until it is paid
 
+Let the provider lose half of its answers: FAULTS=effectThenDrop=0.5 npm start
 ${nodesHint(databaseUrl)}
 Ctrl-C stops the service.`
 }

@@ -37,12 +37,22 @@ export interface Service {
   readonly signal: (name: 'SIGINT' | 'SIGKILL' | 'SIGTERM') => void
   /** Resolves with its exit code and what it has complained about. */
   readonly ended: Promise<{ code: number | null; errors: string }>
-  /** Resolves once this has been printed or complained about, also where it was before. */
-  readonly says: (text: string) => Promise<void>
+  /** Resolves with all it has said once this is part of it; rejects if it ends before. */
+  readonly says: (text: string) => Promise<string>
 }
 
 /** Starts the example as `npm start` does, in a process that does not outlive the test. */
 export function startService(options: ServiceOptions): Service {
+  const service = spawnService(options)
+  onTestFinished(async () => {
+    service.signal('SIGKILL')
+    await service.ended
+  })
+  return service
+}
+
+/** The same for all tests of a file: whoever starts it must kill it. */
+export function spawnService(options: ServiceOptions): Service {
   const { folder, dataFolder, port = '0', env = {} } = options
   const child = spawn(process.execPath, ['examples/payments/main.ts'], {
     cwd: folder,
@@ -57,24 +67,29 @@ export function startService(options: ServiceOptions): Service {
     errors += chunk.toString()
   })
   const says = (text: string) =>
-    new Promise<void>((resolve, reject) => {
+    new Promise<string>((resolve, reject) => {
       const look = () => {
-        if ((printed + errors).includes(text)) resolve()
+        const all = printed + errors
+        if (all.includes(text)) resolve(all)
       }
       child.stdout.on('data', look)
       child.stderr.on('data', look)
       child.once('close', () => reject(new Error(`the service ended: ${errors}`)))
       look()
     })
-  const started = says('Ctrl-C').then(() => printed)
+  // The last line of the welcome: the rest was printed before it.
+  const started = says('Ctrl-C')
   // A test of a service that cannot start looks at how it ended instead.
   started.catch(() => undefined)
   const ended = once(child, 'close').then(([code]) => ({ code: code as number | null, errors }))
-  onTestFinished(async () => {
-    child.kill('SIGKILL')
-    await ended
-  })
   return { started, ended, says, signal: (name) => child.kill(name) }
+}
+
+/** Where a service is, by what it has printed. */
+export function addressIn(printed: string): string {
+  const address = /http:\/\/localhost:\d+/.exec(printed)?.[0]
+  if (address === undefined) throw new Error(`no address in: ${printed}`)
+  return address
 }
 
 export interface PrintedRequest {

@@ -1,17 +1,8 @@
 import type { Store } from 'oncekey'
+import type { Driver, Query, Value } from './driver.ts'
+import { PRODUCTS } from './schema.ts'
 
-export type Value = string | number | null
-
-export type Row = Readonly<Record<string, Value>>
-
-export interface Answer {
-  readonly rows: readonly Row[]
-  /** How many rows were inserted, updated or deleted. */
-  readonly changes: number
-}
-
-/** One statement, with `?` for each value. Every database of the service takes the same SQL. */
-export type Query = (sql: string, values?: readonly Value[]) => Promise<Answer>
+export type { Query, Row, Value } from './driver.ts'
 
 /**
  * What the service needs of a database. Its rows and oncekey's records are in the same one, so that
@@ -35,15 +26,50 @@ export interface Database {
   close(): Promise<void>
 }
 
+/** A statement that failed, for whatever reason. */
+export class DatabaseFailedError extends Error {
+  override readonly name = 'DatabaseFailedError'
+}
+
 export interface DatabaseSettings {
   /** Empty: a SQLite file. */
   readonly databaseUrl: string
   readonly dataFolder: string
 }
 
-/** Loads only the driver that is needed. Nothing is asked of the database yet. */
+/** Nothing is asked of a server yet. */
 export async function openDatabase(settings: DatabaseSettings): Promise<Database> {
-  const { databaseUrl, dataFolder } = settings
+  const driver = await openDriver(settings)
+  const insertOnce: Database['insertOnce'] = async (sql, values) => {
+    try {
+      await driver.query(sql, values)
+      return true
+    } catch (error) {
+      // Databases agree on INSERT, but not on how to say that a row may be there already.
+      if (driver.isDuplicate(error)) return false
+      throw failed(error)
+    }
+  }
+  return {
+    store: driver.store,
+    query: reportingFailures(driver.query),
+    within: (tx) => reportingFailures(driver.within(tx)),
+    insertOnce,
+    async migrate() {
+      await driver.makeTables()
+      // Once: what was sold since then is not put back by the next start.
+      for (const { sku, priceCents, stock } of PRODUCTS) {
+        await insertOnce(STOCK, [sku, priceCents, stock])
+      }
+    },
+    close: () => driver.close(),
+  }
+}
+
+const STOCK = 'INSERT INTO product (sku, price_cents, stock) VALUES (?, ?, ?)'
+
+/** Loads only the driver that is needed. */
+async function openDriver({ databaseUrl, dataFolder }: DatabaseSettings): Promise<Driver> {
   if (databaseUrl === '') {
     const { openSqlite } = await import('./sqlite.ts')
     return openSqlite(dataFolder)
@@ -54,4 +80,19 @@ export async function openDatabase(settings: DatabaseSettings): Promise<Database
   }
   const { openMysql } = await import('./mysql.ts')
   return openMysql(databaseUrl)
+}
+
+function reportingFailures(query: Query): Query {
+  return async (sql, values) => {
+    try {
+      return await query(sql, values)
+    } catch (error) {
+      throw failed(error)
+    }
+  }
+}
+
+function failed(cause: unknown): DatabaseFailedError {
+  const reason = cause instanceof Error ? cause.message : String(cause)
+  return new DatabaseFailedError(`the database failed: ${reason}`, { cause })
 }

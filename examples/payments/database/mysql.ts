@@ -1,13 +1,13 @@
 import mysql, {
   type Connection,
+  type Pool,
   type QueryOptions,
   type ResultSetHeader,
   type RowDataPacket,
 } from 'mysql2/promise'
 import { mysqlStore } from 'oncekey/mysql'
-import type { Answer, Database, Query } from './database.ts'
-import { insertOnceWith } from './insert-once.ts'
-import { INDEXES, stockShelves, tablesFor, type Dialect } from './schema.ts'
+import type { Answer, Driver } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = {
   text: (length) => `VARCHAR(${length})`,
@@ -19,36 +19,40 @@ const CONNECTIONS_MAX = 10
 const ANSWER_MS = 5_000
 
 /** MySQL and MariaDB. */
-export function openMysql(url: string): Database {
+export function openMysql(url: string): Driver {
   const pool = mysql.createPool({
     uri: url,
     connectionLimit: CONNECTIONS_MAX,
     connectTimeout: ANSWER_MS,
   })
   const store = mysqlStore({ pool })
-  const query: Query = (sql, values = []) =>
-    run(pool, { sql, values: [...values], timeout: ANSWER_MS })
-  const insertOnce = insertOnceWith(query, (error) => isNumber(error, DUPLICATE_ENTRY))
   return {
     store,
-    query,
-    insertOnce,
+    query: (sql, values = []) => run(pool, { sql, values: [...values], timeout: ANSWER_MS }),
     within:
       (tx) =>
       (sql, values = []) =>
         run(tx as Connection, { sql, values: [...values] }),
-    async migrate() {
+    isDuplicate: (error) => isNumber(error, DUPLICATE_ENTRY),
+    async makeTables() {
       await store.migrate()
-      // The server lets one process at a time make a table.
-      for (const table of tablesFor(DIALECT)) await pool.query(table)
-      for (const { name, on } of INDEXES) {
-        await pool.query(`CREATE INDEX ${name} ON ${on}`).catch((error: unknown) => {
-          if (!isNumber(error, DUPLICATE_INDEX)) throw error
-        })
-      }
-      await stockShelves({ insertOnce })
+      await makeOwnTables(pool)
     },
     close: () => pool.end(),
+  }
+}
+
+/** Each commits by itself here. The table of events is the last, and there only with the others. */
+async function makeOwnTables(pool: Pool): Promise<void> {
+  const [made] = await pool.query<RowDataPacket[]>("SHOW TABLES LIKE 'provider_event'")
+  if (made.length > 0) return
+  const tables = tablesFor(DIALECT)
+  const last = tables.pop()!
+  for (const statement of [...tables, ...INDEXES, last]) {
+    await pool.query(statement).catch((error: unknown) => {
+      // Another node is making them at the same moment.
+      if (!isNumber(error, DUPLICATE_INDEX)) throw error
+    })
   }
 }
 

@@ -1,8 +1,7 @@
 import { postgresStore } from 'oncekey/postgres'
 import pg from 'pg'
-import type { Answer, Database, Query, Row, Value } from './database.ts'
-import { insertOnceWith } from './insert-once.ts'
-import { INDEXES, stockShelves, tablesFor, type Dialect } from './schema.ts'
+import type { Answer, Driver, Row, Value } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 // In the order of their bytes, whatever language the database was set up for.
 const DIALECT: Dialect = { text: (length) => `VARCHAR(${length}) COLLATE "C"`, tableOptions: '' }
@@ -12,7 +11,7 @@ const CONNECTIONS_MAX = 10
 /** A database that does not answer must not keep a request for ever. */
 const ANSWER_MS = 5_000
 
-export function openPostgres(url: string): Database {
+export function openPostgres(url: string): Driver {
   const pool = new pg.Pool({
     connectionString: url,
     max: CONNECTIONS_MAX,
@@ -23,22 +22,19 @@ export function openPostgres(url: string): Database {
   // opens another one by itself; without a listener the process would end.
   pool.on('error', () => undefined)
   const store = postgresStore({ pool })
-  const query: Query = async (sql, values) => {
-    // After this time the pool closes the connection too, instead of lending it to the next one.
-    const timed = { ...toPgQuery(sql, values), query_timeout: ANSWER_MS }
-    return toAnswer(await pool.query<Row>(timed))
-  }
-  const insertOnce = insertOnceWith(query, isDuplicate)
   return {
     store,
-    query,
-    insertOnce,
+    async query(sql, values) {
+      // After this time the pool closes the connection, too, instead of lending it to the next one.
+      const timed = { ...toPgQuery(sql, values), query_timeout: ANSWER_MS }
+      return toAnswer(await pool.query<Row>(timed))
+    },
     within: (tx) => async (sql, values) =>
       toAnswer(await (tx as pg.ClientBase).query(toPgQuery(sql, values))),
-    async migrate() {
+    isDuplicate: (error) => error instanceof pg.DatabaseError && error.code === UNIQUE_VIOLATION,
+    async makeTables() {
       await store.migrate()
-      await makeTables(pool)
-      await stockShelves({ insertOnce })
+      await makeOwnTables(pool)
     },
     async close() {
       await store.close()
@@ -47,19 +43,23 @@ export function openPostgres(url: string): Database {
   }
 }
 
+const UNIQUE_VIOLATION = '23505'
+
 /** Any number that no other program of the same database locks. */
 const MIGRATION_LOCK = 7_245_001
 
-/** IF NOT EXISTS alone does not help two processes that look at the same moment. */
-async function makeTables(pool: pg.Pool): Promise<void> {
+/**
+ * IF NOT EXISTS alone does not help two processes that look at the same moment, and an index makes
+ * writers wait even where it exists. So one process makes all of them, at once or not at all.
+ */
+async function makeOwnTables(pool: pg.Pool): Promise<void> {
   const client = await pool.connect()
   try {
     await client.query('BEGIN')
     await client.query(`SELECT pg_advisory_xact_lock(${MIGRATION_LOCK})`)
-    for (const table of tablesFor(DIALECT)) await client.query(table)
-    for (const { name, on } of INDEXES) {
-      await client.query(`CREATE INDEX IF NOT EXISTS ${name} ON ${on}`)
-    }
+    const { rows } = await client.query<Row>(`SELECT to_regclass('provider_event') AS made`)
+    const statements = rows[0]?.['made'] === null ? [...tablesFor(DIALECT), ...INDEXES] : []
+    for (const statement of statements) await client.query(statement)
     await client.query('COMMIT')
   } catch (error) {
     // With its connection the transaction goes, too.
@@ -83,8 +83,4 @@ const getTypeParser: pg.CustomTypesConfig['getTypeParser'] = (id, format) => {
 
 function toAnswer({ rows, rowCount }: pg.QueryResult<Row>): Answer {
   return { rows, changes: rowCount ?? 0 }
-}
-
-function isDuplicate(error: unknown): boolean {
-  return error instanceof pg.DatabaseError && error.code === '23505'
 }

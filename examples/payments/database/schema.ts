@@ -1,5 +1,3 @@
-import type { Database } from './database.ts'
-
 /** What databases call differently. */
 export interface Dialect {
   /** A text that compares byte by byte. Ledgers are sorted by it, and tenants told apart. */
@@ -44,27 +42,14 @@ export function tablesFor({ text, tableOptions }: Dialect): string[] {
   return tables.map((table) => `CREATE TABLE IF NOT EXISTS ${table} ${tableOptions}`)
 }
 
-export interface Index {
-  readonly name: string
-  readonly on: string
-}
-
-export const INDEXES: readonly Index[] = [
-  { name: 'refund_by_payment', on: 'refund (payment_id)' },
-  { name: 'entry_by_time', on: 'entry (created_at)' },
+export const INDEXES: readonly string[] = [
+  'CREATE INDEX refund_by_payment ON refund (payment_id)',
+  'CREATE INDEX entry_by_time ON entry (created_at)',
 ]
 
 /** What the shop has to begin with: a lot of tea, and few teapots. */
-const PRODUCTS = [
+export const PRODUCTS = [
   { sku: 'tea', priceCents: 450, stock: 1_000_000 },
   { sku: 'mug', priceCents: 1_250, stock: 100_000 },
   { sku: 'teapot', priceCents: 4_900, stock: 3 },
 ] as const
-
-/** Once: what was sold since then is not put back by the next start. */
-export async function stockShelves(database: Pick<Database, 'insertOnce'>): Promise<void> {
-  const sql = 'INSERT INTO product (sku, price_cents, stock) VALUES (?, ?, ?)'
-  for (const { sku, priceCents, stock } of PRODUCTS) {
-    await database.insertOnce(sql, [sku, priceCents, stock])
-  }
-}

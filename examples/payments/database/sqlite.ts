@@ -3,36 +3,43 @@ import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
-import type { Answer, Database, Query, Row, Value } from './database.ts'
-import { insertOnceWith } from './insert-once.ts'
-import { INDEXES, stockShelves, tablesFor, type Dialect } from './schema.ts'
+import type { Answer, Driver, Row, Value } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = { text: () => 'TEXT', tableOptions: '' }
 
 /** One file for everything, and for every process of this machine. */
-export function openSqlite(dataFolder: string): Database {
+export function openSqlite(dataFolder: string): Driver {
   mkdirSync(dataFolder, { recursive: true })
   const path = join(dataFolder, 'payments.db')
   const store = sqliteStore({ path })
   const own = new DatabaseSync(path)
-  const query: Query = (sql, values) => whileBusy(() => run(own, sql, values))
-  const insertOnce = insertOnceWith(query, isDuplicate)
   return {
     store,
-    query,
-    insertOnce,
+    query: (sql, values) => whileBusy(() => run(own, sql, values)),
     within: (tx) => async (sql, values) => run(tx as SqliteTransaction, sql, values),
-    async migrate() {
-      for (const table of tablesFor(DIALECT)) await whileBusy(() => own.exec(table))
-      for (const { name, on } of INDEXES) {
-        await whileBusy(() => own.exec(`CREATE INDEX IF NOT EXISTS ${name} ON ${on}`))
-      }
-      await stockShelves({ insertOnce })
+    isDuplicate: (error) => codeOf(error) === CONSTRAINT_PRIMARY_KEY,
+    async makeTables() {
+      await whileBusy(() => makeTables(own))
     },
     async close() {
       own.close()
       await store.close()
     },
+  }
+}
+
+/** At once or not at all: the last table is there only with all the others. */
+function makeTables(db: DatabaseSync): void {
+  db.exec('BEGIN IMMEDIATE')
+  try {
+    const made = db.prepare(`SELECT 1 FROM sqlite_schema WHERE name = 'provider_event'`).get()
+    const statements = made === undefined ? [...tablesFor(DIALECT), ...INDEXES] : []
+    for (const statement of statements) db.exec(statement)
+    db.exec('COMMIT')
+  } catch (error) {
+    db.exec('ROLLBACK')
+    throw error
   }
 }
 
@@ -73,10 +80,6 @@ const CONSTRAINT_PRIMARY_KEY = 1555
 /** The lower byte is the kind of an error, the rest says more about it. */
 function isBusy(error: unknown): boolean {
   return (codeOf(error) & 0xff) === BUSY
-}
-
-function isDuplicate(error: unknown): boolean {
-  return codeOf(error) === CONSTRAINT_PRIMARY_KEY
 }
 
 function codeOf(error: unknown): number {

@@ -1,13 +1,13 @@
 import { z } from 'zod'
 import type { Query } from '../database/database.ts'
-import { name } from '../input.ts'
+import { identifier } from '../input.ts'
 
 /** More of one thing is not an order, but a mistake. */
 const QUANTITY_MAX = 1_000
 
 export const orderInput = z.object({
-  customerId: name,
-  sku: name,
+  customerId: identifier,
+  sku: identifier,
   quantity: z.int().min(1).max(QUANTITY_MAX),
 })
 

@@ -1,8 +1,9 @@
 import { z } from 'zod'
+import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, name } from '../input.ts'
+import { amountCents, currency, identifier } from '../input.ts'
 
-export const paymentInput = z.object({ customerId: name, amountCents, currency })
+export const paymentInput = z.object({ customerId: identifier, amountCents, currency })
 
 export type PaymentInput = z.infer<typeof paymentInput>
 
@@ -33,7 +34,7 @@ const SETTLE = `
 export async function settlePayment(
   query: Query,
   paymentId: string,
-  charge: { readonly id: string; readonly status: 'succeeded' | 'declined' },
+  charge: ProviderEffect,
 ): Promise<void> {
   const { changes } = await query(SETTLE, [charge.status, charge.id, paymentId])
   if (changes !== 1) throw new Error(`payment ${paymentId} is not pending`)

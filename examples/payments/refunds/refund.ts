@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
 import { amountCents } from '../input.ts'
 
@@ -41,11 +42,7 @@ export async function reserveRefund(query: Query, refund: NewRefund): Promise<bo
 const SETTLE = `
   UPDATE refund SET status = ?, provider_refund_id = ? WHERE refund_id = ? AND status = 'pending'`
 
-async function settleRefund(
-  query: Query,
-  refundId: string,
-  done: { readonly id: string; readonly status: 'succeeded' | 'declined' },
-): Promise<void> {
+async function settleRefund(query: Query, refundId: string, done: ProviderEffect): Promise<void> {
   const { changes } = await query(SETTLE, [done.status, done.id, refundId])
   if (changes !== 1) throw new Error(`refund ${refundId} is not pending`)
 }
@@ -56,7 +53,7 @@ const GIVE_BACK = 'UPDATE payment SET refunded_cents = refunded_cents - ? WHERE 
 export async function declineRefund(
   query: Query,
   { refundId, paymentId, amountCents }: NewRefund,
-  declined: { readonly id: string; readonly status: 'declined' | 'succeeded' },
+  declined: ProviderEffect,
 ): Promise<void> {
   await settleRefund(query, refundId, declined)
   await query(GIVE_BACK, [amountCents, paymentId])
@@ -75,7 +72,7 @@ const SUM = `
 export async function succeedRefund(
   query: Query,
   { refundId, paymentId }: NewRefund,
-  done: { readonly id: string; readonly status: 'declined' | 'succeeded' },
+  done: ProviderEffect,
 ): Promise<void> {
   await query(PARTLY, [paymentId])
   await settleRefund(query, refundId, done)

@@ -1,8 +1,9 @@
 import { z } from 'zod'
+import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, name } from '../input.ts'
+import { amountCents, currency, identifier } from '../input.ts'
 
-export const transferInput = z.object({ toAccount: name, amountCents, currency })
+export const transferInput = z.object({ toAccount: identifier, amountCents, currency })
 
 export type TransferInput = z.infer<typeof transferInput>
 
@@ -30,7 +31,7 @@ const SETTLE = `
 export async function settleTransfer(
   query: Query,
   transferId: string,
-  payout: { readonly id: string; readonly status: 'succeeded' | 'declined' },
+  payout: ProviderEffect,
 ): Promise<void> {
   const status = payout.status === 'succeeded' ? 'paid' : 'declined'
   const { changes } = await query(SETTLE, [status, payout.id, transferId])

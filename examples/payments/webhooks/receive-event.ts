@@ -7,11 +7,14 @@ import type { Database } from '../database/database.ts'
 import { sendProblem } from '../problems.ts'
 import { providerEffect } from '../provider-client.ts'
 
+/** Of a kind that is not known here, too: a provider may invent new ones at any time. */
 const providerEvent = z.object({
   id: z.string().min(1).max(64),
-  type: z.enum(['effect.received', 'effect.succeeded', 'effect.declined']),
+  type: z.string(),
   effect: providerEffect,
 })
+
+type Event = z.infer<typeof providerEvent>
 
 export interface WebhookParts {
   readonly database: Database
@@ -47,7 +50,16 @@ export function receiveEvent({
       })
     }
 
-    const event = providerEvent.parse(JSON.parse(body.toString()))
+    const event = toEvent(body)
+    if (event === undefined) {
+      return sendProblem(res, {
+        status: 400,
+        code: 'unreadable_event',
+        title: 'The event cannot be read',
+        detail: 'It is signed, but it is no event that this service knows the form of.',
+      })
+    }
+
     const { rows } = await database.query(SEEN, [event.id])
     if (rows.length > 0) {
       res.json({ status: 'seen_before' })
@@ -63,13 +75,21 @@ export function receiveEvent({
   }
 }
 
+function toEvent(body: Buffer): Event | undefined {
+  try {
+    return providerEvent.parse(JSON.parse(body.toString()))
+  } catch {
+    // Whatever is wrong with it, the provider is told so by a 400.
+    return undefined
+  }
+}
+
+const VERDICTS: ReadonlySet<string> = new Set(['effect.succeeded', 'effect.declined'])
+
 /** The downstream key says which effect of which operation it is about. */
-async function conclude(
-  reconciler: Reconciler,
-  { type, effect }: z.infer<typeof providerEvent>,
-): Promise<string> {
-  // A request has reached the provider. What became of it is another event.
-  if (type === 'effect.received') return 'noted'
+async function conclude(reconciler: Reconciler, { type, effect }: Event): Promise<string> {
+  // That a request was received says nothing about what became of it.
+  if (!VERDICTS.has(type)) return 'no_verdict'
   const target = { downstreamKey: effect.key }
   const outcome = await reconciler.resolve(target, { kind: 'done', result: effect })
   return outcome.kind
