@@ -51,7 +51,11 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   try {
     values = parseArgs({ args: [...argv], options: KNOWN, strict: true }).values
   } catch (error) {
-    return wrong(`${error instanceof Error ? error.message : String(error)}.`)
+    // Its first sentence says what is wrong, the others how it might be right.
+    const [sentence] = String(error instanceof Error ? error.message : error).split(
+      /\.?(?:\s|$)(?=[A-Z]|$)/,
+    )
+    return wrong(`${sentence}.`)
   }
   if (values.help === true) return { kind: 'help' }
   const seconds = wholeNumber(values.seconds ?? '30', SECONDS_MAX)

@@ -6,7 +6,7 @@ import { registerHooks } from 'node:module'
 import { join, sep } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { readFileSync } from 'node:fs'
-import { PLANT_NAMES, PLANTS, type Edit } from './plants.ts'
+import { PLANT_NAMES, PLANTS, plantInto } from './plants.ts'
 
 const DIST = join(import.meta.dirname, '..', '..', 'dist') + sep
 const name = PLANT_NAMES.find((plant) => plant === process.env['CHAOS_PLANT'])
@@ -15,7 +15,7 @@ if (name === undefined) {
 }
 const edits = PLANTS[name]
 // All of them at once: one that would not be loaded here might be in another process.
-for (const edit of edits) plant(edit, readFileSync(join(DIST, edit.file), 'utf8'))
+for (const edit of edits) plantInto(readFileSync(join(DIST, edit.file), 'utf8'), edit)
 
 registerHooks({
   load(url, context, nextLoad) {
@@ -24,18 +24,10 @@ registerHooks({
     const path = fileURLToPath(url)
     const own = edits.filter(({ file }) => path === join(DIST, file))
     if (own.length === 0 || loaded.source === null || loaded.source === undefined) return loaded
-    const source = own.reduce((text, edit) => plant(edit, text), textOf(loaded.source))
+    const source = own.reduce(plantInto, textOf(loaded.source))
     return { ...loaded, source }
   },
 })
-
-function plant({ file, find, replace }: Edit, source: string): string {
-  const times = source.split(find).length - 1
-  if (times !== 1) {
-    throw new Error(`the bug ${name} must fit dist/${file} exactly once, and fits ${times} times`)
-  }
-  return source.replace(find, () => replace)
-}
 
 function textOf(source: string | ArrayBufferLike | NodeJS.TypedArray): string {
   return typeof source === 'string' ? source : Buffer.from(source as Uint8Array).toString('utf8')

@@ -70,3 +70,10 @@ export const PLANTS: Readonly<Record<PlantName, readonly Edit[]>> = {
     },
   ],
 }
+
+/** The source with the bug in it. Throws where it does not fit: then it would prove nothing. */
+export function plantInto(source: string, { file, find, replace }: Edit): string {
+  const times = source.split(find).length - 1
+  if (times === 1) return source.replace(find, () => replace)
+  throw new Error(`a planted bug must fit dist/${file} exactly once, and fits ${times} times`)
+}

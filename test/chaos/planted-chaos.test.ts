@@ -8,7 +8,7 @@
  */
 import { expect, it } from 'vitest'
 import type { ViolationKind } from '../../chaos/check/facts.ts'
-import { PLANTS, type PlantName } from '../../chaos/plant/plants.ts'
+import type { PlantName } from '../../chaos/plant/plants.ts'
 import { runChaos } from './run-chaos.ts'
 
 interface Planted {
@@ -39,13 +39,3 @@ it.each(PLANTED)(
   },
   TIMEOUT_MS,
 )
-
-it('says so where a bug does not fit the sources any more', async () => {
-  expect(Object.values(PLANTS).every((edits) => edits.length > 0)).toBe(true)
-  const { code, output } = await runChaos('--plant', 'no-such-bug')
-  expect(code).toBe(2)
-  expect(output).toContain(
-    '--plant must be one of no-fence, early-ack, lapse-reruns-effect, no-tenant, ' +
-      'got "no-such-bug".',
-  )
-})
