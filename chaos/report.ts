@@ -3,6 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { ChaosOptions } from './arguments.ts'
 import { VIOLATION_KINDS, type Facts, type Violation } from './check/facts.ts'
+import { summaryOf } from './clients/seen.ts'
 import type { Story } from './clients/story.ts'
 
 export interface RunResult {
@@ -29,6 +30,8 @@ export interface Report {
   readonly startedAt: string
   readonly seconds: RunResult['seconds']
   readonly done: Readonly<Record<string, number>>
+  /** What clients saw, and how often. */
+  readonly answers: Readonly<Record<string, number>>
   readonly mischief: Readonly<Record<string, number>>
   readonly faults: Readonly<Record<string, number>>
   readonly violations: Readonly<Record<string, number>>
@@ -51,6 +54,7 @@ export function toReport(result: RunResult, startedAt: string): Report {
     startedAt,
     seconds,
     done: doneIn(facts, requests),
+    answers: answersIn(facts.stories),
     mischief,
     faults,
     violations: Object.fromEntries(counts),
@@ -78,6 +82,13 @@ function doneIn(facts: Facts, requests: number): Record<string, number> {
     'entries in the books': books.entries.length,
     'messages relayed': messages.filter(({ state }) => state === 'done').length,
   }
+}
+
+function answersIn(stories: readonly Story[]): Record<string, number> {
+  const all = stories.flatMap(({ seen }) => seen.map(summaryOf)).toSorted()
+  return Object.fromEntries(
+    [...Map.groupBy(all, (name) => name)].map(([name, { length }]) => [name, length]),
+  )
 }
 
 function ofKind(violations: readonly Violation[], kind: Violation['kind']): Violation[] {
@@ -132,7 +143,7 @@ export function writeReport(file: string, report: Report): void {
 
 /** The table that is printed. */
 export function describeReport(report: Report): string {
-  const { store, seed, seconds, done, mischief, faults, violations, samples } = report
+  const { store, seed, seconds, done, answers, mischief, faults, violations, samples } = report
   const title =
     `${store}, seed ${seed}: ${seconds.mischief} s of mischief, ${seconds.healing} s to heal` +
     (report.plant === undefined ? '' : `, with the bug ${report.plant}`)
@@ -140,6 +151,7 @@ export function describeReport(report: Report): string {
     title,
     '',
     section('what was done', done),
+    section('what clients saw', answers),
     section('what was done to it', mischief),
     section('what the provider did wrong', faults),
     section('violations', violations),

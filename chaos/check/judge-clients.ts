@@ -34,12 +34,16 @@ function judgeStory(story: Story): Violation[] {
     ...seen.filter(({ asked }) => isOwn(asked)).flatMap((one) => judgeRefusal(story, one)),
     ...seen.filter(({ asked }) => asked === 'altered').flatMap((one) => judgeAltered(story, one)),
     ...seen.filter(({ asked }) => asked === 'read').flatMap((one) => judgeRead(story, one)),
-    ...seen.filter(({ asked }) => asked === 'foreign_read').flatMap((one) => judgeSpy(story, one)),
+    ...seen.filter(({ asked }) => isForeign(asked)).flatMap((one) => judgeSpy(story, one)),
   ]
 }
 
 function isOwn(asked: SeenAnswer['asked']): boolean {
   return asked === 'request' || asked === 'status'
+}
+
+function isForeign(asked: SeenAnswer['asked']): boolean {
+  return asked === 'foreign_read' || asked === 'foreign_refund'
 }
 
 /** Divergence: one key, and two last words. */
@@ -101,7 +105,7 @@ const DONE: Readonly<Record<Story['kind'], readonly string[]>> = {
 
 function judgeSpy(story: Story, { outcome, node }: SeenAnswer): Violation[] {
   if (outcome.status === 404 || outcome.status >= 500 || outcome.status === 429) return []
-  const detail = `${node} showed it to the other tenant: ${wordsOf(outcome)}`
+  const detail = `${node} did not keep it from the other tenant: ${wordsOf(outcome)}`
   return [{ kind: 'leak', story: story.number, detail }]
 }
 

@@ -38,7 +38,8 @@ export interface Manners {
 export const CARELESS: Manners = {
   careless: true,
   timeoutMs: { min: 300, max: 4_000 },
-  attemptsMax: 30,
+  // Then it has better things to do, and comes back at the end.
+  attemptsMax: 10,
   backoffMaxMs: 1_500,
 }
 
@@ -177,11 +178,26 @@ class Client {
     const { token } = otherTenant(this.#story.tenant)
     const path = placeOf(this.#story, answer)
     if (path !== undefined) await this.#get('foreign_read', path, token)
+    if (path !== undefined && this.#story.kind === 'payment') await this.#steal(path, token)
     const status = this.#story.seen.find(
       (one) => isAnswered(one) && one.outcome.status === 202 && one.outcome.location !== undefined,
     )
     if (status?.outcome.kind !== 'answer') return
     await this.#get('foreign_read', status.outcome.location!, token)
+  }
+
+  /** A refund of somebody else's payment, under a key of one's own. */
+  #steal(path: string, token: string): Promise<void> {
+    return this.#send('foreign_refund', {
+      method: 'POST',
+      path: `${path}/refunds`,
+      headers: {
+        authorization: `Bearer ${token}`,
+        'content-type': 'application/json',
+        'idempotency-key': `steal-${this.#story.key}`,
+      },
+      body: JSON.stringify({ amountCents: 1 }),
+    })
   }
 
   #get(asked: Asked, path: string, token: string): Promise<void> {

@@ -3,8 +3,9 @@
 /**
  * `request`: the story's own. `altered`: another one under its key. `status`: the place that a 202
  * names. `read`: what it has made. `foreign_read`: the same, asked for by the other tenant.
+ * `foreign_refund`: the other tenant wants it refunded.
  */
-export type Asked = 'request' | 'altered' | 'status' | 'read' | 'foreign_read'
+export type Asked = 'request' | 'altered' | 'status' | 'read' | 'foreign_read' | 'foreign_refund'
 
 export interface Seen {
   readonly asked: Asked
@@ -74,4 +75,14 @@ export function toObject(body: string): Readonly<Record<string, unknown>> | unde
     // Not JSON is an answer, too: the judge compares its bytes.
     return undefined
   }
+}
+
+/** In a few words, to be counted. */
+export function summaryOf({ asked, outcome }: Seen): string {
+  if (outcome.kind === 'no_answer') return `${asked}: no answer`
+  const { status, body, replayed } = outcome
+  const code = status >= 400 || status === 202 ? codeOf(body) : undefined
+  return [`${asked}: ${status}`, code, replayed ? 'replayed' : undefined]
+    .filter((part) => part !== undefined)
+    .join(' ')
 }

@@ -317,9 +317,17 @@ const LEAKS: readonly Wrong[] = [
   {
     name: 'what another tenant has made',
     kind: 'leak',
-    detail: /showed it to the other tenant: 200/,
+    detail: /did not keep it from the other tenant: 200/,
     change: ({ stories }) => {
       stories[0]!.seen.push(saw('foreign_read', 700, answer(200, PAID)))
+    },
+  },
+  {
+    name: 'a refund that another tenant has asked for',
+    kind: 'leak',
+    detail: /did not keep it from the other tenant: 201/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('foreign_refund', 700, answer(201, { refundId: 'refund-9' })))
     },
   },
   {
@@ -358,7 +366,7 @@ describe('lets pass', () => {
     {
       name: 'a server that fails, whatever it is asked',
       change: ({ stories }) => {
-        for (const asked of ['request', 'altered', 'read', 'foreign_read'] as const) {
+        for (const asked of ['request', 'altered', 'read', 'foreign_read', 'status'] as const) {
           stories[0]!.seen.push(saw(asked, 700, answer(500, { code: 'internal_error' })))
         }
       },

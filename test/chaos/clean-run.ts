@@ -83,6 +83,7 @@ function stories(): Story[] {
       saw('request', 300, answer(201, PAID, true)),
       saw('read', 400, answer(200, { ...PAID, status: 'partially_refunded' })),
       saw('foreign_read', 500, answer(404, { code: 'payment_not_found' })),
+      saw('foreign_refund', 600, answer(404, { code: 'payment_not_found' })),
     ]),
     {
       ...story(2, 'payment', { customerId: 'customer-tenant-b-2', amountCents: 700 }, [
