@@ -129,7 +129,7 @@ function text(row: Row, name: string): string {
   const value = row[name]
   if (value === null || value === undefined) return ''
   if (value instanceof Uint8Array) return Buffer.from(value).toString()
-  return typeof value === 'object' ? JSON.stringify(value) : String(value)
+  return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
 function textOrNone(row: Row, name: string): string | undefined {

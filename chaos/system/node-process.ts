@@ -29,13 +29,10 @@ export interface NodeProcess {
   readonly goOn: () => void
   /** Resolves when its clock is off by that much; at once if it does not run. */
   readonly shiftClock: (shiftMs: number) => Promise<void>
-  /** Asks it to stop, and kills it where it does not. */
-  readonly stop: () => Promise<void>
 }
 
 const ROOT = join(import.meta.dirname, '..', '..')
 const READY_MS = 30_000
-const STOP_MS = 15_000
 const STDERR_CHARACTERS = 4_000
 
 export function nodeProcess(options: NodeProcessOptions): NodeProcess {
@@ -109,18 +106,6 @@ class ChaosProcess implements NodeProcess {
     // One that ends at this very moment says so by its exit.
     child.send({ shiftMs }, () => undefined)
     await shifted
-  }
-
-  readonly stop = async (): Promise<void> => {
-    const child = this.#child
-    if (child === undefined || hasEnded(child)) return
-    this.#isEnding = true
-    const ended = once(child, 'exit')
-    const impatience = setTimeout(() => child.kill('SIGKILL'), STOP_MS)
-    child.kill('SIGCONT')
-    child.kill('SIGTERM')
-    await ended
-    clearTimeout(impatience)
   }
 
   #watch(child: ChildProcess): void {

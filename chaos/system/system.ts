@@ -136,7 +136,7 @@ async function startProvider(parts: Parts, apis: readonly Front[]): Promise<Prov
       SEED: `${seed}`,
     },
   })
-  closing.push(process.stop)
+  closing.push(process.kill)
   return providerControl(await process.start())
 }
 
@@ -171,7 +171,7 @@ async function makeMember(parts: Parts, { name, role, provider, ...own }: Member
       ...(plant === undefined ? {} : { CHAOS_PLANT: plant }),
     },
   })
-  closing.push(process.stop)
+  closing.push(process.kill)
   return { name, role, process, front: own.front, toProvider, toDatabase }
 }
 

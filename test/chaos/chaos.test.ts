@@ -18,10 +18,10 @@ it.each(STORES)(
     const { code, output, report } = await runChaos(
       ...['--store', store, '--seed', `${SEED}`, '--seconds', '20'],
     )
-    expect(code, output).toBe(0)
+    expect(code, `\n${output}`).toBe(0)
     // Nothing goes wrong in a run in which nothing was done, either.
-    expect(report!.done['stories'], output).toBeGreaterThan(10)
-    expect(Object.keys(report!.mischief).length, output).toBeGreaterThan(4)
+    expect(report!.done['stories'], `\n${output}`).toBeGreaterThan(10)
+    expect(Object.keys(report!.mischief).length, `\n${output}`).toBeGreaterThan(4)
   },
   TIMEOUT_MS,
 )

@@ -32,8 +32,8 @@ it.each(PLANTED)(
     const { code, output, report } = await runChaos(
       ...['--store', 'sqlite', '--seconds', '60', '--plant', plant, '--until-violation'],
     )
-    expect(code, output).toBe(1)
-    expect(report!.samples, output).toContainEqual(
+    expect(code, `\n${output}`).toBe(1)
+    expect(report!.samples, `\n${output}`).toContainEqual(
       expect.objectContaining({ kind: found, detail: expect.stringMatching(detail) }),
     )
   },
