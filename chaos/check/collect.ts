@@ -68,8 +68,10 @@ export function readProducts(database: Database): Promise<ProductRow[]> {
 
 async function readRecords(database: Database, rows: ReadRows): Promise<RecordRow[]> {
   const key = database.url.startsWith('mysql') ? '`key`' : 'key'
+  const dueAt = database.url.startsWith('postgres') ? 'reconcile_at' : 'reconcile_at_ms'
   const sql = `
-    SELECT record_id, tenant, operation, ${key}, state, attempt, recovery_point, error_code
+    SELECT record_id, tenant, operation, ${key}, state, attempt, recovery_point, error_code,
+      ${dueAt} AS due_at
     FROM oncekey_record`
   return (await rows(sql)).map((row) => ({
     recordId: text(row, 'record_id'),
@@ -80,6 +82,7 @@ async function readRecords(database: Database, rows: ReadRows): Promise<RecordRo
     attempt: Number(row['attempt']),
     recoveryPoint: textOrNone(row, 'recovery_point'),
     errorCode: textOrNone(row, 'error_code'),
+    dueAt: row['due_at'] === null ? undefined : new Date(row['due_at'] as number | Date),
   }))
 }
 

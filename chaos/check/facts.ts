@@ -22,6 +22,8 @@ export interface RecordRow {
   readonly attempt: number
   readonly recoveryPoint: string | undefined
   readonly errorCode: string | undefined
+  /** When somebody will look at it again by themselves. */
+  readonly dueAt: Date | undefined
 }
 
 export interface MessageRow {

@@ -46,6 +46,7 @@ export function cleanRun(): RunFacts {
       attempt: 1,
       recoveryPoint: undefined,
       errorCode: undefined,
+      dueAt: undefined,
     })),
     messages: [1, 2].map((number) => ({
       id: `message-${number}`,
