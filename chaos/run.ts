@@ -83,8 +83,7 @@ class Run {
     const { parts, elapsedMs, trouble, options, system } = this.#stage
     const shown = setInterval(() => {
       const seconds = Math.round(elapsedMs() / 1000)
-      const done = Object.values(trouble.counts).reduce((sum, count) => sum + count, 0)
-      parts.progress.say(`${seconds} s ${this.#phase}: ${state()}, ${done} mischiefs`)
+      parts.progress.say(`${seconds} s ${this.#phase}: ${state()}, ${wordsOf(trouble.counts)}`)
     }, PROGRESS_EVERY_MS)
     try {
       const seen = await this.#mischief()
@@ -163,4 +162,14 @@ class Run {
     const collected = await collect(system.database)
     return { ...collected, stories: clients.stories, effects, stockBefore, exits: system.exits }
   }
+}
+
+/** `3 kills, 2 cuts, 1 stalls, 0 shifts`: for one line of progress. */
+function wordsOf(counts: Mischiefs['counts']): string {
+  return ['kill', 'cut', 'stall', 'shift']
+    .map((verb) => {
+      const own = Object.entries(counts).filter(([kind]) => kind.startsWith(verb))
+      return `${own.reduce((sum, [, count]) => sum + count, 0)} ${verb}s`
+    })
+    .join(', ')
 }

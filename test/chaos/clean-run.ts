@@ -4,11 +4,13 @@ import type { Asked, Outcome, Seen } from '../../chaos/clients/seen.ts'
 import type { Story } from '../../chaos/clients/story.ts'
 import type { ProviderEffect } from '../../examples/provider/contract.ts'
 
-export type Mutable<Value> = Value extends readonly (infer Item)[]
-  ? Mutable<Item>[]
-  : Value extends object
-    ? { -readonly [Name in keyof Value]: Mutable<Value[Name]> }
-    : Value
+export type Mutable<Value> = Value extends Date
+  ? Value
+  : Value extends readonly (infer Item)[]
+    ? Mutable<Item>[]
+    : Value extends object
+      ? { -readonly [Name in keyof Value]: Mutable<Value[Name]> }
+      : Value
 
 export type RunFacts = Mutable<Facts>
 
