@@ -1,4 +1,4 @@
-/** Shows that something happens: one line that is rewritten, or plain lines where nobody watches. */
+/** Shows that something happens: one line that is rewritten, or plain lines in a file. */
 export interface Progress {
   readonly say: (text: string) => void
   /** A line of its own, that stays. */

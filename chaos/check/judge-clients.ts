@@ -60,7 +60,7 @@ function judgeFinals(story: Story): Violation[] {
   ]
 }
 
-/** Its own request, refused as if it were another one: by a key of somebody else, or for nothing. */
+/** Its own request, refused as if it were another: by somebody else's key, or for nothing. */
 function judgeRefusal(story: Story, { outcome, node }: SeenAnswer): Violation[] {
   if (!isMismatch(outcome)) return []
   const hasTwin = story.twin !== undefined

@@ -1,4 +1,4 @@
-/** What goes wrong, and when: drawn from the seed, like a deck of cards, so that all of it comes. */
+/** What goes wrong, and when: drawn from the seed like a deck of cards, so that all of it comes. */
 import { LEASE_MS, STALL_MS } from '../settings.ts'
 import { seeded, type Random } from '../random.ts'
 

@@ -47,8 +47,11 @@ export const PLANTS: Readonly<Record<PlantName, readonly Edit[]>> = {
       replace: `let isOver = false;
         const committing = commit().finally(() => (isOver = true));
         const early = (async () => {
-          while (!isOver && endOf()?.kind !== 'complete') await new Promise((resolve) => setTimeout(resolve, 5));
-          return isOver ? committing : { kind: 'advanced', expiresAt: new Date(Date.now() + 86400000) };
+          while (!isOver && endOf()?.kind !== 'complete') {
+            await new Promise((resolve) => setTimeout(resolve, 5));
+          }
+          const expiresAt = new Date(Date.now() + 86400000);
+          return isOver ? committing : { kind: 'advanced', expiresAt };
         })();
         const outcome = await Promise.race([committing, early]);`,
     },

@@ -1,4 +1,4 @@
-/** The judge of the chaos runs, with histories made by hand: it must find each thing, and no other. */
+/** The judge of the chaos runs, with histories made by hand: it finds each thing, and no other. */
 import { describe, expect, it } from 'vitest'
 import type { ViolationKind } from '../../chaos/check/facts.ts'
 import { judge, judgeWhileRunning } from '../../chaos/check/judge.ts'
