@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
+import { scratchInMemory } from './test/servers/scratch-memory.ts'
 
 /** Run on both major versions of Nest: the sources import it, so it is theirs that changes. */
 const NEST = ['test/adapters/nest*.test.ts']
@@ -23,6 +24,8 @@ const SLOW = [
   'test/stores/redis*.test.ts',
   'test/stores/sql-*.test.ts',
 ]
+
+scratchInMemory()
 
 export default defineConfig({
   test: {
