@@ -25,6 +25,7 @@ const SERVERS = [
 /** Processes, installs and long random runs: with the servers left out of `npm run test:unit`. */
 const SLOW = [
   'test/chaos/**/*.test.ts',
+  'test/checklist.test.ts',
   'test/durable/relay-processes.test.ts',
   'test/examples/**/*.test.ts',
   'test/process/**/*.test.ts',
