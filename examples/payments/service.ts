@@ -25,7 +25,7 @@ export interface Service {
 /** Puts the parts together, for the role that the process has. */
 export async function startService(settings: Settings): Promise<Service> {
   const { role, leaseMs } = settings
-  const server = await openServer(settings.port)
+  const server = await openServer(settings)
   const database = await openDatabase(settings)
   await migrateWhenUp(database, settings.databaseWaitMs)
   const cache = await withCache(database.store, settings.redisUrl)
