@@ -11,6 +11,8 @@ import type { Socket } from 'node:net'
 /** More than any client of ours sends; Node itself drops what is above its own limit unsaid. */
 const HEADERS_MAX = 100
 const HEADER_BYTES_MAX = 16 * 1024
+/** No route takes more. Parsers know it too, but read the whole of a body before they refuse it. */
+const BODY_BYTES_MAX = 64 * 1024
 /** A head is small: it comes at once or from somebody who wants to keep us waiting. */
 const HEAD_MS_MAX = 10_000
 /** A client that neither sends nor reads. Longer than any answer of ours takes. */
@@ -90,6 +92,7 @@ class Exchanges {
 function misfitOf({ rawHeaders, headers, httpVersion, url }: IncomingMessage): number | undefined {
   if (rawHeaders.length > 2 * HEADERS_MAX) return 431
   if (headers.expect !== undefined && headers.expect.toLowerCase() !== '100-continue') return 417
+  if (Number(headers['content-length'] ?? 0) > BODY_BYTES_MAX) return 413
   if (headers.host === undefined && httpVersion === '1.1') return 400
   // A path, or an address with one. Of others Express can make nothing, not even a 404 of ours.
   if (!/^(\/|https?:\/\/[^/?#]+([/?#]|$)|\*$)/i.test(url ?? '')) return 400
@@ -135,7 +138,7 @@ function problemOf(status: number): string {
 
 const DETAILS: Readonly<Record<number, string>> = {
   408: 'It took too long to arrive. Retry with the same idempotency key.',
-  413: 'The extensions of its chunks are too long.',
+  413: `It is too large: a body may have ${BODY_BYTES_MAX} bytes at the most.`,
   417: 'The only expectation that can be met is 100-continue.',
   431: `Send at most ${HEADERS_MAX} headers of ${HEADER_BYTES_MAX} bytes in all.`,
 }
