@@ -20,12 +20,17 @@ export interface MaintenanceParts {
   readonly operations: Operations
   readonly provider: ProviderClient
   readonly reconciler: Reconciler
-  readonly settings: Pick<Settings, 'leaseMs' | 'sweepEveryMs'>
+  readonly settings: Pick<Settings, 'leaseMs' | 'retentionMs' | 'sweepEveryMs'>
 }
+
+const HOUR_MS = 60 * 60_000
+/** Messages are kept for a week where replies are kept for a day. */
+const MESSAGES_PER_RETENTION = 7
 
 /** Everything beside the requests. Any number of processes may do it at the same time. */
 export function createBackgroundWork(parts: MaintenanceParts): Maintenance {
   const { engine, database, operations, provider, reconciler, settings } = parts
+  const tidyMs = Math.min(HOUR_MS, settings.retentionMs)
   return createMaintenance({
     engine,
     // Goes on with what was accepted, and with what its client or its process left behind.
@@ -40,7 +45,8 @@ export function createBackgroundWork(parts: MaintenanceParts): Maintenance {
     }),
     // Finds what all of these have missed.
     ledgers: [compareWithProvider({ engine, database, provider })],
-    every: { sweepMs: settings.sweepEveryMs },
+    every: { sweepMs: settings.sweepEveryMs, reapMs: tidyMs, pruneMs: tidyMs },
+    keepMessagesMs: MESSAGES_PER_RETENTION * settings.retentionMs,
     graceMs: GRACE_MS,
   })
 }

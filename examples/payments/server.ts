@@ -1,8 +1,10 @@
 import { once } from 'node:events'
-import { createServer, type RequestListener, type Server } from 'node:http'
+import type { RequestListener, Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { GRACE_MS } from './grace.ts'
+import { createLimitedServer } from './limited-server.ts'
+import type { Settings } from './settings.ts'
 
 export interface HttpServer {
   readonly port: number
@@ -14,22 +16,15 @@ export interface HttpServer {
   close(): void
 }
 
-/**
- * Listens at once, so that the port is known to whoever must be told of it. A request may take its
- * time, but not the client: one that sends its headers or its body drop by drop, or too much of
- * them, would hold a connection for as long as it likes.
- */
-export async function openServer(port: number): Promise<HttpServer> {
+/** Listens at once, so that the port is known to whoever must be told of it. */
+export async function openServer({
+  port,
+  requestTimeoutMs,
+}: Pick<Settings, 'port' | 'requestTimeoutMs'>): Promise<HttpServer> {
   let listener: RequestListener = answerStarting
-  const server = createServer(
-    {
-      headersTimeout: 10_000,
-      requestTimeout: 30_000,
-      connectionsCheckingInterval: 5_000,
-      maxHeaderSize: 16 * 1024,
-    },
-    (req, res) => listener(req, res),
-  )
+  const server = createLimitedServer((req, res) => listener(req, res), {
+    requestMs: requestTimeoutMs,
+  })
   endKeptConnections(server)
   await listen(server, port)
   return {

@@ -24,8 +24,8 @@ export interface Service {
 
 /** Puts the parts together, for the role that the process has. */
 export async function startService(settings: Settings): Promise<Service> {
-  const { role, leaseMs } = settings
-  const server = await openServer(settings.port)
+  const { role, leaseMs, retentionMs } = settings
+  const server = await openServer(settings)
   const database = await openDatabase(settings)
   await migrateWhenUp(database, settings.databaseWaitMs)
   const cache = await withCache(database.store, settings.redisUrl)
@@ -35,6 +35,7 @@ export async function startService(settings: Settings): Promise<Service> {
   const engine = createEngine({
     store,
     leaseMs,
+    retentionMs,
     sweepEveryMs: 0,
     reapEveryMs: 0,
     onEvent: logEvent,

@@ -26,6 +26,10 @@ export interface Settings {
   readonly tokens: ReadonlyMap<string, string>
   /** Requests of one tenant, for each node. 0: as many as come. */
   readonly ratePerSecond: number
+  /** How long a request may take to arrive. */
+  readonly requestTimeoutMs: number
+  /** How long a reply is replayed. */
+  readonly retentionMs: number
   readonly leaseMs: number
   readonly sweepEveryMs: number
   readonly providerTimeoutMs: number
@@ -57,6 +61,8 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     webhookSecret: env['WEBHOOK_SECRET'] || 'demo-webhook-secret',
     tokens: readTokens(env['TOKENS'] ?? ''),
     ratePerSecond: readNumber(env, 'RATE_PER_SECOND', { fallback: 0, min: 0, max: 1_000_000 }),
+    requestTimeoutMs: ms('REQUEST_TIMEOUT_MS', 30_000, 100),
+    retentionMs: ms('RETENTION_MS', DAY_MS, 1_000),
     leaseMs: ms('LEASE_MS', MINUTE_MS, 100),
     sweepEveryMs: ms('SWEEP_EVERY_MS', MINUTE_MS, 10),
     providerTimeoutMs: ms('PROVIDER_TIMEOUT_MS', 10_000),

@@ -1,5 +1,7 @@
+import { execFile } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { DatabaseSync } from 'node:sqlite'
+import { promisify } from 'node:util'
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { createProvider } from '../../examples/provider/provider.ts'
@@ -8,7 +10,7 @@ import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
 import { startPostgres, type PostgresServer } from '../servers/postgres.ts'
 import { freePort } from '../servers/programs.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { answer, startFakeProvider } from './fake-provider.ts'
+import { findIt, startFakeProvider } from './fake-provider.ts'
 import { clientOf, isReplay, PAYMENT, type Client } from './payments-client.ts'
 import { addressIn, layOutPackage, startService } from './payments-service.ts'
 
@@ -50,7 +52,24 @@ async function untilPaid(client: Client, place: string) {
   }, PATIENCE)
 }
 
+/** As so many nodes do that start together; a real one would try again, and hide a fault. */
+async function migrateTogether(databaseUrl: string): Promise<void> {
+  const program = `
+    import { openDatabase } from './examples/payments/database/database.ts'
+    const settings = { databaseUrl: process.argv[1], dataFolder: process.argv[2] }
+    const databases = await Promise.all(Array.from({ length: 6 }, () => openDatabase(settings)))
+    await Promise.all(databases.map((database) => database.migrate()))
+    await Promise.all(databases.map((database) => database.migrate()))
+    await Promise.all(databases.map((database) => database.close()))`
+  const args = ['--input-type=module', '-e', program, databaseUrl, newDataFolder()]
+  await promisify(execFile)(process.execPath, args, { cwd: folder })
+}
+
 describe('an API node and a worker on one SQLite file', () => {
+  it('make its tables once, however many ask at the same moment', async () => {
+    await migrateTogether('')
+  })
+
   it('share the work', async () => {
     const { url } = await startProvider()
     const dataFolder = newDataFolder()
@@ -83,7 +102,7 @@ describe('an API node and a worker on one SQLite file', () => {
     const charged = new Promise<void>((resolve) => {
       provider.onSend = () => resolve()
     })
-    provider.onFind = (res) => answer(res, 200, provider.calls[0]!.effect)
+    provider.onFind = findIt
     const lost = api.post('/payments', PAYMENT, { key: 'k' }).catch(() => 'lost')
     await charged
     api.signal('SIGKILL')
@@ -110,6 +129,10 @@ describe('on PostgreSQL', () => {
     server = await startPostgres({ private: true })
   }, 60_000)
   afterAll(() => server?.close())
+
+  it('makes its tables once, however many ask at the same moment', async () => {
+    await migrateTogether(await server.database())
+  })
 
   it('two API nodes and a worker start together, and one key takes effect once', async () => {
     const { url, effects } = await startProvider()
@@ -207,6 +230,10 @@ describe('on MariaDB', () => {
     server = await startMariadb()
   }, 60_000)
   afterAll(() => server?.close())
+
+  it('makes its tables once, however many ask at the same moment', async () => {
+    await migrateTogether(await server.database())
+  })
 
   it('does the same', async () => {
     const env = { DATABASE_URL: await server.database() }

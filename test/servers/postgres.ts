@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
+import { fromTemplate } from './templates.ts'
 
 export interface PostgresServer {
   /** Of a fresh database, made for this call and gone with the server. */
@@ -57,11 +58,7 @@ async function privateServer(): Promise<PostgresServer> {
   if (user !== undefined) chownSync(folder, user.uid, user.gid)
   const data = join(folder, 'data')
   const cwd = folder
-  execFileSync(
-    join(bin, 'initdb'),
-    ['-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--locale=C'],
-    { ...user, cwd, stdio: 'pipe' },
-  )
+  fromTemplate('postgres', data, () => prepareData(data, cwd))
   const port = await freePort()
   const url = `postgres://postgres@127.0.0.1:${port}/postgres`
   let server: ChildProcess | undefined
@@ -143,6 +140,12 @@ function killOne(pid: number): void {
     // It has ended by itself meanwhile.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
+}
+
+function prepareData(data: string, cwd: string): void {
+  const args = ['-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--locale=C']
+  const options = { ...ownerOfServers(), cwd, stdio: 'pipe' } as const
+  execFileSync(join(findBinaries(), 'initdb'), args, options)
 }
 
 async function createDatabase(url: string, made: string[]): Promise<string> {
