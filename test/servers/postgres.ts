@@ -4,7 +4,7 @@
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { chownSync, globSync, mkdtempSync, rmSync } from 'node:fs'
+import { chownSync, globSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
@@ -16,6 +16,8 @@ export interface PostgresServer {
   readonly database: () => Promise<string>
   /** Without a shutdown checkpoint, every connection cut: what is left is the log on the disk. */
   readonly stopAtOnce: () => Promise<void>
+  /** As a machine that dies: no process of it has a moment left. */
+  readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
   /** Ends it and removes its folder. */
   readonly close: () => Promise<void>
@@ -40,6 +42,7 @@ async function foreignServer(url: string): Promise<PostgresServer> {
   const refuse = () => Promise.reject(new Error('only a private server may be stopped'))
   return {
     stopAtOnce: refuse,
+    kill: refuse,
     start: refuse,
     database: () => createDatabase(url, made),
     async close() {
@@ -66,9 +69,18 @@ async function privateServer(): Promise<PostgresServer> {
     await untilAnswering(() => run(url, 'SELECT 1'), server)
   }
   const stopAtOnce = async () => {
-    if (server === undefined || server.exitCode !== null) return
+    if (server === undefined || hasEnded(server)) return
     const ended = once(server, 'exit')
     server.kill('SIGQUIT')
+    await ended
+  }
+  const kill = async () => {
+    if (server === undefined || hasEnded(server)) return
+    const ended = once(server, 'exit')
+    // The first one first stopped, so that it starts no other while they are killed.
+    server.kill('SIGSTOP')
+    for (const pid of childrenOf(server.pid!)) killOne(pid)
+    server.kill('SIGKILL')
     await ended
   }
   const leave = () => void server?.kill('SIGQUIT')
@@ -77,12 +89,56 @@ async function privateServer(): Promise<PostgresServer> {
   return {
     start,
     stopAtOnce,
+    kill,
     database: () => createDatabase(url, []),
     async close() {
       await stopAtOnce()
       process.removeListener('exit', leave)
       rmSync(folder, { recursive: true, force: true })
     },
+  }
+}
+
+function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
+  return exitCode !== null || signalCode !== null
+}
+
+function childrenOf(parent: number): number[] {
+  return processes()
+    .filter(([, ppid]) => ppid === parent)
+    .map(([pid]) => pid)
+}
+
+/** Ids, each with that of its parent. Not every Linux has `ps`, and no other system has /proc. */
+function processes(): (readonly [number, number])[] {
+  if (process.platform === 'linux') {
+    return globSync('/proc/[0-9]*/stat').flatMap((path) => {
+      const [, pid, ppid] = /^(\d+) \(.*\) \S (\d+)/s.exec(readIfThere(path)) ?? []
+      return pid === undefined ? [] : [[Number(pid), Number(ppid)] as const]
+    })
+  }
+  const table = execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8' })
+  return table.split('\n').map((line) => {
+    const [pid, ppid] = line.trim().split(/\s+/).map(Number)
+    return [pid!, ppid!] as const
+  })
+}
+
+/** Empty where the process has ended meanwhile. */
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+function killOne(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL')
+  } catch (error) {
+    // It has ended by itself meanwhile.
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }
 
