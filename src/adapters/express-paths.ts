@@ -1,9 +1,8 @@
 /** Paths of Express 4 and 5 as patterns, as far as they can be understood for certain. */
 import { matchLayer, matchesAll, type Layer } from './express-stack.ts'
 
-/** No path has them by chance. */
+/** No path has it by chance. */
 const PROBE = 'oncekey0probe'
-const OTHER = 'oncekey1probe'
 
 /**
  * What stands for any rest of a path: one segment, an empty one before it, nothing but empty ones,
@@ -52,15 +51,33 @@ export function mountPathOf(layer: Layer, guesses: readonly string[]): string | 
   return samples?.every((sample) => matchLayer(layer, sample)?.path === sample) ? path : undefined
 }
 
+/**
+ * Paths that stand for everything that leads into a mount. Of Express 5, those of every guess that
+ * may be right: the path that it was mounted on is among them, and all of them lead there.
+ */
+export function mountSamplesOf(
+  layer: Layer,
+  guesses: readonly string[],
+): readonly string[] | undefined {
+  const path = mountPathOf(layer, guesses)
+  if (path === undefined || path === '' || layer.regexp !== undefined) {
+    return path === undefined ? undefined : samplesOf(path, layer)
+  }
+  const leadsThere = (sample: string) => matchLayer(layer, sample)?.path === sample
+  return guesses
+    .map((guess) => samplesOf(guess, layer) ?? [])
+    .filter((samples) => samples.every((sample) => leadsThere(sample)))
+    .flat()
+}
+
 /** Of several guesses that fit, the one with the most choices: the others are some of them. */
 function guessed(layer: Layer, guesses: readonly string[]): string | undefined {
-  return guesses
+  const weigh = (guess: string) => [...guess.matchAll(PARAMETER)].length
+  const [best] = guesses
     .map((guess) => ({ guess, choices: choicesOf(guess) ?? [] }))
     .filter(({ choices }) => choices.length > 0 && choices.every((one) => isMadeOf(layer, one)))
-    .reduce<{ guess?: string; choices: readonly string[] }>(
-      (best, one) => (one.choices.length > best.choices.length ? one : best),
-      { choices: [] },
-    ).guess
+    .toSorted((a, b) => b.choices.length - a.choices.length || weigh(b.guess) - weigh(a.guess))
+  return best?.guess
 }
 
 /**
@@ -71,7 +88,7 @@ function isMadeOf(layer: Layer, template: string): boolean {
   if (WILDCARD.test(template)) return false
   const sample = filled(template)
   const match = matchLayer(layer, sample)
-  if (match?.path !== sample || takesOtherText(layer, sample)) return false
+  if (match?.path !== sample) return false
   const names = new Set(
     Array.from(template.matchAll(PARAMETER), ([, plain, quoted]) => plain ?? quoted),
   )
@@ -80,17 +97,6 @@ function isMadeOf(layer: Layer, template: string): boolean {
     values.length === names.size &&
     values.every(([name, value]) => names.has(name) && value === PROBE)
   )
-}
-
-/**
- * Whether a layer takes what is text in a sample for a parameter. Its values do not always tell: of
- * two parameters with one name, only the last has one.
- */
-function takesOtherText(layer: Layer, sample: string): boolean {
-  return [...sample.matchAll(/[\w%]+/g)]
-    .filter(([word]) => word !== PROBE)
-    .map(({ 0: word, index }) => sample.slice(0, index) + OTHER + sample.slice(index + word.length))
-    .some((other) => matchLayer(layer, other)?.path === other)
 }
 
 /** Whether it was made from text with parameters alone: those match whatever value. */

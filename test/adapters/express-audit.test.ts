@@ -326,6 +326,16 @@ describe('an audit of wildcards of Express 5', () => {
     const mounts = ['/a/a-:x', '/:x/a-:x']
     expect(names({ mounts })).toEqual({ protected: [], unprotected: ['POST /:x/a-:x/pay'] })
   })
+
+  it('takes no mount with optional groups for what is left without them', async () => {
+    const [, express] = EXPRESSES[0]!
+    const { app, guard, names } = setup(express)
+    app.use('/b', guard)
+    app.use('{/:z}{/a}/b', express.Router().post('/pay', handler))
+    const { send } = await serve(app)
+    expect((await send({ path: '/x/b/pay' })).status).toBe(201)
+    expect(names({ mounts: ['/b', '{/:z}{/a}/b'] }).protected).toEqual([])
+  })
 })
 
 describe('an audit of Express 4', () => {
