@@ -1,0 +1,81 @@
+/** Clients that mean harm: rubbish, drops, and requests they do not wait for. */
+import { connect } from 'node:net'
+import type { Dice } from './dice.ts'
+import { goodDraft, toBytes } from './draft.ts'
+import { hostileRequest } from './hostile-requests.ts'
+import { faultsOf } from './judge-answer.ts'
+import { exchangeRaw } from './raw-exchange.ts'
+
+export interface HostileClients {
+  readonly requests: () => number
+  /** The first answers that were not what every client must get. */
+  readonly faults: readonly string[]
+  readonly stop: () => Promise<void>
+}
+
+const AT_ONCE = 10
+const SLOW_AT_ONCE = 20
+const FAULTS_MAX = 20
+const DROP_MS = 200
+const LEAVE_MS_MAX = 30
+/** Distinct keys in use: they meet, and what is stored under them has an end. */
+const KEYS = 500
+
+export function startHostileClients(port: number, dice: Dice): HostileClients {
+  const faults: string[] = []
+  let requests = 0
+  let isStopped = false
+  const key = () => `hostile-${dice.below(KEYS)}`
+  const sendRubbish = async () => {
+    while (!isStopped) {
+      requests++
+      const { kind, bytes, isHead, isCut } = hostileRequest(dice, key())
+      const silence = isCut ? { silenceMs: 5 } : {}
+      const answer = await exchangeRaw({ port, pieces: [bytes], isHead, ...silence })
+      for (const fault of faultsOf(answer)) {
+        if (faults.length < FAULTS_MAX) faults.push(`${kind}: ${fault}`)
+      }
+    }
+  }
+  const sendDrops = async () => {
+    while (!isStopped) {
+      requests++
+      const bytes = toBytes(goodDraft(dice, key()))
+      const some = Array.from(bytes.subarray(0, 20), (byte) => Buffer.of(byte))
+      await exchangeRaw({ port, pieces: some, pauseMs: DROP_MS, silenceMs: 1_000 })
+    }
+  }
+  const sendAndLeave = async () => {
+    while (!isStopped) {
+      requests++
+      await leave(port, toBytes(goodDraft(dice, key())), dice.below(LEAVE_MS_MAX))
+    }
+  }
+  const running = Promise.all([
+    ...Array.from({ length: AT_ONCE }, sendRubbish),
+    ...Array.from({ length: SLOW_AT_ONCE }, sendDrops),
+    sendAndLeave(),
+    sendAndLeave(),
+  ])
+  return {
+    requests: () => requests,
+    faults,
+    stop: async () => {
+      isStopped = true
+      await running
+    },
+  }
+}
+
+/** Sends a whole request and is gone before its answer. */
+function leave(port: number, bytes: Buffer, afterMs: number): Promise<void> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('error', () => resolve())
+    socket.once('close', () => resolve())
+    socket.once('connect', () => {
+      socket.write(bytes)
+      setTimeout(() => socket.resetAndDestroy(), afterMs)
+    })
+  })
+}

@@ -1,0 +1,68 @@
+/** Whether memory grows, told from samples that jump up and down. */
+
+export interface MemorySample {
+  readonly atMs: number
+  /** After a collection. */
+  readonly heapUsedBytes: number
+}
+
+export interface MemoryVerdict {
+  readonly kind: 'flat' | 'growing' | 'too_short'
+  readonly medianMb: number
+  /** Over the part that was looked at. */
+  readonly grownMb: number
+  readonly mbPerHour: number
+  readonly percentPerHour: number
+  readonly samples: number
+}
+
+/** What comes before is warm-up: code is compiled, caches and pools are filled. */
+const WARM_UP_PART = 1 / 3
+/** From fewer, or in a shorter time, nothing can be told. */
+const SAMPLES_MIN = 10
+const WATCHED_MS_MIN = 60_000
+/**
+ * Growth counts from both of these on: below them it is noise. A leak of 100 bytes a request is
+ * ten times as much after five minutes.
+ */
+const GROWN_MB_MAX = 3
+const GROWN_PART_MAX = 0.08
+const MB = 1024 * 1024
+const HOUR_MS = 3_600_000
+
+export function judgeMemory(all: readonly MemorySample[]): MemoryVerdict {
+  const samples = all.slice(Math.floor(all.length * WARM_UP_PART))
+  const watchedMs = (samples.at(-1)?.atMs ?? 0) - (samples[0]?.atMs ?? 0)
+  const medianMb = medianOf(samples.map(({ heapUsedBytes }) => heapUsedBytes)) / MB
+  const mbPerMs = slopeOf(samples) / MB
+  const grownMb = mbPerMs * watchedMs
+  const isShort = samples.length < SAMPLES_MIN || watchedMs < WATCHED_MS_MIN
+  const isGrowing = grownMb > GROWN_MB_MAX && grownMb > medianMb * GROWN_PART_MAX
+  return {
+    kind: isShort ? 'too_short' : isGrowing ? 'growing' : 'flat',
+    medianMb,
+    grownMb,
+    mbPerHour: mbPerMs * HOUR_MS,
+    percentPerHour: medianMb === 0 ? 0 : (100 * mbPerMs * HOUR_MS) / medianMb,
+    samples: samples.length,
+  }
+}
+
+/** The median of the slopes between all pairs (Theil and Sen): a few outliers change nothing. */
+function slopeOf(samples: readonly MemorySample[]): number {
+  const slopes: number[] = []
+  for (const [index, one] of samples.entries()) {
+    for (const other of samples.slice(index + 1)) {
+      const ms = other.atMs - one.atMs
+      if (ms > 0) slopes.push((other.heapUsedBytes - one.heapUsedBytes) / ms)
+    }
+  }
+  return medianOf(slopes)
+}
+
+function medianOf(values: readonly number[]): number {
+  const sorted = values.toSorted((one, other) => one - other)
+  const middle = sorted.length / 2
+  if (sorted.length === 0) return 0
+  return (sorted[Math.floor(middle - 0.5)]! + sorted[Math.floor(middle)]!) / 2
+}

@@ -1,0 +1,58 @@
+/** What is soaked: the whole service as one process, and the database under it. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { GOOD_TENANT, GOOD_TOKEN } from './good-clients.ts'
+import type { SoakOptions } from './options.ts'
+import { startService, type ServiceProcess } from './service-process.ts'
+import { openSoakDatabase, type SoakDatabase } from './stored-rows.ts'
+
+export interface SoakSystem {
+  readonly service: ServiceProcess
+  readonly database: SoakDatabase
+  /** Stops the service in order, and gives its exit code. */
+  readonly close: () => Promise<number | null>
+}
+
+/** Short, so that what is stored has an end; longer than any client here comes back after. */
+const RETENTION_MS = 20_000
+const LEASE_MS = 10_000
+const REQUEST_TIMEOUT_MS = 2_000
+
+export async function startSystem(
+  { store, root }: Pick<SoakOptions, 'store' | 'root'>,
+  rate: number,
+): Promise<SoakSystem> {
+  const folder = mkdtempSync(join(tmpdir(), 'oncekey-soak-'))
+  const database = await openSoakDatabase(store, folder)
+  const closeRest = async () => {
+    await database.close()
+    rmSync(folder, { recursive: true, force: true })
+  }
+  try {
+    const env = {
+      DATA_DIR: folder,
+      DATABASE_URL: database.url,
+      RATE_PER_SECOND: `${rate}`,
+      RETENTION_MS: `${RETENTION_MS}`,
+      LEASE_MS: `${LEASE_MS}`,
+      REQUEST_TIMEOUT_MS: `${REQUEST_TIMEOUT_MS}`,
+      TOKENS: `${GOOD_TOKEN}=${GOOD_TENANT}`,
+      // It warns of the short retention, which is meant.
+      NODE_NO_WARNINGS: '1',
+    }
+    const service = await startService(root === undefined ? { env } : { env, root })
+    return {
+      service,
+      database,
+      close: async () => {
+        const code = await service.stop()
+        await closeRest()
+        return code
+      },
+    }
+  } catch (error) {
+    await closeRest()
+    throw error
+  }
+}
