@@ -8,6 +8,8 @@ const ROOT = join(import.meta.dirname, '..', '..')
 const PROBE = join(import.meta.dirname, 'probe.ts')
 const START_MS_MAX = 30_000
 const PROBE_MS_MAX = 20_000
+/** The process stands still for as long as a snapshot takes. */
+const SNAPSHOT_MS_MAX = 120_000
 const STOP_MS_MAX = 25_000
 /** What it complains about is kept from its beginning: the first error explains the others. */
 const ERRORS_LENGTH_MAX = 64 * 1024
@@ -62,9 +64,9 @@ export async function startService({ root = ROOT, env }: ServiceStart): Promise<
     isAlive,
     kill,
     errors: () => errors,
-    probe: () => ask((id) => ({ kind: 'probe', id })),
+    probe: () => ask((id) => ({ kind: 'probe', id }), PROBE_MS_MAX),
     snapshot: async (path) => {
-      await ask((id) => ({ kind: 'snapshot', id, path }))
+      await ask((id) => ({ kind: 'snapshot', id, path }), SNAPSHOT_MS_MAX)
     },
     stop: async () => {
       const timer = setTimeout(leave, STOP_MS_MAX)
@@ -99,9 +101,11 @@ function portOf(child: ChildProcess, errors: () => string): Promise<number> {
   })
 }
 
-function asker(child: ChildProcess): (make: (id: number) => ProbeRequest) => Promise<Probe> {
+type Ask = (make: (id: number) => ProbeRequest, limitMs: number) => Promise<Probe>
+
+function asker(child: ChildProcess): Ask {
   let asked = 0
-  return (make) =>
+  return (make, limitMs) =>
     new Promise((resolve, reject) => {
       const id = ++asked
       const finish = (act: () => void) => {
@@ -115,8 +119,8 @@ function asker(child: ChildProcess): (make: (id: number) => ProbeRequest) => Pro
       }
       const onClose = () => finish(() => reject(new Error('the service has ended')))
       const timer = setTimeout(() => {
-        finish(() => reject(new Error(`the service did not answer within ${PROBE_MS_MAX} ms`)))
-      }, PROBE_MS_MAX)
+        finish(() => reject(new Error(`the service did not answer within ${limitMs} ms`)))
+      }, limitMs)
       child.on('message', onMessage)
       child.once('close', onClose)
       child.send(make(id), (error) => {
