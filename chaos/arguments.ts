@@ -25,6 +25,8 @@ export type Arguments =
   | { readonly kind: 'wrong'; readonly sentence: string }
 
 const SECONDS_MAX = 86_400
+/** What has failed often is tried again after five minutes at most, and a lost look after half one. */
+const HEAL_SECONDS = 360
 const SEED_MAX = 2 ** 32 - 1
 
 export const HELP = `npm run chaos -- [options]
@@ -36,7 +38,7 @@ that nothing happened twice, differently, not at all, for ever, or to somebody e
   --seconds N         how long things go wrong (30)
   --seed N            what is tried, and when; a new one by default, and always printed
   --store NAME        ${STORES.join(', ')} (sqlite)
-  --heal-seconds N    how long it may take to come to rest after that (90)
+  --heal-seconds N    how long it may take to come to rest after that (${HEAL_SECONDS})
   --report FILE       where the report goes (chaos-reports/<store>-<seed>.json)
   --plant NAME        plants a bug that must be found: ${PLANT_NAMES.join(', ')}
   --until-violation   ends at the first violation that shows while it runs
@@ -60,7 +62,7 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   if (values.help === true) return { kind: 'help' }
   const seconds = wholeNumber(values.seconds ?? '30', SECONDS_MAX)
   if (!seconds) return wrong(notANumber('--seconds', values.seconds, `1 to ${SECONDS_MAX}`))
-  const healSeconds = wholeNumber(values['heal-seconds'] ?? '90', SECONDS_MAX)
+  const healSeconds = wholeNumber(values['heal-seconds'] ?? `${HEAL_SECONDS}`, SECONDS_MAX)
   if (!healSeconds) {
     return wrong(notANumber('--heal-seconds', values['heal-seconds'], `1 to ${SECONDS_MAX}`))
   }

@@ -9,7 +9,7 @@ it('fills in what is not said', () => {
     kind: 'run',
     options: {
       seconds: 30,
-      healSeconds: 90,
+      healSeconds: 360,
       seed: 77,
       store: 'sqlite',
       reportFile: 'chaos-reports/sqlite-77.json',

@@ -16,7 +16,7 @@ it.each(STORES)(
   `keeps its promises on %s for 20 seconds of chaos, seed ${SEED}`,
   async (store) => {
     const { code, output, report } = await runChaos(
-      ...['--store', store, '--seed', `${SEED}`, '--seconds', '20'],
+      ...['--store', store, '--seed', `${SEED}`, '--seconds', '20', '--heal-seconds', '100'],
     )
     expect(code, `\n${output}`).toBe(0)
     // Nothing goes wrong in a run in which nothing was done, either.
