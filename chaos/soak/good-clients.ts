@@ -39,7 +39,7 @@ const WAIT_STATUSES: ReadonlySet<number> = new Set([409, 429, 503])
 export function startGoodClients(port: number, dice: Dice): GoodClients {
   const faults: string[] = []
   let requests = 0
-  let isStopped = false
+  const stopped = new AbortController()
   const note = (fault: string) => {
     if (faults.length < FAULTS_MAX) faults.push(fault)
   }
@@ -50,7 +50,7 @@ export function startGoodClients(port: number, dice: Dice): GoodClients {
       return exchange({ port, agent, method, path, ...options })
     }
     const client = new GoodClient(dice, send)
-    while (!isStopped) {
+    while (!stopped.signal.aborted) {
       await client.act().then(
         (fault) => fault !== undefined && note(fault),
         (error: unknown) => note(String(error)),
@@ -64,7 +64,7 @@ export function startGoodClients(port: number, dice: Dice): GoodClients {
     requests: () => requests,
     faults,
     stop: async () => {
-      isStopped = true
+      stopped.abort()
       await running
     },
   }

@@ -121,14 +121,13 @@ function badJson(dice: Dice, body: Buffer): Buffer {
 }
 
 const VALUES: readonly unknown[] = [
-  null,
-  true,
+  ...[null, true],
   '',
   ' ',
   -1,
   0,
   1.5,
-  9007199254740993,
+  2 ** 53 + 2,
   1e308,
   [],
   {},
@@ -493,7 +492,7 @@ const FOREIGN: readonly Buffer[] = [
   bytesOf('SSH-2.0-OpenSSH_9.6\r\n'),
   bytesOf('EHLO localhost\r\n'),
   bytesOf('*1\r\n$4\r\nPING\r\n'),
-  Buffer.from('00000008' + '04d2162f', 'hex'),
+  Buffer.from('0000000804d2162f', 'hex'),
   bytesOf('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'),
   bytesOf('\r\n'.repeat(2000)),
   bytesOf('GET /\r\n\r\n'),

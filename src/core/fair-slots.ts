@@ -17,7 +17,7 @@ export interface FairSlotsOptions {
 
 interface Entry {
   readonly enter: () => void
-  readonly refuse: (error: unknown) => void
+  readonly refuse: (error: StoreFailedError) => void
   isGone: boolean
 }
 
@@ -81,7 +81,7 @@ export class FairSlots {
     })
   }
 
-  #refuse(refuse: (error: unknown) => void, error: unknown): void {
+  #refuse(refuse: (error: StoreFailedError) => void, error: StoreFailedError): void {
     this.#options.onRefusal?.(error)
     refuse(error)
   }
