@@ -25,7 +25,7 @@ export type Arguments =
   | { readonly kind: 'wrong'; readonly sentence: string }
 
 const SECONDS_MAX = 86_400
-/** What has failed often is tried again after five minutes at most, and a lost look after half one. */
+/** What has failed often is tried again after five minutes at most; a lost look costs half one. */
 const HEAL_SECONDS = 360
 const SEED_MAX = 2 ** 32 - 1
 
