@@ -116,7 +116,8 @@ class OnceEngine implements Engine {
       flushesMax: number('store.batching.flushesMax', store.batching?.flushesMax, FLUSHES_MAX, 1),
       bytesMax: BATCH_BYTES_MAX,
       waitingMax: WAITING_MAX,
-      transactionsMax: transactionsMaxOf(store),
+      transactionsMax: atOnce(store, 'transactionsMax'),
+      stepsMax: atOnce(store, 'stepsMax') ?? atOnce(store, 'transactionsMax'),
       timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
     }
     this.#port = new StorePort(store, { clock: this.clock, limits, emit })
@@ -459,14 +460,11 @@ function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView)
   return recordId === record.recordId && recoveryPoint !== undefined
 }
 
-function transactionsMaxOf({ batching }: Store): number | undefined {
-  if (batching?.transactionsMax === undefined) return undefined
+function atOnce({ batching }: Store, name: 'transactionsMax' | 'stepsMax'): number | undefined {
+  const value = batching?.[name]
+  if (value === undefined) return undefined
   const bounds = { fallback: 1, min: 1, max: Number.MAX_SAFE_INTEGER }
-  return wholeNumber(
-    'createEngine.store.batching.transactionsMax',
-    batching.transactionsMax,
-    bounds,
-  )
+  return wholeNumber(`createEngine.store.batching.${name}`, value, bounds)
 }
 
 function watchedPauseMs(pauseMs: number): number {

@@ -12,12 +12,12 @@ export interface FairSlotsOptions {
   /** How many may wait; one more is refused as `overloaded`, or crowds out one of a fuller line. */
   readonly waitingMax: number
   /** Hears why a call was refused, once for each. */
-  readonly onRefusal?: (error: unknown) => void
+  readonly onRefusal?: (error: StoreFailedError) => void
 }
 
 interface Entry {
   readonly enter: () => void
-  readonly refuse: (error: unknown) => void
+  readonly refuse: (error: StoreFailedError) => void
   isGone: boolean
 }
 
@@ -81,7 +81,7 @@ export class FairSlots {
     })
   }
 
-  #refuse(refuse: (error: unknown) => void, error: unknown): void {
+  #refuse(refuse: (error: StoreFailedError) => void, error: StoreFailedError): void {
     this.#options.onRefusal?.(error)
     refuse(error)
   }
