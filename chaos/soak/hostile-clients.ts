@@ -24,10 +24,10 @@ const KEYS = 500
 export function startHostileClients(port: number, dice: Dice): HostileClients {
   const faults: string[] = []
   let requests = 0
-  let isStopped = false
+  const stopped = new AbortController()
   const key = () => `hostile-${dice.below(KEYS)}`
   const sendRubbish = async () => {
-    while (!isStopped) {
+    while (!stopped.signal.aborted) {
       requests++
       const { kind, bytes, isHead, isCut } = hostileRequest(dice, key())
       const silence = isCut ? { silenceMs: 5 } : {}
@@ -38,7 +38,7 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
     }
   }
   const sendDrops = async () => {
-    while (!isStopped) {
+    while (!stopped.signal.aborted) {
       requests++
       const bytes = toBytes(goodDraft(dice, key()))
       const some = Array.from(bytes.subarray(0, 20), (byte) => Buffer.of(byte))
@@ -46,7 +46,7 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
     }
   }
   const sendAndLeave = async () => {
-    while (!isStopped) {
+    while (!stopped.signal.aborted) {
       requests++
       await leave(port, toBytes(goodDraft(dice, key())), dice.below(LEAVE_MS_MAX))
     }
@@ -61,7 +61,7 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
     requests: () => requests,
     faults,
     stop: async () => {
-      isStopped = true
+      stopped.abort()
       await running
     },
   }

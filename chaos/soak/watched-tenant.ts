@@ -33,13 +33,13 @@ export function watchTenant(port: number, pauseMs = 10): WatchedTenant {
   const histogram = createHistogram()
   const faults: string[] = []
   const name = `watched-${process.pid}-${tenants++}`
-  let isStopped = false
+  const stopped = new AbortController()
   const note = (fault: string) => {
     if (faults.length < FAULTS_MAX) faults.push(fault)
   }
 
   const run = async () => {
-    for (let n = 0; !isStopped; n++) {
+    for (let n = 0; !stopped.signal.aborted; n++) {
       const fault = await payTimed({ port, agent, key: `${name}-${n}`, cents: 1 + (n % 5000) })
       if (fault !== undefined) note(fault)
       await new Promise((resolve) => setTimeout(resolve, pauseMs))
@@ -63,7 +63,7 @@ export function watchTenant(port: number, pauseMs = 10): WatchedTenant {
       return { count, p50Ms: ms(p50), p99Ms: ms(p99), maxMs: ms(max) }
     },
     stop: () => {
-      isStopped = true
+      stopped.abort()
       return running
     },
   }

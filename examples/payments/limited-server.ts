@@ -68,7 +68,7 @@ class Exchanges {
   readonly #open = new WeakMap<Socket, Set<ServerResponse>>()
   readonly #last = new WeakMap<Socket, ServerResponse>()
 
-  begin(res: ServerResponse<IncomingMessage>): void {
+  begin(res: ServerResponse): void {
     const { socket } = res.req
     const open = this.#open.get(socket) ?? new Set()
     this.#open.set(socket, open.add(res))
