@@ -47,7 +47,7 @@ parentPort!.on('message', () => {
   isStopped = true
   for (const socket of sockets) socket.destroy()
   const count: FloodCount = { sent, closed, statuses, retryAfters }
-  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- It is a thread.
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- It is no window.
   parentPort!.postMessage(count)
   parentPort!.close()
 })

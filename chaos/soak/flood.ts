@@ -24,7 +24,7 @@ export async function startFlood(
   return {
     stop: async () => {
       const answer = once(worker, 'message')
-      // oxlint-disable-next-line unicorn/require-post-message-target-origin -- It is a thread.
+      // oxlint-disable-next-line unicorn/require-post-message-target-origin -- It is no window.
       worker.postMessage('stop')
       const [count] = (await answer) as [FloodCount]
       await worker.terminate()

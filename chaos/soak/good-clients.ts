@@ -25,12 +25,15 @@ interface Paid {
   readonly key: string
   readonly body: object
   readonly answer: Answer
+  readonly atMs: number
 }
 
 const CLIENTS = 4
 const FAULTS_MAX = 20
 /** Payments that are retried and refunded later: the latest of each client. */
 const PAID_MAX = 20
+/** What is older may be past its retention by the time a retry is read. */
+const PAID_MS_MAX = 5_000
 const ANSWER_MS_MAX = 30_000
 const PAUSE_MS_MAX = 30
 /** Turned away, in progress or in doubt: an honest answer, and nothing to compare. */
@@ -107,13 +110,13 @@ class GoodClient {
     const [key, body] = [randomUUID(), this.#payment()]
     const answer = await this.#send('POST', '/payments', { key, body })
     if (answer.status !== 201) return unexpected('a payment', answer)
-    this.#paid.push({ key, body, answer })
+    this.#paid.push({ key, body, answer, atMs: performance.now() })
     if (this.#paid.length > PAID_MAX) this.#paid.shift()
     return answer.isReplay ? 'a new payment was answered with a replay' : undefined
   }
 
   async #retry(): Promise<string | undefined> {
-    const paid = this.#paid.at(-1)
+    const paid = this.#recent()
     if (paid === undefined) return undefined
     const { key, body } = paid
     const answer = await this.#send('POST', '/payments', { key, body })
@@ -123,7 +126,7 @@ class GoodClient {
   }
 
   async #change(): Promise<string | undefined> {
-    const paid = this.#paid.at(-1)
+    const paid = this.#recent()
     if (paid === undefined) return undefined
     const body = { ...paid.body, amountCents: 999_999 }
     const answer = await this.#send('POST', '/payments', { key: paid.key, body })
@@ -171,6 +174,12 @@ class GoodClient {
     if (paid === undefined) return undefined
     const answer = await this.#send('GET', paid.answer.location)
     return answer.status === 200 ? undefined : unexpected('a payment that was made', answer)
+  }
+
+  /** The latest, if it is young enough to be retried. */
+  #recent(): Paid | undefined {
+    const paid = this.#paid.at(-1)
+    return paid !== undefined && performance.now() - paid.atMs < PAID_MS_MAX ? paid : undefined
   }
 
   #payment(): object {

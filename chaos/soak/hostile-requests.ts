@@ -121,13 +121,14 @@ function badJson(dice: Dice, body: Buffer): Buffer {
 }
 
 const VALUES: readonly unknown[] = [
-  ...[null, true],
+  null,
+  true,
   '',
   ' ',
   -1,
   0,
   1.5,
-  2 ** 53 + 2,
+  2 ** 53,
   1e308,
   [],
   {},

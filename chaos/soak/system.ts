@@ -17,6 +17,8 @@ export interface SoakSystem {
 /** Short, so that what is stored has an end; longer than any client here comes back after. */
 const RETENTION_MS = 20_000
 const LEASE_MS = 10_000
+/** So that a slow machine is no matter of memory. */
+const IN_FLIGHT_MAX = 50
 const REQUEST_TIMEOUT_MS = 2_000
 
 export async function startSystem(
@@ -36,6 +38,7 @@ export async function startSystem(
       RATE_PER_SECOND: `${rate}`,
       RETENTION_MS: `${RETENTION_MS}`,
       LEASE_MS: `${LEASE_MS}`,
+      IN_FLIGHT_MAX: `${IN_FLIGHT_MAX}`,
       REQUEST_TIMEOUT_MS: `${REQUEST_TIMEOUT_MS}`,
       TOKENS: `${GOOD_TOKEN}=${GOOD_TENANT}`,
       // It warns of the short retention, which is meant.

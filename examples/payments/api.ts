@@ -16,7 +16,7 @@ import type { Operations } from './operations.ts'
 import { findOrder, orderInput, type OrderInput } from './orders/order.ts'
 import { findPayment, paymentInput, type PaymentInput } from './payments/payment.ts'
 import { answerErrors, answerNotFound } from './problems.ts'
-import { rateLimit } from './rate-limit.ts'
+import { limitInFlight, rateLimit } from './rate-limit.ts'
 import { findRefund, refundBody, type RefundBody } from './refunds/refund.ts'
 import { requirePaymentId } from './refunds/require-payment-id.ts'
 import type { Settings } from './settings.ts'
@@ -30,7 +30,7 @@ export interface ApiParts {
   readonly database: Database
   readonly operations: Operations
   readonly reconciler: Reconciler
-  readonly settings: Pick<Settings, 'tokens' | 'ratePerSecond' | 'webhookSecret'>
+  readonly settings: Pick<Settings, 'tokens' | 'ratePerSecond' | 'inFlightMax' | 'webhookSecret'>
 }
 
 /** The largest valid body has a few hundred bytes. Whatever is longer is not even parsed. */
@@ -42,7 +42,7 @@ const statusUrl = (recordId: string) => `/operations/${recordId}`
 export function mountApi(app: Express, parts: ApiParts): void {
   const { engine, database, operations, reconciler, settings } = parts
   const { createPayment, createRefund, createOrder, createTransfer } = operations
-  const { tokens, ratePerSecond, webhookSecret } = settings
+  const { tokens, ratePerSecond, inFlightMax, webhookSecret } = settings
   const { query } = database
 
   const webhook = receiveEvent({ database, reconciler, webhookSecret })
@@ -50,7 +50,7 @@ export function mountApi(app: Express, parts: ApiParts): void {
 
   // From here on: who asks, and how often. The parser keeps the bytes, so that the guard compares
   // what was sent. What an operation replies leaves by itself, so its handler has nothing to send.
-  app.use(authenticate(tokens), rateLimit(ratePerSecond))
+  app.use(authenticate(tokens), rateLimit(ratePerSecond), limitInFlight(inFlightMax))
   const json = express.json({ limit: BODY_LIMIT, verify: keepRawBody })
   const guard = idempotency({ engine, tenant: tenantOf, statusUrl })
 

@@ -1,4 +1,4 @@
-import type { RequestHandler } from 'express'
+import type { RequestHandler, Response } from 'express'
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible'
 import { sendProblem } from './problems.ts'
 import { tenantOf } from './tokens.ts'
@@ -15,14 +15,42 @@ export function rateLimit(perSecond: number): RequestHandler {
       () => next(),
       (refusal: unknown) => {
         if (!(refusal instanceof RateLimiterRes)) return next(refusal)
-        res.set('Retry-After', String(Math.max(1, Math.ceil(refusal.msBeforeNext / 1000))))
-        sendProblem(res, {
-          status: 429,
-          code: 'too_many_requests',
-          title: 'Too many requests',
-          detail: `A tenant may send ${perSecond} requests a second. Retry with the same key.`,
-        })
+        const retryAfter = Math.max(1, Math.ceil(refusal.msBeforeNext / 1000))
+        turnAway(res, retryAfter, `A tenant may send ${perSecond} requests a second.`)
       },
     )
   }
+}
+
+/**
+ * So many requests at once for each tenant, in this process. When the service is slower than its
+ * limit for a second, it is this one that keeps what is under way, and the memory for it, in
+ * bounds. The guard holds back the end of a response until the work behind it is recorded, so
+ * clients who do not wait for their answers count, too.
+ */
+export function limitInFlight(max: number): RequestHandler {
+  if (max === 0) return (_req, _res, next) => next()
+  const inFlight = new Map<string, number>()
+  return (req, res, next) => {
+    const tenant = tenantOf(req)
+    const count = inFlight.get(tenant) ?? 0
+    if (count >= max) return turnAway(res, 1, `A tenant may have ${max} requests under way.`)
+    inFlight.set(tenant, count + 1)
+    res.once('close', () => {
+      const left = (inFlight.get(tenant) ?? 1) - 1
+      if (left === 0) inFlight.delete(tenant)
+      else inFlight.set(tenant, left)
+    })
+    next()
+  }
+}
+
+function turnAway(res: Response, retryAfterSeconds: number, why: string): void {
+  res.set('Retry-After', String(retryAfterSeconds))
+  sendProblem(res, {
+    status: 429,
+    code: 'too_many_requests',
+    title: 'Too many requests',
+    detail: `${why} Retry with the same key.`,
+  })
 }

@@ -26,6 +26,8 @@ export interface Settings {
   readonly tokens: ReadonlyMap<string, string>
   /** Requests of one tenant, for each node. 0: as many as come. */
   readonly ratePerSecond: number
+  /** Requests of one tenant that may be under way, for each node. 0: as many as come. */
+  readonly inFlightMax: number
   /** How long a request may take to arrive. */
   readonly requestTimeoutMs: number
   /** How long a reply is replayed. */
@@ -61,6 +63,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     webhookSecret: env['WEBHOOK_SECRET'] || 'demo-webhook-secret',
     tokens: readTokens(env['TOKENS'] ?? ''),
     ratePerSecond: readNumber(env, 'RATE_PER_SECOND', { fallback: 0, min: 0, max: 1_000_000 }),
+    inFlightMax: readNumber(env, 'IN_FLIGHT_MAX', { fallback: 200, min: 0, max: 1_000_000 }),
     requestTimeoutMs: ms('REQUEST_TIMEOUT_MS', 30_000, 100),
     retentionMs: ms('RETENTION_MS', DAY_MS, 1_000),
     leaseMs: ms('LEASE_MS', MINUTE_MS, 100),

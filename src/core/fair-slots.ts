@@ -12,7 +12,7 @@ export interface FairSlotsOptions {
   /** How many may wait; one more is refused as `overloaded`, or crowds out one of a fuller line. */
   readonly waitingMax: number
   /** Hears why a call was refused, once for each. */
-  readonly onRefusal?: (error: unknown) => void
+  readonly onRefusal?: (error: StoreFailedError) => void
 }
 
 interface Entry {

@@ -19,10 +19,12 @@ export function limitsFor({ batching }: Store, timeoutMs: number): StoreLimits {
     const bounds = { fallback: 1, min: 1, max: Number.MAX_SAFE_INTEGER }
     return wholeNumber(`createEngine.store.batching.${name}`, given, bounds)
   }
+  const transactionsMax = saidOr('transactionsMax', undefined)
   return {
     rowsMax: saidOr('rowsMax', ROWS_MAX),
     flushesMax: saidOr('flushesMax', FLUSHES_MAX),
-    transactionsMax: saidOr('transactionsMax', undefined),
+    transactionsMax,
+    stepsMax: saidOr('stepsMax', transactionsMax),
     bytesMax: BATCH_BYTES_MAX,
     waitingMax: WAITING_MAX,
     timeoutMs,

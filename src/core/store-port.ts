@@ -17,8 +17,9 @@ import type {
 const ROW_BYTES = 256
 
 export interface StoreLimits extends CoalescerLimits {
-  /** Transactions at once, and as many steps; `undefined`: whatever comes. */
+  /** Transactions at once, and steps of operations; `undefined`: whatever comes. */
   readonly transactionsMax: number | undefined
+  readonly stepsMax: number | undefined
 }
 
 /**
@@ -74,13 +75,14 @@ export class StorePort {
       flush: (renewals) => store.renew(renewals),
       bytesOf: () => ROW_BYTES,
     })
-    const { transactionsMax: slots } = limits
-    if (slots !== undefined) {
-      const bounds = { clock, store: store.name, slots, waitingMax: limits.waitingMax }
-      const slotsFor = (call: string) => new FairSlots({ ...bounds, call, onRefusal: report(call) })
-      this.#transactions = slotsFor('begin a transaction')
-      this.#steps = slotsFor('advance')
+    const slotsFor = (call: string, slots: number | undefined) => {
+      if (slots === undefined) return undefined
+      const { waitingMax } = limits
+      const onRefusal = report(call)
+      return new FairSlots({ clock, store: store.name, call, slots, waitingMax, onRefusal })
     }
+    this.#transactions = slotsFor('begin a transaction', limits.transactionsMax)
+    this.#steps = slotsFor('advance', limits.stepsMax)
   }
 
   claim(request: ClaimRequest): Promise<ClaimOutcome> {

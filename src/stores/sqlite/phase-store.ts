@@ -3,10 +3,12 @@ import { toView } from '../../core/decide.ts'
 import type { PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
 import type { Lease } from '../../core/store.ts'
 import type { FileAccess, Tables } from './file-access.ts'
+import { StepWriter } from './step-writer.ts'
 import { transact, type Purpose } from './transaction.ts'
 
 export function phaseStore(access: FileAccess): PhaseStore {
   const { tables, writer } = access
+  const steps = new StepWriter(access, (held, nowMs) => takeStep(tables, held, nowMs).outcome)
   return {
     advance: async (lease, work) => {
       access.refuseIfClosed('begin a transaction')
@@ -14,8 +16,10 @@ export function phaseStore(access: FileAccess): PhaseStore {
         transact(access, stepping(tables, lease, work)),
       )
     },
-    record: (lease, step) =>
-      access.write('record a step', (nowMs) => takeStep(tables, { lease, step }, nowMs).outcome),
+    record: async (lease, step) => {
+      access.refuseIfClosed('record a step')
+      return steps.record({ lease, step })
+    },
     load: (recordId) =>
       access.read('load an operation', () => access.committed.operations.load(recordId)),
     due: (query) =>

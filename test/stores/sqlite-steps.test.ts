@@ -1,0 +1,76 @@
+import { expect, it } from 'vitest'
+import { StoreFailedError } from '../../src/core/errors.ts'
+import type { Lease } from '../../src/core/store.ts'
+import { intentOf, operationOf } from '../../src/testing/durable-cases/durable-case.ts'
+import { bytes, hold } from '../../src/testing/store-cases/store-case.ts'
+import { isPending, openTransaction, setup } from './sqlite-setup.ts'
+
+const STEPS = 50
+
+async function setupSteps() {
+  const { store, app } = setup()
+  const keys = Array.from({ length: STEPS }, (_, n) => `k-${n}`)
+  const leases = await Promise.all(keys.map((key) => hold(store, { key })))
+  const intend = (lease: Lease, phase = intentOf()) =>
+    store.durable.phases.record(lease, { operation: operationOf(), phase })
+  return { store, app, leases, intend }
+}
+
+/** How often the event loop goes round until it is over: between any two commits it does. */
+async function roundsOf(call: Promise<unknown>): Promise<number> {
+  const over = new AbortController()
+  void call.finally(() => over.abort())
+  let rounds = 0
+  for (; !over.signal.aborted; rounds++) await new Promise((resolve) => setImmediate(resolve))
+  return rounds
+}
+
+it('commits steps together that wait for the same turn', async () => {
+  const { store, leases, intend } = await setupSteps()
+  const all = Promise.all(leases.map((lease) => intend(lease)))
+  expect(await roundsOf(all)).toBeLessThan(STEPS / 5)
+  expect((await all).map(({ kind }) => kind)).toEqual(leases.map(() => 'advanced'))
+  const others = await Promise.all(leases.map((lease) => store.read({ identity: lease.identity })))
+  expect(others.map((view) => view?.recoveryPoint)).toEqual(leases.map(() => 'started'))
+})
+
+it('fails only the step that cannot be stored', async () => {
+  const { leases, intend } = await setupSteps()
+  const wrong = { ...intentOf(), number: 1.5 }
+  const outcomes = await Promise.allSettled(
+    leases.map((lease, n) => intend(lease, n === 7 ? wrong : intentOf())),
+  )
+  const failed = outcomes.flatMap((outcome, n) => (outcome.status === 'rejected' ? [n] : []))
+  expect(failed).toEqual([7])
+  expect(outcomes[7]).toMatchObject({ reason: { failure: 'rejected' } })
+})
+
+it('takes steps that come while others are written, and those of a moved record alone', async () => {
+  const { store, leases, intend } = await setupSteps()
+  const open = await openTransaction(store, leases[0]!)
+  const stale = { ...leases[1]!, token: 'f'.repeat(32) }
+  const waiting = [intend(stale), ...leases.slice(1, 10).map((lease) => intend(lease))]
+  expect(await isPending(Promise.race(waiting))).toBe(true)
+  open.finish()
+  const later = intend(leases[10]!)
+  const kinds = (await Promise.all([...waiting, later])).map(({ kind }) => kind)
+  expect(kinds).toEqual(['fenced', ...leases.slice(1, 11).map(() => 'advanced')])
+  await open.outcome
+})
+
+it('keeps a commit small: large steps are written in several', async () => {
+  const { leases, intend } = await setupSteps()
+  const large = intentOf({ request: bytes('x'.repeat(1024 * 1024)) })
+  const all = Promise.all(leases.slice(0, 20).map((lease) => intend(lease, large)))
+  expect(await roundsOf(all)).toBeGreaterThanOrEqual(2)
+  expect((await all).every(({ kind }) => kind === 'advanced')).toBe(true)
+})
+
+it('ends what was given to it before the store is closed, and refuses what comes after', async () => {
+  const { store, leases, intend } = await setupSteps()
+  const given = Promise.all(leases.map((lease) => intend(lease)))
+  const closed = store.close()
+  await expect(intend(leases[0]!)).rejects.toBeInstanceOf(StoreFailedError)
+  await closed
+  expect((await given).every(({ kind }) => kind === 'advanced')).toBe(true)
+})
