@@ -67,13 +67,18 @@ const SERVERS_OF_THE_PROCESS = [
 
 /** Begun first, so that none of them is still at work when everything else is done. */
 const LONGEST = [
+  'test/chaos/chaos.test.ts',
   'test/process/payment-kills.test.ts',
   'test/simulation/planted-bugs.test.ts',
   'test/package/package.test.ts',
+  'test/chaos/planted-chaos.test.ts',
+  'test/simulation/simulation.test.ts',
   'test/durable/relay-processes.test.ts',
   'test/process/dynamodb-processes.test.ts',
   'test/process/mysql-payment-kills.test.ts',
   'test/process/postgres-payment-kills.test.ts',
+  'test/process/http-crash.test.ts',
+  'test/examples/payments-nodes.test.ts',
   'test/stores/dynamodb.test.ts',
   'test/stores/postgres-plans.test.ts',
   'test/adapters/adapter-cases.test.ts',
