@@ -110,8 +110,8 @@ export default defineConfig({
     pool: 'forks',
     // One more than there are cores: a good part of these tests waits for other processes.
     maxWorkers: availableParallelism() + 1,
-    testTimeout: 30_000,
-    hookTimeout: 30_000,
+    testTimeout: 60_000,
+    hookTimeout: 60_000,
     sequence: { sequencer: LongestFirst },
     projects: [
       {

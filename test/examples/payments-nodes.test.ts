@@ -95,7 +95,8 @@ describe('an API node and a worker on one SQLite file', () => {
     const provider = await startFakeProvider()
     onTestFinished(provider.close)
     const dataFolder = newDataFolder()
-    const env = { PROVIDER_URL: provider.url, LEASE_MS: '300', SWEEP_EVERY_MS: '100' }
+    // Long enough for a busy machine: a node that is late by a lease has lost its work, too.
+    const env = { PROVIDER_URL: provider.url, LEASE_MS: '1500', SWEEP_EVERY_MS: '100' }
     const worker = await start({ ...env, ROLE: 'worker' }, dataFolder)
     const api = await start({ ...env, ROLE: 'api' }, dataFolder)
 
