@@ -18,6 +18,10 @@ const SLOW_AT_ONCE = 20
 const FAULTS_MAX = 20
 const DROP_MS = 200
 const LEAVE_MS_MAX = 30
+/** Between two of one client. Node takes one new connection each time its event loop goes round. */
+const PAUSE_MS_MAX = 100
+/** A connection may wait for long until it is taken: that alone is no fault of the service. */
+const HOLD_MS = 30_000
 /** Distinct keys in use: they meet, and what is stored under them has an end. */
 const KEYS = 500
 
@@ -31,10 +35,12 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
       requests++
       const { kind, bytes, isHead, isCut } = hostileRequest(dice, key())
       const silence = isCut ? { silenceMs: 5 } : {}
-      const answer = await exchangeRaw({ port, pieces: [bytes], isHead, ...silence })
+      const request = { port, pieces: [bytes], isHead, holdMs: HOLD_MS, ...silence }
+      const answer = await exchangeRaw(request)
       for (const fault of faultsOf(answer)) {
         if (faults.length < FAULTS_MAX) faults.push(`${kind}: ${fault}`)
       }
+      await new Promise((resolve) => setTimeout(resolve, dice.below(PAUSE_MS_MAX)))
     }
   }
   const sendDrops = async () => {

@@ -4,6 +4,8 @@ export interface MemorySample {
   readonly atMs: number
   /** After a collection. */
   readonly heapUsedBytes: number
+  /** What was going on. Only samples of the same are compared: each has its own level. */
+  readonly turn: string
 }
 
 export interface MemoryVerdict {
@@ -22,11 +24,11 @@ const WARM_UP_PART = 1 / 3
 const SAMPLES_MIN = 10
 const WATCHED_MS_MIN = 60_000
 /**
- * Growth counts from both of these on: below them it is noise. A leak of 100 bytes a request is
- * ten times as much after five minutes.
+ * Growth counts from both of these on: below them it is noise. A leak of 100 bytes a request, at a
+ * thousand requests a second, is three times as much within the part of five minutes that counts.
  */
-const GROWN_MB_MAX = 3
-const GROWN_PART_MAX = 0.08
+const GROWN_MB_MAX = 6
+const GROWN_PART_MAX = 0.12
 const MB = 1024 * 1024
 const HOUR_MS = 3_600_000
 
@@ -48,13 +50,14 @@ export function judgeMemory(all: readonly MemorySample[]): MemoryVerdict {
   }
 }
 
-/** The median of the slopes between all pairs (Theil and Sen): a few outliers change nothing. */
+/** The median of the slopes between pairs (Theil and Sen): a few outliers change nothing. */
 function slopeOf(samples: readonly MemorySample[]): number {
   const slopes: number[] = []
   for (const [index, one] of samples.entries()) {
     for (const other of samples.slice(index + 1)) {
       const ms = other.atMs - one.atMs
-      if (ms > 0) slopes.push((other.heapUsedBytes - one.heapUsedBytes) / ms)
+      if (ms > 0 && other.turn === one.turn)
+        slopes.push((other.heapUsedBytes - one.heapUsedBytes) / ms)
     }
   }
   return medianOf(slopes)

@@ -25,6 +25,8 @@ export interface RawRequest {
   readonly pauseMs?: number
   /** After so long without a byte from the server our side is ended. @default 5000 */
   readonly silenceMs?: number
+  /** How long the server may take to close once our side was ended. @default 5000 */
+  readonly holdMs?: number
   /** The replies have no bodies. */
   readonly isHead?: boolean
   /** After so many whole replies nothing more is waited for. @default until it closes */
@@ -33,13 +35,13 @@ export interface RawRequest {
 
 /** Longer than a good server waits for the rest of a request: it is the one to end this. */
 const SILENCE_MS = 5_000
-/** After our side was ended: no server of sound mind keeps it open that long. */
-const HOLD_MS_MAX = 5_000
+const HOLD_MS = 5_000
 const RECEIVED_BYTES_MAX = 4 * 1024 * 1024
 
 /** Sends bytes over a connection of their own and waits until the server has closed it. */
 export function exchangeRaw(request: RawRequest): Promise<RawAnswer> {
-  const { port, silenceMs = SILENCE_MS, repliesMax = Number.POSITIVE_INFINITY } = request
+  const { port, silenceMs = SILENCE_MS, holdMs = HOLD_MS } = request
+  const { repliesMax = Number.POSITIVE_INFINITY } = request
   return new Promise((resolve) => {
     const socket = connect({ port, host: '127.0.0.1', noDelay: true })
     const chunks: Buffer[] = []
@@ -55,7 +57,7 @@ export function exchangeRaw(request: RawRequest): Promise<RawAnswer> {
       if (isEnded) return finish('silence')
       isEnded = true
       socket.end()
-      timer = setTimeout(onSilence, HOLD_MS_MAX)
+      timer = setTimeout(onSilence, holdMs)
     }
     socket.on('data', (chunk) => {
       bytes += chunk.length

@@ -15,12 +15,15 @@ afterAll(scratch.remove)
 
 const MB = 1024 * 1024
 
-/** A sample every ten seconds for five minutes, with jumps of 3 MB up and down. */
+const TURNS = ['good only', 'hostile', 'flood']
+
+/** A sample every ten seconds for five minutes: a level for each turn, and jumps up and down. */
 function samples(heapMbAt: (minute: number) => number) {
   const random = seededRandom(7)
   return Array.from({ length: 30 }, (_, n) => ({
     atMs: n * 10_000,
-    heapUsedBytes: (heapMbAt(n / 6) + 3 * (random() - 0.5)) * MB,
+    turn: TURNS[n % 3]!,
+    heapUsedBytes: (heapMbAt(n / 6) + 5 * (n % 3) + 3 * (random() - 0.5)) * MB,
   }))
 }
 
