@@ -6,7 +6,15 @@ import { describe, expect, it } from 'vitest'
 // and every fault names its file. Function length, parameters and nesting are oxlint's.
 
 const root = join(import.meta.dirname, '..')
-const IGNORED: readonly string[] = ['.git', '.DS_Store', 'node_modules', 'dist', 'data', 'coverage']
+const IGNORED: readonly string[] = [
+  '.git',
+  '.DS_Store',
+  'node_modules',
+  'dist',
+  'data',
+  'coverage',
+  'chaos-reports',
+]
 
 const files = walk('')
 const code = files.filter((file) => file.endsWith('.ts'))
@@ -114,6 +122,21 @@ describe('code', () => {
       // The runners of cases skip by exact name, each with its reason in the data.
       .filter((file) => !/\/run-[a-z]+-cases\.ts$/.test(file))
     expect(codeMatching(tests, new RegExp(leftOut))).toEqual([])
+  })
+
+  it('has no test file in a shared process that listens to it or changes it', () => {
+    const config = read('vitest.config.ts')
+    const alone = /^test\/(chaos|examples|process|package|simulation)\//
+    const shared = code
+      .filter((file) => file.startsWith('test/') && file.endsWith('.test.ts'))
+      .filter((file) => !alone.test(file) && !config.includes(`'${file}'`))
+    const what = 'process|globalThis|console|[A-Z]\\w+\\.prototype'
+    const touches = [
+      '\\bprocess\\.(on|once|chdir|emitWarning)\\(|\\bprocess\\.env\\S* = ',
+      '\\bvi\\.(mock|doMock|resetModules|stubGlobal|stubEnv|useFakeTimers)\\(',
+      `\\bspyOn\\((${what}),`,
+    ]
+    expect(codeMatching(shared, new RegExp(touches.join('|')))).toEqual([])
   })
 })
 

@@ -1,4 +1,4 @@
-/** `npm run soak`: hostile clients, floods and memory, over minutes. Says how it went by its exit. */
+/** `npm run soak`: hostile clients, floods and memory, over minutes. Its exit code is a verdict. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describeFlood, measureFlood, type FloodMeasure } from './flood-report.ts'

@@ -7,7 +7,14 @@ import {
   type FoundRoute,
   type RouteAudit,
 } from '../http/route-audit.ts'
-import { RESTS, isPlain, mountPathOf, samplesOf, spellingsOf } from './express-paths.ts'
+import {
+  RESTS,
+  isPlain,
+  mountPathOf,
+  mountSamplesOf,
+  samplesOf,
+  spellingsOf,
+} from './express-paths.ts'
 import {
   DEPTH_MAX,
   isMountedApp,
@@ -99,7 +106,7 @@ const ANYTHING: Target = {
 /** A target inside a router, seen from where the router is mounted. */
 function behindMount(layer: Layer, { mounts }: Search, target: Target): Target {
   const mount = mountPathOf(layer, mounts)
-  const bases = mount === undefined ? undefined : samplesOf(mount, layer)
+  const bases = mountSamplesOf(layer, mounts)
   const samples = bases?.flatMap((base) => target.samples?.map((one) => joinPaths(base, one)) ?? [])
   const accepts = (path: string): boolean => {
     const match = matchLayer(layer, path)

@@ -4,8 +4,11 @@ import { matchLayer, matchesAll, type Layer } from './express-stack.ts'
 /** No path has it by chance. */
 const PROBE = 'oncekey0probe'
 
-/** What stands for any rest of a path: one segment, an empty one, more than anybody writes down. */
-export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, Array(20).fill(PROBE).join('/')]
+/**
+ * What stands for any rest of a path: one segment, an empty one before it, nothing but empty ones,
+ * more than anybody writes down.
+ */
+export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, '/', Array(20).fill(PROBE).join('/')]
 
 /** More choices than this in one path, and nobody has looked at them all. */
 const SAMPLES_MAX = 32
@@ -48,15 +51,33 @@ export function mountPathOf(layer: Layer, guesses: readonly string[]): string | 
   return samples?.every((sample) => matchLayer(layer, sample)?.path === sample) ? path : undefined
 }
 
+/**
+ * Paths that stand for everything that leads into a mount. Of Express 5, those of every guess that
+ * may be right: the path that it was mounted on is among them, and all of them lead there.
+ */
+export function mountSamplesOf(
+  layer: Layer,
+  guesses: readonly string[],
+): readonly string[] | undefined {
+  const path = mountPathOf(layer, guesses)
+  if (path === undefined || path === '' || layer.regexp !== undefined) {
+    return path === undefined ? undefined : samplesOf(path, layer)
+  }
+  const leadsThere = (sample: string) => matchLayer(layer, sample)?.path === sample
+  return guesses
+    .map((guess) => samplesOf(guess, layer) ?? [])
+    .filter((samples) => samples.every((sample) => leadsThere(sample)))
+    .flat()
+}
+
 /** Of several guesses that fit, the one with the most choices: the others are some of them. */
 function guessed(layer: Layer, guesses: readonly string[]): string | undefined {
-  return guesses
+  const weigh = (guess: string) => [...guess.matchAll(PARAMETER)].length
+  const [best] = guesses
     .map((guess) => ({ guess, choices: choicesOf(guess) ?? [] }))
     .filter(({ choices }) => choices.length > 0 && choices.every((one) => isMadeOf(layer, one)))
-    .reduce<{ guess?: string; choices: readonly string[] }>(
-      (best, one) => (one.choices.length > best.choices.length ? one : best),
-      { choices: [] },
-    ).guess
+    .toSorted((a, b) => b.choices.length - a.choices.length || weigh(b.guess) - weigh(a.guess))
+  return best?.guess
 }
 
 /**

@@ -37,6 +37,7 @@ import {
 } from './policy.ts'
 import { RECORD_STATES, type RecordState } from './record.ts'
 import { Settler } from './settler.ts'
+import { limitsFor } from './store-limits.ts'
 import { StorePort, mayHaveTakenHold } from './store-port.ts'
 import type { ClaimOutcome, ClaimRequest, RecordRef, RecordView, Store } from './store.ts'
 import { Upkeep } from './upkeep.ts'
@@ -71,11 +72,6 @@ const ENGINE_OPTION_NAMES = [
 const HOUR_MS = 60 * 60 * 1000
 const DAY_MS = 24 * HOUR_MS
 const GRACE_MS = 10_000
-/** One store call: large enough to pay for a commit, small enough not to stall an event loop. */
-const ROWS_MAX = 64
-const BATCH_BYTES_MAX = 8 * 1024 * 1024
-const FLUSHES_MAX = 4
-const WAITING_MAX = 10_000
 /** How soon a waiting duplicate looks again; doubles up to the longest. */
 const LOOK_AGAIN_MS_FIRST = 25
 const LOOK_AGAIN_MS_MAX = 1_000
@@ -111,15 +107,7 @@ class OnceEngine implements Engine {
     const emit: EventListener = (event) => this.emit(event)
     const number = (name: string, value: unknown, fallback: number, min: number): number =>
       wholeNumber(`createEngine.${name}`, value, { fallback, min, max: 7 * DAY_MS })
-    const limits = {
-      rowsMax: number('store.batching.rowsMax', store.batching?.rowsMax, ROWS_MAX, 1),
-      flushesMax: number('store.batching.flushesMax', store.batching?.flushesMax, FLUSHES_MAX, 1),
-      bytesMax: BATCH_BYTES_MAX,
-      waitingMax: WAITING_MAX,
-      transactionsMax: atOnce(store, 'transactionsMax'),
-      stepsMax: atOnce(store, 'stepsMax') ?? atOnce(store, 'transactionsMax'),
-      timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
-    }
+    const limits = limitsFor(store, number('storeTimeoutMs', storeTimeoutMs, 5_000, 1))
     this.#port = new StorePort(store, { clock: this.clock, limits, emit })
     this.#settler = new Settler(this.clock, this.#port)
     this.#lost = new LostClaims(this.clock, this.#port)
@@ -458,13 +446,6 @@ async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
 
 function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView): boolean {
   return recordId === record.recordId && recoveryPoint !== undefined
-}
-
-function atOnce({ batching }: Store, name: 'transactionsMax' | 'stepsMax'): number | undefined {
-  const value = batching?.[name]
-  if (value === undefined) return undefined
-  const bounds = { fallback: 1, min: 1, max: Number.MAX_SAFE_INTEGER }
-  return wholeNumber(`createEngine.store.batching.${name}`, value, bounds)
 }
 
 function watchedPauseMs(pauseMs: number): number {

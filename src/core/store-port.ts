@@ -115,7 +115,7 @@ export class StorePort {
     return this.ask('renew', async () => only(await this.#backend.renew([renewal])))
   }
 
-  /** A transaction of the store's, when it is the turn of its tenant. It takes as long as it takes. */
+  /** A transaction of the store's, when it is the turn of its tenant: without a limit of ours. */
   transact<Result>(tenant: string, run: () => Promise<Result>): Promise<Result> {
     return this.#transactions === undefined ? run() : this.#transactions.use(tenant, run)
   }

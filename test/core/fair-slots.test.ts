@@ -70,11 +70,10 @@ it('refuses the newest of the tenant who has most waiting, never another', async
 it('never begins what has waited for longer than it may', async () => {
   const { clock, use, begun, endNext } = setup()
   const running = use('a1')
-  const late = use('b1', 1_000)
+  const late = use('b1', 1_000).catch((error: unknown) => error)
   const patient = use('c1')
-  const refused = late.catch((error: unknown) => error)
   await clock.advanceAsync(1_000)
-  expect(await refused).toMatchObject({ failure: 'overloaded' })
+  expect(await late).toMatchObject({ failure: 'overloaded' })
   await endNext()
   expect(begun).toEqual(['a1', 'c1'])
   await endNext()

@@ -18,13 +18,23 @@ export interface FakeProvider {
   readonly calls: readonly Call[]
   /** What becomes of the next ones. */
   onSend: (call: Call) => void
-  /** What it says about a key. */
-  onFind: (res: ServerResponse, key: string) => void
+  /** What it says about a key; the call is there if it came with one. */
+  onFind: (res: ServerResponse, call: Call | undefined) => void
   readonly close: () => void
 }
 
 export function answer(res: ServerResponse, status: number, body: unknown): void {
   res.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify(body))
+}
+
+/** It has done what was sent, whatever it has answered. */
+export function findIt(res: ServerResponse, call: Call | undefined): void {
+  if (call === undefined) findNothing(res)
+  else answer(res, 200, call.effect)
+}
+
+export function findNothing(res: ServerResponse): void {
+  answer(res, 404, { error: { code: 'not_found' } })
 }
 
 /** A provider that does exactly what its test says, and knows of nothing unless it is told. */
@@ -33,7 +43,9 @@ export async function startFakeProvider(): Promise<FakeProvider> {
   const server = createServer((req, res) => {
     const url = new URL(req.url!, 'http://provider')
     if (req.method === 'GET') {
-      fake.onFind(res, url.searchParams.get('key') ?? '')
+      const asked = url.searchParams.get('key')
+      const call = calls.find(({ key }) => key === asked)
+      fake.onFind(res, call)
       return
     }
     void json(req).then((body) => {
@@ -48,7 +60,7 @@ export async function startFakeProvider(): Promise<FakeProvider> {
     url: '',
     calls,
     onSend: ({ res, effect }: Call) => answer(res, 201, effect),
-    onFind: (res: ServerResponse) => answer(res, 404, { error: { code: 'not_found' } }),
+    onFind: findNothing,
     close: () => undefined,
   } as { -readonly [Name in keyof FakeProvider]: FakeProvider[Name] }
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

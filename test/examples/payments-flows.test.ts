@@ -6,7 +6,13 @@ import { tablesFor } from '../../examples/payments/database/schema.ts'
 import { SIGNATURE_HEADER, type ProviderEvent } from '../../examples/provider/contract.ts'
 import { sign } from '../../examples/provider/signature.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { answer, startFakeProvider, type FakeProvider } from './fake-provider.ts'
+import {
+  answer,
+  findIt,
+  findNothing,
+  startFakeProvider,
+  type FakeProvider,
+} from './fake-provider.ts'
 import { clientOf, isReplay, PAYMENT, toReply, type Client } from './payments-client.ts'
 import {
   addressIn,
@@ -202,16 +208,18 @@ describe('the books', () => {
     const key = newKey()
     const paid = await client.post('/payments', PAYMENT, { key })
     await client.post('/payments', PAYMENT, { key })
-    const { paymentId, chargeId } = paid.body
-    const entries = rowsIn(
-      sharedData,
-      `SELECT kind, amount_cents, provider_id, tenant FROM entry WHERE reference = '${paymentId}'`,
-    )
-    expect(entries).toEqual([
-      { kind: 'charge', amount_cents: 990, provider_id: chargeId, tenant: 'tenant-a' },
+    const paymentId = String(paid.body['paymentId'])
+    const booked = 'SELECT kind, amount_cents, provider_id, tenant FROM entry'
+    expect(rowsIn(sharedData, `${booked} WHERE reference = '${paymentId}'`)).toEqual([
+      {
+        kind: 'charge',
+        amount_cents: 990,
+        provider_id: paid.body['chargeId'],
+        tenant: 'tenant-a',
+      },
     ])
     const receipts = () =>
-      rowsIn(sharedData, `SELECT tenant FROM receipt WHERE payment_id = '${String(paymentId)}'`)
+      rowsIn(sharedData, `SELECT tenant FROM receipt WHERE payment_id = '${paymentId}'`)
     await vi.waitUntil(() => receipts().length > 0, { timeout: 10_000 })
     expect(receipts()).toEqual([{ tenant: 'tenant-a' }])
   })
@@ -271,12 +279,10 @@ describe('a provider that fails', () => {
     return { pay, paid, calls, get }
   }
 
-  const knowsNothing: FakeProvider['onFind'] = (res) => answer(res, 404, {})
-
   it('is asked, and sent nothing again, when its answer was lost', async () => {
     const { pay, calls } = setup()
     provider.onSend = ({ res }) => res.destroy()
-    provider.onFind = (res) => answer(res, 200, calls()[0]!.effect)
+    provider.onFind = findIt
     expect((await pay()).status).toBe(201)
     expect(calls()).toHaveLength(1)
   })
@@ -290,7 +296,7 @@ describe('a provider that fails', () => {
   ])('leaves the outcome unknown with %s', async (_, status, body) => {
     const { pay, calls } = setup()
     provider.onSend = ({ res }) => answer(res, status, body)
-    provider.onFind = knowsNothing
+    provider.onFind = findNothing
     for (const reply of [await pay(), await pay()]) {
       expect([reply.status, reply.body['code']]).toEqual([409, 'idempotency_outcome_unknown'])
       expect(Number(reply.headers.get('retry-after'))).toBeGreaterThan(0)
@@ -299,9 +305,9 @@ describe('a provider that fails', () => {
   })
 
   it('is not believed when it has something else under our key', async () => {
-    const { pay, calls } = setup()
+    const { pay } = setup()
     provider.onSend = ({ res }) => res.destroy()
-    provider.onFind = (res) => answer(res, 200, { ...calls()[0]!.effect, amountCents: 1 })
+    provider.onFind = (res, call) => answer(res, 200, { ...call?.effect, amountCents: 1 })
     const reply = await pay()
     expect([reply.status, reply.body['code']]).toEqual([409, 'idempotency_outcome_unknown'])
   })
@@ -309,7 +315,7 @@ describe('a provider that fails', () => {
   it('is sent the payment again, under the same key, where it surely did nothing', async () => {
     const { pay, paid, calls } = setup()
     provider.onSend = ({ res }) => answer(res, 503, { error: { code: 'refused' } })
-    provider.onFind = knowsNothing
+    provider.onFind = findNothing
     const refused = await pay()
     expect([refused.status, refused.body['code']]).toEqual([503, 'provider_unavailable'])
     expect(refused.headers.get('retry-after')).toBe('1')
@@ -329,7 +335,7 @@ describe('a provider that fails', () => {
   it('says by webhook what became of an unknown payment', async () => {
     const { pay, paid, calls, get } = setup()
     provider.onSend = ({ res }) => res.destroy()
-    provider.onFind = knowsNothing
+    provider.onFind = findNothing
     expect((await pay()).status).toBe(409)
 
     const { effect } = calls()[0]!

@@ -10,7 +10,7 @@ import { startMariadb, type MariadbServer } from '../servers/mariadb.ts'
 import { startPostgres, type PostgresServer } from '../servers/postgres.ts'
 import { freePort } from '../servers/programs.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { answer, startFakeProvider } from './fake-provider.ts'
+import { findIt, startFakeProvider } from './fake-provider.ts'
 import { clientOf, isReplay, PAYMENT, type Client } from './payments-client.ts'
 import { addressIn, layOutPackage, startService } from './payments-service.ts'
 
@@ -102,7 +102,7 @@ describe('an API node and a worker on one SQLite file', () => {
     const charged = new Promise<void>((resolve) => {
       provider.onSend = () => resolve()
     })
-    provider.onFind = (res) => answer(res, 200, provider.calls[0]!.effect)
+    provider.onFind = findIt
     const lost = api.post('/payments', PAYMENT, { key: 'k' }).catch(() => 'lost')
     await charged
     api.signal('SIGKILL')

@@ -1,8 +1,9 @@
-import { execFileSync, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cpSync, mkdirSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
+import { layOutBuild } from './package-build.ts'
 
 const root = join(import.meta.dirname, '..', '..')
 
@@ -17,9 +18,7 @@ export function layOutPackage(folder: string): void {
     cpSync(join(root, name), join(folder, name), { recursive: true })
   }
   symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction')
-  const project = join(root, 'tsconfig.build.json')
-  const args = ['-p', project, '--outDir', join(folder, 'dist')]
-  execFileSync(join(root, 'node_modules', '.bin', 'tsc'), args, { stdio: 'inherit' })
+  layOutBuild(folder)
 }
 
 export interface ServiceOptions {

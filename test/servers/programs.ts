@@ -61,6 +61,9 @@ export function freePort(): Promise<number> {
   })
 }
 
+/** A minute: on a busy machine, RabbitMQ takes half of it. */
+const TRIES_MAX = 1_200
+
 /** Waits until `ask` succeeds; gives up with its last error when the server has gone. */
 export async function untilAnswering(
   ask: () => Promise<unknown>,
@@ -71,7 +74,7 @@ export async function untilAnswering(
       await ask()
       return
     } catch (error) {
-      if (server.exitCode !== null || tries === 600) throw error
+      if (server.exitCode !== null || tries === TRIES_MAX) throw error
       await new Promise((resolve) => setTimeout(resolve, 50))
     }
   }

@@ -70,7 +70,13 @@ async function privateServer(): Promise<RabbitmqServer> {
     names.kill('SIGKILL')
   }
   process.once('exit', leave)
-  await start()
+  try {
+    await start()
+  } catch (error) {
+    // Nobody gets to close it: it must not go on by itself.
+    leave()
+    throw error
+  }
   return {
     url,
     isPrivate: true,

@@ -54,6 +54,8 @@ const MIGRATION_LOCK = 7_245_001
  */
 async function makeOwnTables(pool: pg.Pool): Promise<void> {
   const client = await pool.connect()
+  // As above: while it is lent out, the pool does not listen for it.
+  client.on('error', () => undefined)
   try {
     await client.query('BEGIN')
     await client.query(`SELECT pg_advisory_xact_lock(${MIGRATION_LOCK})`)
