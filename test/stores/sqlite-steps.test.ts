@@ -45,7 +45,7 @@ it('fails only the step that cannot be stored', async () => {
   expect(outcomes[7]).toMatchObject({ reason: { failure: 'rejected' } })
 })
 
-it('takes steps that come while others are written, and those of a moved record alone', async () => {
+it('takes steps that come while others are written, and tells whose lease is lost', async () => {
   const { store, leases, intend } = await setupSteps()
   const open = await openTransaction(store, leases[0]!)
   const stale = { ...leases[1]!, token: 'f'.repeat(32) }
@@ -66,7 +66,7 @@ it('keeps a commit small: large steps are written in several', async () => {
   expect((await all).every(({ kind }) => kind === 'advanced')).toBe(true)
 })
 
-it('ends what was given to it before the store is closed, and refuses what comes after', async () => {
+it('ends what it was given before the store is closed, and refuses what comes after', async () => {
   const { store, leases, intend } = await setupSteps()
   const given = Promise.all(leases.map((lease) => intend(lease)))
   const closed = store.close()
