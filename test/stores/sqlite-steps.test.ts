@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest'
+import { systemClock } from '../../src/core/clock.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
 import type { Lease } from '../../src/core/store.ts'
 import { intentOf, operationOf } from '../../src/testing/durable-cases/durable-case.ts'
@@ -8,7 +9,7 @@ import { isPending, openTransaction, setup } from './sqlite-setup.ts'
 const STEPS = 50
 
 async function setupSteps() {
-  const { store, app } = setup()
+  const { store, app } = setup({ clock: systemClock })
   const keys = Array.from({ length: STEPS }, (_, n) => `k-${n}`)
   const leases = await Promise.all(keys.map((key) => hold(store, { key })))
   const intend = (lease: Lease, phase = intentOf()) =>
