@@ -53,10 +53,12 @@ export async function soak(
   let exitCode: number | null | undefined
   try {
     const crowd = startCrowd(system.service.port, options.seed)
-    const samples = await watch(system, { crowd, options, onSample }).catch(async (error) => {
-      await crowd.stop()
-      throw error
-    })
+    const samples = await watch(system, { crowd, options, onSample }).catch(
+      async (error: unknown) => {
+        await crowd.stop()
+        throw error
+      },
+    )
     const faults = await crowd.stop()
     exitCode = await system.close()
     const { store, seconds, seed, rate } = options
