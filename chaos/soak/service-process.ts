@@ -26,6 +26,8 @@ export interface ServiceProcess {
   /** Writes a heap snapshot: to be read with the tools of a browser. */
   readonly snapshot: (path: string) => Promise<void>
   readonly isAlive: () => boolean
+  /** How it has ended, if it has. */
+  readonly ending: () => string
   /** What it has complained about. */
   readonly errors: () => string
   /** Asks it to stop, and gives its exit code; `null` if it had to be killed. */
@@ -62,6 +64,7 @@ export async function startService({ root = ROOT, env }: ServiceStart): Promise<
   return {
     port,
     isAlive,
+    ending: () => `by ${child.signalCode ?? `itself, with ${child.exitCode}`}`,
     kill,
     errors: () => errors,
     probe: () => ask((id) => ({ kind: 'probe', id }), PROBE_MS_MAX),

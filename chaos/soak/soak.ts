@@ -53,7 +53,12 @@ export async function soak(
   let exitCode: number | null | undefined
   try {
     const crowd = startCrowd(system.service.port, options.seed)
-    const samples = await watch(system, { crowd, options, onSample })
+    const samples = await watch(system, { crowd, options, onSample }).catch(
+      async (error: unknown) => {
+        await crowd.stop()
+        throw error
+      },
+    )
     const faults = await crowd.stop()
     exitCode = await system.close()
     const { store, seconds, seed, rate } = options
@@ -132,7 +137,8 @@ async function watch(
     await new Promise((resolve) => setTimeout(resolve, sampleMs))
     const watched = crowd.takeLatencies()
     await end()
-    if (!service.isAlive()) throw new Error(`the service has ended: ${service.errors()}`)
+    if (!service.isAlive())
+      throw new Error(`the service was ended ${service.ending()}: ${service.errors()}`)
     const probe = await service.probe()
     const nowMs = performance.now()
     const requests = crowd.requests()

@@ -15,6 +15,8 @@ const HEADER_BYTES_MAX = 16 * 1024
 const BODY_BYTES_MAX = 64 * 1024
 /** A head is small: it comes at once or from somebody who wants to keep us waiting. */
 const HEAD_MS_MAX = 10_000
+/** Requests on one connection that wait for the answer to another one. */
+const IN_ADVANCE_MAX = 32
 /** A client that neither sends nor reads. Longer than any answer of ours takes. */
 const SILENCE_MS_MAX = 60_000
 
@@ -44,11 +46,12 @@ export function createLimitedServer(
   server.setTimeout(SILENCE_MS_MAX)
 
   server.on('request', (req, res) => {
-    exchanges.begin(res)
-    const status = misfitOf(req)
-    if (status === undefined) return listener(req, res)
-    const body = problemOf(status)
-    res.writeHead(status, { ...headersOf(body), Connection: 'close' }).end(body)
+    exchanges.enter(res, () => {
+      const status = misfitOf(req)
+      if (status === undefined) return listener(req, res)
+      const body = problemOf(status)
+      res.writeHead(status, { ...headersOf(body), Connection: 'close' }).end(body)
+    })
   })
   // Without a listener of its own, Node answers this one without a body.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res))
@@ -63,17 +66,36 @@ export function createLimitedServer(
   return server
 }
 
-/** What is under way on each connection: clients may send several requests in advance. */
+interface Exchange {
+  readonly res: ServerResponse
+  readonly begin: () => void
+}
+
+/**
+ * What is under way on each connection: clients may send several requests in advance. They are
+ * begun one at a time, and the event loop goes round in between: a packet holds hundreds of small
+ * requests, and all of them at once would be in the way of everybody else's.
+ */
 class Exchanges {
-  readonly #open = new WeakMap<Socket, Set<ServerResponse>>()
+  readonly #open = new WeakMap<Socket, Exchange[]>()
   readonly #last = new WeakMap<Socket, ServerResponse>()
 
-  begin(res: ServerResponse): void {
+  enter(res: ServerResponse, begin: () => void): void {
     const { socket } = res.req
-    const open = this.#open.get(socket) ?? new Set()
-    this.#open.set(socket, open.add(res))
+    const open = this.#open.get(socket) ?? []
+    this.#open.set(socket, open)
+    if (open.length > IN_ADVANCE_MAX) return void socket.destroy()
+    open.push({ res, begin })
     this.#last.set(socket, res)
-    res.once('close', () => open.delete(res))
+    res.once('close', () => setImmediate(() => this.#leave(open, res)))
+    if (open.length === 1) begin()
+  }
+
+  #leave(open: Exchange[], res: ServerResponse): void {
+    const at = open.findIndex((exchange) => exchange.res === res)
+    open.splice(at, 1)
+    // Where the client has gone, those behind it leave by themselves, and are never begun.
+    if (at === 0 && open[0]?.res.destroyed === false) open[0].begin()
   }
 
   /**
@@ -84,7 +106,7 @@ class Exchanges {
   isTheirs(socket: Socket): boolean {
     const last = this.#last.get(socket)
     if (last !== undefined && last.headersSent && !last.req.complete) return false
-    return [...(this.#open.get(socket) ?? [])].every(({ req }) => !req.complete)
+    return (this.#open.get(socket) ?? []).every(({ res }) => !res.req.complete)
   }
 }
 

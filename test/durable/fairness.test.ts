@@ -1,24 +1,31 @@
-import { expect, it } from 'vitest'
+import { expect, it, onTestFinished } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
 import { operation, operationPolicy } from '../../src/durable/index.ts'
-import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
+import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { bytes, gate } from '../core/engine-fixture.ts'
-import { durableFixture } from './durable-fixture.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
 
 // One tenant has far more under way than the database can take at once; another has one request.
 
 const CROWD = 60
 
-/** In the order of their commits: the crowd's, and when the other one's came between them. */
+/** With the system's clock: it is the event loop that goes round. */
 function setup() {
-  const fixture = durableFixture()
-  const { store, engine } = fixture
+  const folder = scratchFolder()
+  const store = sqliteStore({ path: folder.file('test.db') })
+  const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+  onTestFinished(async () => {
+    await store.close()
+    folder.remove()
+  })
+  /** Of the commits. */
   const order: string[] = []
   const request = (tenant: string, key: string) => ({
     scope: { tenant, operation: 'pay' },
     key,
     fingerprint: 'f',
   })
-  return { ...fixture, store, engine, order, request }
+  return { engine, order, request }
 }
 
 /** Where a crowd waits until all of it is there. */

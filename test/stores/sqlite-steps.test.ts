@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest'
+import { systemClock } from '../../src/core/clock.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
 import type { Lease } from '../../src/core/store.ts'
 import { intentOf, operationOf } from '../../src/testing/durable-cases/durable-case.ts'
@@ -8,7 +9,7 @@ import { isPending, openTransaction, setup } from './sqlite-setup.ts'
 const STEPS = 50
 
 async function setupSteps() {
-  const { store, app } = setup()
+  const { store, app } = setup({ clock: systemClock })
   const keys = Array.from({ length: STEPS }, (_, n) => `k-${n}`)
   const leases = await Promise.all(keys.map((key) => hold(store, { key })))
   const intend = (lease: Lease, phase = intentOf()) =>
@@ -45,7 +46,7 @@ it('fails only the step that cannot be stored', async () => {
   expect(outcomes[7]).toMatchObject({ reason: { failure: 'rejected' } })
 })
 
-it('takes steps that come while others are written, and those of a moved record alone', async () => {
+it('takes steps that come while others are written, and tells whose lease is lost', async () => {
   const { store, leases, intend } = await setupSteps()
   const open = await openTransaction(store, leases[0]!)
   const stale = { ...leases[1]!, token: 'f'.repeat(32) }
@@ -66,7 +67,7 @@ it('keeps a commit small: large steps are written in several', async () => {
   expect((await all).every(({ kind }) => kind === 'advanced')).toBe(true)
 })
 
-it('ends what was given to it before the store is closed, and refuses what comes after', async () => {
+it('ends what it was given before the store is closed, and refuses what comes after', async () => {
   const { store, leases, intend } = await setupSteps()
   const given = Promise.all(leases.map((lease) => intend(lease)))
   const closed = store.close()

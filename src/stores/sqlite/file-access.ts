@@ -37,7 +37,7 @@ export class FileAccess {
     this.clock = options.clock
     this.transactionMs = options.transactionMs
     this.table = options.table
-    this.writer = new Writer(connections.writer)
+    this.writer = new Writer(connections.writer, options.clock)
     this.tables = tablesOf(connections.writer, options.table)
     this.#readerTables = tablesOf(connections.reader, options.table)
     this.#connections = connections

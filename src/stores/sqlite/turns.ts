@@ -1,4 +1,4 @@
-import { systemClock } from '../../core/clock.ts'
+import { systemClock, type Clock } from '../../core/clock.ts'
 
 /** What a turn is taken for, the most urgent first. */
 const OPERATIONS = [
@@ -34,11 +34,16 @@ type Turn = () => Promise<void>
  * and no request be read until the last one is through.
  */
 export class Turns {
+  readonly #clock: Clock
   readonly #queues = new Map<Operation, Turn[]>(OPERATIONS.map((operation) => [operation, []]))
   /** The operations that had their turn in this round. */
   readonly #served = new Set<Operation>()
   #waiting = 0
   #underWay: Promise<void> | undefined
+
+  constructor(clock: Clock = systemClock) {
+    this.#clock = clock
+  }
 
   /** Calls that have not ended, the one under way among them. */
   get waiting(): number {
@@ -65,9 +70,8 @@ export class Turns {
     for (let turn = this.#next(); turn !== undefined; turn = this.#next()) {
       await turn()
       this.#waiting--
-      // Also after the last: whoever has waited for it may come with the next one at once. The
-      // system's clock, because a test's clock would not let the event loop go round.
-      await new Promise<void>((resolve) => systemClock.soon(resolve))
+      // Also after the last: whoever has waited for it may come with the next one at once.
+      await new Promise<void>((resolve) => this.#clock.soon(resolve))
     }
     this.#underWay = undefined
   }

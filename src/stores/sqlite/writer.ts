@@ -1,4 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import type { Clock } from '../../core/clock.ts'
 import { isBusy, isNoTransaction, storeFailed, whileBusy } from './failures.ts'
 import { mainFileOf } from './foreign.ts'
 import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
@@ -16,12 +17,13 @@ export class Writer {
   readonly #begin: StatementSync
   readonly #commit: StatementSync
   readonly #rollback: StatementSync
-  readonly #turns = new Turns()
+  readonly #turns: Turns
   readonly #file: string
   #isOpen = false
 
-  constructor(db: DatabaseSync) {
+  constructor(db: DatabaseSync, clock: Clock) {
     this.#db = db
+    this.#turns = new Turns(clock)
     this.#begin = db.prepare(BEGIN)
     this.#commit = db.prepare(COMMIT)
     this.#rollback = db.prepare(ROLLBACK)
