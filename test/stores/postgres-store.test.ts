@@ -74,9 +74,9 @@ it('works for a role that may create nothing, after a migration by hand', async 
   ofKind(await claim(store), 'completed')
   expect(await store.sweep({ limit: 10 })).toEqual([])
   // Nor does it need any right to the history that it does not keep.
-  await app.query(`UPDATE keys.record SET expires_at = now()`)
+  await app.query(`UPDATE keys.record SET expires_at = now() - interval '1 s'`)
   ofKind(await claim(store), 'claimed')
-  await app.query(`UPDATE keys.record SET expires_at = now(), state = 'completed'`)
+  await app.query(`UPDATE keys.record SET expires_at = now() - interval '1 s', state = 'completed'`)
   expect(await store.reap({ limit: 10 })).toMatchObject({ removed: 1 })
   await pool.end()
   await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
