@@ -179,8 +179,11 @@ function ended(row: MessageRow, nowMs: number): MessageRow {
 /** A dead message that is to be relayed after all. Its token goes: whoever held it is answered. */
 export function revived(messages: MessageTable, row: MessageRow, nowMs: number): void {
   const { partition } = row
-  const wasWaitedFor = row.lane !== null
-  const isHead = partition === null || wasWaitedFor || messages.retakeHead(row, partition)
+  // One that the others waited for is still in its lane: its head, unless one before it came back.
+  const isHead =
+    row.lane === null
+      ? partition === null || messages.retakeHead(row, partition)
+      : row.is_head === 1
   messages.update({
     ...row,
     state: 'ready',

@@ -264,6 +264,21 @@ export const messageActCases: readonly DurableCase[] = [
     },
   },
   {
+    name: 'keeps the order of a partition whose dead messages come back, the first of them first',
+    async run(fixture) {
+      const [first, second] = await add(fixture, { partition: 'p' }, { partition: 'p' })
+      assert.equal(await settleMessage(fixture, await takeOne(fixture), deadOf(false)), true)
+      assert.equal(await settleMessage(fixture, await takeOne(fixture), deadOf(true)), true)
+      for (const messageId of [first!, second!]) {
+        assert.equal((await act(fixture, { kind: 'retry_message', messageId })).kind, 'done')
+      }
+      const held = await takeOne(fixture)
+      assert.equal(held.id, first)
+      assert.equal(await settleMessage(fixture, held, DONE), true)
+      assert.deepEqual(await takeIds(fixture), [second])
+    },
+  },
+  {
     name: 'gives a dead message up',
     async run(fixture) {
       const { clock } = fixture
