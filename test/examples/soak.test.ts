@@ -65,7 +65,7 @@ it('soaks for some seconds, prints as it goes, and ends with a verdict and a rep
   layOutPackage(root)
   const reports = scratch.file('reports')
   const main = join(import.meta.dirname, '..', '..', 'chaos', 'soak', 'main.ts')
-  const args = ['--seconds', '8', '--rate', '20', '--root', root, '--reports', reports]
+  const args = ['--seconds', '8', '--rate', '200', '--root', root, '--reports', reports]
   const child = spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
   onTestFinished(() => void child.kill('SIGKILL'))
   const [printed, errors] = await Promise.all([text(child.stdout), text(child.stderr)])
