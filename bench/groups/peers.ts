@@ -11,7 +11,7 @@ interface Peer {
   readonly subject: string
   readonly servers: readonly ServerName[]
   readonly config: SubjectConfig
-  /** Our own line on the same store. */
+  /** Our own line on the same store, at the same work. */
   readonly base?: string
   readonly note: string
 }
@@ -36,11 +36,20 @@ const TITLES = { memory: 'memory', redis: 'Redis', postgres: 'PostgreSQL' } as c
 const FUNCTIONS: readonly Peer[] = [
   ...(['memory', 'redis', 'postgres'] as const).map((store): Peer => {
     return {
+      id: `peers.own-${store}`,
+      subject: `ours: ${TITLES[store]}`,
+      servers: store === 'memory' ? [] : [store],
+      config: { kind: 'own', store, fromJson: true },
+      note: 'hashes the request, writes and reads the JSON of the reply, as the others do',
+    }
+  }),
+  ...(['memory', 'redis', 'postgres'] as const).map((store): Peer => {
+    return {
       id: `peers.steadykey-${store}`,
       subject: `steadykey, ${TITLES[store]}`,
       servers: store === 'memory' ? [] : [store],
       config: { kind: 'steadykey', store },
-      base: `engine.${store}`,
+      base: `peers.own-${store}`,
       note: STEADYKEY,
     }
   }),
@@ -50,7 +59,7 @@ const FUNCTIONS: readonly Peer[] = [
       subject: `@node-idempotency/core, ${TITLES[store]}`,
       servers: store === 'memory' ? [] : [store],
       config: { kind: 'node-idempotency', store },
-      base: `engine.${store}`,
+      base: `peers.own-${store}`,
       note: NODE_IDEMPOTENCY,
     }
   }),
@@ -59,7 +68,7 @@ const FUNCTIONS: readonly Peer[] = [
     subject: '@aws-lambda-powertools/idempotency, Redis',
     servers: ['redis'],
     config: { kind: 'powertools' },
-    base: 'engine.redis',
+    base: 'peers.own-redis',
     note: POWERTOOLS,
   },
   {

@@ -23,6 +23,7 @@ export type SubjectConfig =
       readonly kind: 'own'
       readonly store: StoreName
       readonly inTransaction?: boolean
+      readonly fromJson?: boolean
       readonly singleCalls?: number
     }
   | { readonly kind: 'operation'; readonly phase: 'finish' | 'external' }

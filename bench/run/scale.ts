@@ -33,7 +33,7 @@ export const FULL: Scale = {
 /** A rough answer in two minutes: for a first look, not for any claim. */
 export const QUICK: Scale = {
   rounds: 3,
-  roundMs: 150,
+  roundMs: 120,
   warmMs: 30,
   inFlight: [64],
   tableRows: [10_000, 200_000],

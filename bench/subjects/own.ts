@@ -2,9 +2,10 @@
 import { createEngine, type Engine } from '../../src/core/engine.ts'
 import type { Work } from '../../src/core/execution.ts'
 import type { Store } from '../../src/core/store.ts'
+import { createFingerprinter } from '../../src/http/fingerprint.ts'
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
-import { FINGERPRINT, REPLY_BYTES, SCOPE } from '../run/work.ts'
+import { FINGERPRINT, REPLY, REPLY_BYTES, REQUEST, SCOPE } from '../run/work.ts'
 import { paymentRows, type WritePayment } from './payment-rows.ts'
 import { openStore, type StoreName } from './stores.ts'
 
@@ -12,6 +13,8 @@ export interface OwnOptions {
   readonly store: StoreName
   /** The handler writes a row of its own in the transaction that completes the key. */
   readonly inTransaction?: boolean
+  /** From JSON to JSON, as peers do it: hashes the request, writes and reads the reply. */
+  readonly fromJson?: boolean
   /** One row a call, and so many calls at once: what batching is worth. */
   readonly singleCalls?: number
   readonly places: Places
@@ -22,6 +25,11 @@ export interface OwnSubject extends Subject {
 }
 
 export async function openOwn(options: OwnOptions, counter: Counter): Promise<OwnSubject> {
+  const subject = await openBytes(options, counter)
+  return options.fromJson === true ? jsonSubject(subject, counter) : subject
+}
+
+async function openBytes(options: OwnOptions, counter: Counter): Promise<OwnSubject> {
   if (options.store === 'memory') return openMemory(options.places, counter)
   const { store, flush, close, ...opened } = await openStore(options.store, options.places)
   const work =
@@ -59,10 +67,43 @@ async function openMemory(places: Places, counter: Counter): Promise<OwnSubject>
 }
 
 /** Only what is on record, or was recorded before, is a reply. */
-async function runOn(engine: Engine, key: string, work: Work): Promise<Uint8Array> {
-  const outcome = await engine.run({ scope: SCOPE, key, fingerprint: FINGERPRINT }, work)
+async function runOn(
+  engine: Engine,
+  key: string,
+  work: Work,
+  fingerprint = FINGERPRINT,
+): Promise<Uint8Array> {
+  const outcome = await engine.run({ scope: SCOPE, key, fingerprint }, work)
   if (outcome.kind === 'ran' || outcome.kind === 'replayed') return outcome.result
   throw new Error(`expected a reply, got ${outcome.kind}`)
+}
+
+function jsonSubject(subject: OwnSubject, counter: Counter): OwnSubject {
+  const fingerprinter = createFingerprinter()
+  const work: Work = () => {
+    counter.runs++
+    return Buffer.from(JSON.stringify(REPLY))
+  }
+  const run = async (key: string): Promise<unknown> => {
+    const fingerprint = fingerprinter.current({
+      method: 'POST',
+      path: '/payments',
+      query: '',
+      mediaType: 'application/json',
+      body: { kind: 'value', value: REQUEST },
+    })
+    const result = await runOn(subject.engine, key, work, fingerprint)
+    return JSON.parse(Buffer.from(result).toString())
+  }
+  const { reset, close } = subject
+  return {
+    get engine() {
+      return subject.engine
+    },
+    run,
+    ...(reset === undefined ? {} : { reset }),
+    close,
+  }
 }
 
 function plain(counter: Counter): Work {
