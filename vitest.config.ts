@@ -7,6 +7,7 @@ const NEST_10 = join(import.meta.dirname, 'test/nest10/node_modules/@nestjs')
 
 /** Real servers, processes, installs and long random runs: left out of `npm run test:unit`. */
 const SLOW = [
+  'test/checklist.test.ts',
   'test/durable/commit-count-databases.test.ts',
   'test/durable/nats*.test.ts',
   'test/durable/rabbitmq*.test.ts',

@@ -5,15 +5,19 @@
  *     201  the effect, done or declined. The same again under the same key, while it is kept
  *     409  `in_progress`: a request under this key is still being worked on
  *     422  `key_reused`: the key was used for another request
- *     400  `invalid_request`
- *     503  `refused`: overloaded. Nothing was done, and nothing will be
+ *     400  `invalid_request`, 413 `body_too_large`
+ *     503  `refused`: overloaded. Nothing was done, and nothing will be, for this request.
+ *          An earlier one under the same key may well have been done
  *     500  `internal_error`: no word about what was done
  *   GET /effects/:id            200 the effect, or 404
- *   GET /effects?key=…          200 the effect under this key, or 404. Keys are never forgotten here
- *   GET /ledger?after=…&limit=… 200 `{ effects, next }`: all of them, in the order of their sequence
- *   GET /faults, PUT /faults    what goes wrong at present, and how often
- *   GET /healthz                200
+ *   GET /effects?key=…          200 the first effect under this key, or 404. Nothing is forgotten
+ *   GET /ledger?after=…&limit=… 200 a `LedgerPage`: all of them, in the order of their sequence
+ *   GET /ledger?key=…           the same, of one key: more than one where the key was forgotten
+ *   GET /faults                 200 a `FaultsReport`: what goes wrong, and how often it did
+ *   PUT /faults                 200 the same. The body is `Faults`, in place of those before
+ *   GET /healthz                200, with what became of the webhooks
  *
+ * An answer that was given before has `Idempotent-Replayed: true`. An error is a `ProviderError`.
  * Each effect is told to the receiver of webhooks, as a `ProviderEvent`, signed.
  */
 export const EFFECT_KINDS = ['charge', 'hold', 'capture', 'refund', 'payout'] as const
@@ -40,6 +44,18 @@ export interface ProviderEffect extends EffectRequest {
   /** Counts up by one with each effect. */
   readonly sequence: number
   readonly createdAt: string
+  /** Why it was declined, for people. */
+  readonly declineCode?: string
+}
+
+export interface LedgerPage {
+  readonly effects: readonly ProviderEffect[]
+  /** Where to go on: `after` of the next page. Null on the last one. */
+  readonly next: number | null
+}
+
+export interface ProviderError {
+  readonly error: { readonly code: string; readonly message: string }
 }
 
 /** The body of a webhook. `received` says that a request came, the others what became of it. */
@@ -60,6 +76,10 @@ export interface Faults {
   readonly latency?: number
   /** 503, and nothing is done. */
   readonly refuse?: number
+  /** The connection is cut, and nothing is done. */
+  readonly dropRequest?: number
+  /** `GET /effects` is answered with 503. */
+  readonly refuseQuery?: number
   /** It is done, and the connection is cut instead of an answer. */
   readonly effectThenDrop?: number
   /** It is done, and the answer is 500. */
@@ -76,4 +96,9 @@ export interface Faults {
   readonly latencyMaxMs?: number
   /** @default 1000 */
   readonly lateMaxMs?: number
+}
+
+export interface FaultsReport extends Faults {
+  /** How often each has happened since the start of the process. */
+  readonly counts: Readonly<Record<string, number>>
 }

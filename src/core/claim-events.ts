@@ -1,8 +1,20 @@
 import type { EngineEvent, EventSubject } from './events.ts'
-import type { ClaimOutcome } from './store.ts'
+import type { ClaimOutcome, ClaimRequest } from './store.ts'
 
-/** What the answer to a claim means for those who listen. */
-export function claimEvents(subject: EventSubject, outcome: ClaimOutcome): EngineEvent[] {
+/**
+ * What the answer to a claim means for those who listen. The `reserve_…` events count what clients
+ * send: a worker that takes up what a client has left is no request of that client.
+ */
+export function claimEvents(
+  subject: EventSubject,
+  outcome: ClaimOutcome,
+  mode: ClaimRequest['mode'],
+): EngineEvent[] {
+  const events = requestEvents(subject, outcome)
+  return mode === 'take' ? events.filter(({ kind }) => !kind.startsWith('reserve_')) : events
+}
+
+function requestEvents(subject: EventSubject, outcome: ClaimOutcome): EngineEvent[] {
   switch (outcome.kind) {
     case 'claimed': {
       const { attempt } = outcome.lease

@@ -284,11 +284,12 @@ class OnceEngine implements Engine {
   async #answer(
     request: RunRequest,
     policy: Policy,
-    { outcome, identity, sentMs }: Claim,
+    claim: Claim,
     work: Work,
   ): Promise<RunOutcome> {
     const { scope, key } = request
-    this.#report(scope, identity, outcome)
+    const { outcome, sentMs } = claim
+    this.#report(scope, claim)
     switch (outcome.kind) {
       case 'claimed':
         if (outcome.recoveryPoint !== undefined && policy.onLapse !== 'resume') {
@@ -365,7 +366,7 @@ class OnceEngine implements Engine {
     try {
       const outcome = await this.#port.claim(request)
       if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
-      return { outcome, identity, sentMs }
+      return { outcome, identity, mode, sentMs }
     } catch (error) {
       if (mayHaveTakenHold(error)) this.#lost.release(request)
       throw error
@@ -411,11 +412,10 @@ class OnceEngine implements Engine {
     }
   }
 
-  #report(scope: Scope, identity: string, outcome: ClaimOutcome): void {
+  #report(scope: Scope, { outcome, identity, mode }: Claim): void {
     if (this.#onEvent === undefined) return
-    for (const event of claimEvents({ identity, ...scope, recordId: outcome.recordId }, outcome)) {
-      this.emit(event)
-    }
+    const subject = { identity, ...scope, recordId: outcome.recordId }
+    for (const event of claimEvents(subject, outcome, mode)) this.emit(event)
   }
 
   /** Resolves when nothing runs and nothing waits to be recorded, or after `graceMs`. */
@@ -440,6 +440,7 @@ class OnceEngine implements Engine {
 interface Claim {
   readonly outcome: ClaimOutcome
   readonly identity: string
+  readonly mode: ClaimRequest['mode']
   /** The engine's clock before the claim was sent. */
   readonly sentMs: number
 }

@@ -64,6 +64,33 @@ describe('what was accepted', () => {
     expect(ofKind(events, 'operation_resumed')).toMatchObject([{ name: pay.name, attempt: 1 }])
   })
 
+  it('counts as one request of its client, however often workers take it up', async () => {
+    const fixture = durableFixture()
+    const { engine, makeEngine, clock, kinds } = fixture
+    let failures = 2
+    const flaky = operation({
+      name: 'flaky',
+      run: async () => {
+        if (failures-- > 0) throw new Error('not now')
+        return replies('ok')
+      },
+    })
+    await accept(fixture, flaky, undefined)
+    // One of the two comes too late each time.
+    const workers = [engine, makeEngine()].map((one) =>
+      createWorker({ engine: one, operations: [flaky] }),
+    )
+    for (let pass = 0; pass < 3; pass++) {
+      await Promise.all(workers.map((worker) => worker.runOnce()))
+      await clock.advanceAsync(LATER_MS)
+    }
+    expect(kinds().filter((kind) => kind === 'operation_resumed')).toHaveLength(3)
+    const counted = () => kinds().filter((kind) => kind.startsWith('reserve_'))
+    expect(counted()).toEqual(['reserve_created'])
+    await accept(fixture, flaky, undefined)
+    expect(counted()).toEqual(['reserve_created', 'reserve_replay'])
+  })
+
   it('is not tried more often for a client that asks again and again', async () => {
     const fixture = durableFixture()
     const { engine, record, clock } = fixture

@@ -1,8 +1,9 @@
 /** Clients that retry, whatever comes back. */
 import type { RunOutcome } from '../../src/core/execution.ts'
 import { sleep } from '../../src/core/clock.ts'
+import type { Scope } from '../../src/core/identity.ts'
 import type { SimNode } from './node.ts'
-import { kindOf, work, type Behaviour } from './work.ts'
+import { kindOf, nameOf, scopeOf, work, type Behaviour } from './work.ts'
 import { TIMES, retentionOf, textOf, type World } from './world.ts'
 
 export interface Attempt {
@@ -23,8 +24,6 @@ export interface Answered {
   readonly key: number
   readonly outcome: RunOutcome
 }
-
-export const SCOPE = { tenant: 't', operation: 'pay' } as const
 
 /** Sends every attempt of a plan, one after the other, whatever comes back. */
 export async function runClient(
@@ -66,21 +65,31 @@ async function request(
     ...(waits ? { whileInProgress: { waitMs: TIMES.waitMs } } : {}),
   })
   const fingerprint = altered ? 'altered' : 'same'
+  const scope = scopeOf(key)
   const wasClosing = node.closing
   try {
     const outcome = await engine.run(
-      { scope: SCOPE, key: `k${key}`, fingerprint, policy },
+      { scope, key: nameOf(key), fingerprint, policy },
       (context) => {
         if (wasClosing) world.violate(`node ${node.id} took new work after it was closed`)
         return work(run, context, { kind, behaviour })
       },
     )
+    await checkOwn(world, outcome, scope)
     await checkRecorded(world, outcome)
     return outcome
   } catch {
     return undefined
   } finally {
     run.ended = true
+  }
+}
+
+/** Whatever a tenant is told, it is told of a record of its own. */
+async function checkOwn(world: World, { recordId }: RunOutcome, { tenant }: Scope): Promise<void> {
+  const record = await world.store.read({ recordId })
+  if (record !== undefined && record.tenant !== tenant) {
+    world.violate(`leak: ${tenant} was answered from a record of ${record.tenant}`)
   }
 }
 

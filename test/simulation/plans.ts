@@ -2,7 +2,7 @@
 import fc, { type Arbitrary } from 'fast-check'
 import type { Attempt, ClientPlan } from './client.ts'
 import type { Plan, Step } from './simulate.ts'
-import { BEHAVIOURS, KEYS, type Behaviour } from './work.ts'
+import { BEHAVIOURS, KEYS, OWN_KEYS, type Behaviour } from './work.ts'
 import type { Fate } from './world.ts'
 
 const behaviours: Arbitrary<Behaviour> = fc.oneof(
@@ -23,7 +23,8 @@ const attempts: Arbitrary<Attempt> = fc.record({
   waits: fc.oneof({ weight: 2, arbitrary: fc.constant(false) }, fc.constant(true)),
 })
 
-const key = fc.nat(KEYS - 1)
+/** Mostly those of one tenant: what goes wrong needs several clients on one key. */
+const key = fc.oneof({ weight: 3, arbitrary: fc.nat(OWN_KEYS - 1) }, fc.nat(KEYS - 1))
 
 const clients: Arbitrary<ClientPlan> = fc.record({
   key,

@@ -41,7 +41,7 @@ const BUGS: readonly PlantedBug[] = [
     replace:
       'const outcome = { kind: "settled", expiresAt: new Date(0) } as SettleOutcome\n' +
       '    void this.#settle(settlement, undefined)\n    switch',
-    caughtBy: 'test/adapters/express-recorded.test.ts',
+    caughtBy: SIMULATION,
   },
   {
     name: 'a lapsed key is run again although nobody knows what happened',
@@ -119,7 +119,7 @@ const BUGS: readonly PlantedBug[] = [
     file: 'src/core/identity.ts',
     find: '`${tenant.length}:${tenant}${operation.length}',
     replace: '`${operation.length}',
-    caughtBy: 'test/peers.test.ts',
+    caughtBy: SIMULATION,
   },
 ]
 

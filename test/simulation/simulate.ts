@@ -2,9 +2,9 @@
 import type { Scheduler } from 'fast-check'
 import { identityOf } from '../../src/core/identity.ts'
 import type { RecordView } from '../../src/core/store.ts'
-import { SCOPE, runClient, send, type Answered, type ClientPlan } from './client.ts'
+import { runClient, send, type Answered, type ClientPlan } from './client.ts'
 import { SimNode } from './node.ts'
-import { KEYS, kindOf } from './work.ts'
+import { KEYS, kindOf, nameOf, scopeOf } from './work.ts'
 import { TIMES, World, flush, textOf, type Fate } from './world.ts'
 
 export type Step =
@@ -211,7 +211,7 @@ async function judgeEnds(
 }
 
 function recordOf(world: World, key: number): Promise<RecordView | undefined> {
-  return world.store.read({ identity: identityOf(SCOPE, `k${key}`) })
+  return world.store.read({ identity: identityOf(scopeOf(key), nameOf(key)) })
 }
 
 /** Verdicts on what is unknown, by somebody who has looked, and knows that nobody acts on it. */

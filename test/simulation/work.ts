@@ -2,6 +2,7 @@
 import { sleep } from '../../src/core/clock.ts'
 import { NotExecutedError } from '../../src/core/errors.ts'
 import type { WorkEnd } from '../../src/core/execution.ts'
+import type { Scope } from '../../src/core/identity.ts'
 import type { RunContext } from '../../src/core/run-context.ts'
 import type { SimNode, SimTransaction } from './node.ts'
 import { TIMES, type Run, type World } from './world.ts'
@@ -42,10 +43,23 @@ export type Kind = 'plain' | 'rerun' | 'transaction'
 
 const KINDS: readonly Kind[] = ['plain', 'rerun', 'transaction']
 
-/** One key of each kind. */
-export const KEYS = KINDS.length
+const TENANTS = ['acme', 'globex'] as const
 
-export const kindOf = (key: number): Kind => KINDS[key]!
+/** One key of each kind, and the same ones once more, of another tenant. */
+export const KEYS = KINDS.length * TENANTS.length
+
+/** Those of the first tenant. */
+export const OWN_KEYS = KINDS.length
+
+export const kindOf = (key: number): Kind => KINDS[key % KINDS.length]!
+
+/** What its client calls it. */
+export const nameOf = (key: number): string => `k${key % KINDS.length}`
+
+export const scopeOf = (key: number): Scope => ({
+  tenant: TENANTS[Math.floor(key / KINDS.length)]!,
+  operation: 'pay',
+})
 
 export interface Task {
   readonly kind: Kind

@@ -1,0 +1,34 @@
+import { parseFaults } from './faults.ts'
+import type { ProviderOptions } from './provider.ts'
+
+/** Fails with a sentence for whoever starts the provider. */
+export function readSettings(env: NodeJS.ProcessEnv): ProviderOptions {
+  const faults = parseFaults(env['FAULTS'] ?? '')
+  if (faults.kind === 'invalid') throw new Error(`FAULTS: ${faults.message}`)
+  const port = numberOf(env, 'PORT', 65_535)
+  const keyRetentionMs = numberOf(env, 'KEY_RETENTION_MS', Number.MAX_SAFE_INTEGER)
+  const webhookUrls = (env['WEBHOOK_URLS'] ?? '').split(',').flatMap((url) => url.trim() || [])
+  // What is set to nothing is a variable of a script that has no value.
+  const webhookSecret = env['WEBHOOK_SECRET'] || undefined
+  if (webhookUrls.length > 0 && webhookSecret === undefined) {
+    throw new Error('WEBHOOK_URLS needs WEBHOOK_SECRET: what the receivers check signatures with.')
+  }
+  return {
+    dataFolder: env['DATA_DIR'] || './data',
+    faults: faults.faults,
+    webhookUrls,
+    ...(port !== undefined && { port }),
+    ...(keyRetentionMs !== undefined && { keyRetentionMs }),
+    ...(webhookSecret !== undefined && { webhookSecret }),
+    ...(env['SEED'] && { seed: env['SEED'] }),
+  }
+}
+
+function numberOf(env: NodeJS.ProcessEnv, name: string, max: number): number | undefined {
+  const text = env[name] || undefined
+  if (text === undefined) return undefined
+  if (!/^\d{1,16}$/.test(text) || Number(text) > max) {
+    throw new Error(`${name} must be a number from 0 to ${max}, got ${JSON.stringify(text)}.`)
+  }
+  return Number(text)
+}

@@ -1,0 +1,10 @@
+import type { EngineEvent } from '../../src/core/events.ts'
+
+/** How many of a tenant's requests were duplicates, by what the engine reports of them. */
+export function duplicateShare(events: readonly EngineEvent[], tenant: string): number {
+  const kinds = events.flatMap((event) =>
+    'tenant' in event && event.tenant === tenant ? [event.kind] : [],
+  )
+  const all = kinds.filter((kind) => kind.startsWith('reserve_'))
+  return 1 - all.filter((kind) => kind === 'reserve_created').length / all.length
+}

@@ -1,0 +1,30 @@
+/**
+ * A node of the shop as a process of its own, on PostgreSQL. Its handler says that it was entered,
+ * and then waits for a lock of the database, which a test may hold.
+ */
+import { writeSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import express from 'express'
+import pg from 'pg'
+import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
+import { createEngine } from '../../src/core/engine.ts'
+import { postgresStore } from '../../src/stores/postgres/index.ts'
+import { payBehindLock } from './pay-behind-lock.ts'
+
+const report = (line: unknown) => writeSync(1, `${JSON.stringify(line)}\n`)
+
+const pool = new pg.Pool({ connectionString: process.argv[2] })
+pool.on('error', () => undefined)
+const engine = createEngine({ store: postgresStore({ pool }), sweepEveryMs: 0, reapEveryMs: 0 })
+const guard = idempotency({ engine, tenant: singleTenant, operation: 'pay' })
+
+const app = express()
+app.post('/payments', guard, async (_req, res) => {
+  report('entered')
+  const paymentId = await payBehindLock(pool)
+  res.status(201).json({ paymentId })
+})
+app.use(idempotencyErrors())
+const server = app.listen(0, '127.0.0.1', () => {
+  report({ port: (server.address() as AddressInfo).port })
+})
