@@ -102,7 +102,7 @@ async function run(command: Command): Promise<{ machine: Machine; lines: LineRes
   }
 }
 
-/** Before the measuring, which takes half an hour. */
+/** Before the measuring, which takes long. */
 function checkReferences(lines: readonly Line[]): void {
   const wrong = wrongReferences({ lines, targets: TARGETS, panels: PANELS })
   if (wrong.length > 0) throw new Error(`no such line, or twice: ${wrong.join(', ')}`)

@@ -5,8 +5,8 @@ import { FULL, QUICK, type Scale } from './scale.ts'
 export const HELP = `npm run bench -- [options]
 
 Measures oncekey on servers that it starts and ends itself (PostgreSQL, MariaDB, Redis), against
-bare routes, hand-written SQL and other packages. Everything in one run, in turns. About half an
-hour; the first run also installs the other packages (bench/node_modules).
+bare routes, hand-written SQL and other packages. Everything in one run, in turns. About forty
+minutes; the first run also installs the other packages (bench/node_modules).
 
   --quick           a rough answer in two minutes: ${QUICK.rounds} short rounds, small tables
   --only GROUPS     some groups alone, with commas between them. Targets that need the others are

@@ -77,7 +77,7 @@ describe('a subject', () => {
     }
   }
 
-  it('is believed that runs the work once, and gives its reply again as bytes or as JSON', async () => {
+  it('is believed that runs the work once and gives its reply again', async () => {
     for (const reply of [REPLY, REPLY_BYTES, JSON.stringify(REPLY)]) {
       const counter = new Counter()
       await prove(keeping(counter, reply), counter, 'k')
