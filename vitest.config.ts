@@ -1,22 +1,19 @@
-import { join } from 'node:path'
+import { availableParallelism } from 'node:os'
+import { join, relative } from 'node:path'
 import { defineConfig } from 'vitest/config'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
+import { scratchInMemory } from './test/servers/scratch-memory.ts'
 
 /** Run on both major versions of Nest: the sources import it, so it is theirs that changes. */
 const NEST = ['test/adapters/nest*.test.ts']
 const NEST_10 = join(import.meta.dirname, 'test/nest10/node_modules/@nestjs')
 
-/** Real servers, processes, installs and long random runs: left out of `npm run test:unit`. */
-const SLOW = [
-  'test/checklist.test.ts',
+/** Tests on real servers. */
+const SERVERS = [
   'test/durable/commit-count-databases.test.ts',
   'test/durable/nats*.test.ts',
   'test/durable/rabbitmq*.test.ts',
   'test/durable/relay-stores.test.ts',
-  'test/durable/relay-processes.test.ts',
-  'test/examples/**/*.test.ts',
-  'test/process/**/*.test.ts',
-  'test/package/**/*.test.ts',
-  'test/simulation/**/*.test.ts',
   'test/stores/dynamodb*.test.ts',
   'test/stores/mysql*.test.ts',
   'test/stores/cached-redis*.test.ts',
@@ -25,38 +22,122 @@ const SLOW = [
   'test/stores/sql-*.test.ts',
 ]
 
+/** Processes, installs and long random runs: with the servers left out of `npm run test:unit`. */
+const SLOW = [
+  'test/chaos/**/*.test.ts',
+  'test/checklist.test.ts',
+  'test/durable/relay-processes.test.ts',
+  'test/examples/**/*.test.ts',
+  'test/process/**/*.test.ts',
+  'test/package/**/*.test.ts',
+  'test/simulation/**/*.test.ts',
+]
+
+/**
+ * What listens to the whole process, or changes it: warnings that come once, promises that nobody
+ * handles, timers and modules that are replaced, what was imported. Each in a process of its own.
+ */
+const OF_THE_PROCESS = [
+  'test/peers.test.ts',
+  'test/adapters/express-errors.test.ts',
+  'test/adapters/express-store-failure.test.ts',
+  'test/adapters/fetch.test.ts',
+  'test/adapters/hono.test.ts',
+  'test/adapters/koa-unawaited.test.ts',
+  'test/adapters/node.test.ts',
+  'test/adapters/status.test.ts',
+  'test/adapters/web-graph.test.ts',
+  'test/clients/hostile-adapters.test.ts',
+  'test/clients/mishaps.test.ts',
+  'test/core/events.test.ts',
+  'test/core/policy.test.ts',
+  'test/durable/commit-count.test.ts',
+  'test/http/hostile-http.test.ts',
+  'test/stores/cached-fuzz.test.ts',
+  'test/stores/cached-store.test.ts',
+  'test/stores/sqlite-store.test.ts',
+]
+const SERVERS_OF_THE_PROCESS = [
+  'test/stores/dynamodb-store.test.ts',
+  'test/stores/dynamodb-time.test.ts',
+  'test/stores/postgres-watch.test.ts',
+  'test/stores/redis-check.test.ts',
+  'test/stores/redis-faults.test.ts',
+]
+
+/** Begun first, so that none of them is still at work when everything else is done. */
+const LONGEST = [
+  'test/process/payment-kills.test.ts',
+  'test/simulation/planted-bugs.test.ts',
+  'test/package/package.test.ts',
+  'test/durable/relay-processes.test.ts',
+  'test/process/dynamodb-processes.test.ts',
+  'test/process/mysql-payment-kills.test.ts',
+  'test/process/postgres-payment-kills.test.ts',
+  'test/stores/dynamodb.test.ts',
+  'test/stores/postgres-plans.test.ts',
+  'test/adapters/adapter-cases.test.ts',
+  'test/adapters/nest-cases.test.ts',
+]
+
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rank = ({ moduleId }: TestSpecification) => {
+      const place = LONGEST.indexOf(relative(import.meta.dirname, moduleId))
+      return place === -1 ? LONGEST.length : place
+    }
+    return (await super.sort(files)).toSorted((a, b) => rank(a) - rank(b))
+  }
+}
+
+/** Naming what is left out replaces the usual list: packages bring tests of their own. */
+const without = (...files: readonly string[]) => [...files, '**/node_modules/**']
+
+/** One file after the other in the same process, which is most of what a short one would start. */
+const SHARED = { isolate: false } as const
+const globalSetup = ['test/servers/global-setup.ts']
+
+scratchInMemory()
+
 export default defineConfig({
   test: {
-    // A process of its own for each test file: SQLite handles, warnings and signal handlers of
-    // one file never reach another.
+    // Processes, not threads: SQLite handles and signal handlers are of the process.
     pool: 'forks',
-    // All cores, where the default would leave one idle: most of these tests wait, not compute.
-    maxWorkers: '100%',
+    // One more than there are cores: a good part of these tests waits for other processes.
+    maxWorkers: availableParallelism() + 1,
     testTimeout: 30_000,
     hookTimeout: 30_000,
+    sequence: { sequencer: LongestFirst },
     projects: [
       {
         extends: true,
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          // Naming what is left out replaces the usual list: packages bring tests of their own.
-          exclude: [...SLOW, '**/node_modules/**'],
+          exclude: without(...SERVERS, ...SLOW, ...OF_THE_PROCESS),
           provide: { nest: 11 },
+          ...SHARED,
         },
       },
+      { extends: true, test: { name: 'unit-process', include: OF_THE_PROCESS } },
       {
         extends: true,
         resolve: { alias: [{ find: /^@nestjs\/([a-z-]+)$/, replacement: `${NEST_10}/$1` }] },
-        test: { name: 'nest10', include: NEST, provide: { nest: 10 } },
+        test: { name: 'nest10', include: NEST, provide: { nest: 10 }, ...SHARED },
       },
       {
         extends: true,
         test: {
-          name: 'slow',
-          include: SLOW,
-          globalSetup: ['test/servers/global-setup.ts'],
+          name: 'servers',
+          include: SERVERS,
+          exclude: without(...SERVERS_OF_THE_PROCESS),
+          globalSetup,
+          ...SHARED,
         },
+      },
+      {
+        extends: true,
+        test: { name: 'slow', include: [...SLOW, ...SERVERS_OF_THE_PROCESS], globalSetup },
       },
     ],
   },

@@ -47,7 +47,7 @@ it('lists every option of a guard in the reference', () => {
 
 // Whoever tries a second example would otherwise meet the tables of the first.
 it('lets each example keep its data in a file of its own', () => {
-  const files = globSync('examples/*/*.ts', { cwd: root }).flatMap((path) =>
+  const files = globSync('examples/**/*.ts', { cwd: root }).flatMap((path) =>
     [...readFileSync(join(root, path), 'utf8').matchAll(/'(?:data\/)?([\w-]+\.db)'/g)].map(
       ([, file]) => file!,
     ),

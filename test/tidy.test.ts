@@ -115,6 +115,21 @@ describe('code', () => {
       .filter((file) => !/\/run-[a-z]+-cases\.ts$/.test(file))
     expect(codeMatching(tests, new RegExp(leftOut))).toEqual([])
   })
+
+  it('has no test file in a shared process that listens to it or changes it', () => {
+    const config = read('vitest.config.ts')
+    const alone = /^test\/(chaos|examples|process|package|simulation)\//
+    const shared = code
+      .filter((file) => file.startsWith('test/') && file.endsWith('.test.ts'))
+      .filter((file) => !alone.test(file) && !config.includes(`'${file}'`))
+    const what = 'process|globalThis|console|[A-Z]\\w+\\.prototype'
+    const touches = [
+      '\\bprocess\\.(on|once|chdir|emitWarning)\\(|\\bprocess\\.env\\S* = ',
+      '\\bvi\\.(mock|doMock|resetModules|stubGlobal|stubEnv|useFakeTimers)\\(',
+      `\\bspyOn\\((${what}),`,
+    ]
+    expect(codeMatching(shared, new RegExp(touches.join('|')))).toEqual([])
+  })
 })
 
 describe('files', () => {

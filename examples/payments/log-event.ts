@@ -23,6 +23,16 @@ function lineOf(event: EngineEvent): string | undefined {
       return `a result could not be recorded: ${about(event)}`
     case 'lease_lost':
       return `a lease was lost while its work ran: ${about(event)}`
+    case 'operation_failed':
+      return `will be tried again: ${about(event)} error=${messageOf(event.error)}`
+    case 'operation_orphaned':
+      return `no worker has ${event.name} version ${event.version}: record=${event.recordId}`
+    case 'reconcile_given_up':
+      return `outcome still unknown, needs an operator: ${about(event)} tries=${event.tries}`
+    case 'message_dead':
+      return `a message needs an operator: ${event.topic} ${event.messageId}`
+    case 'maintenance_failed':
+      return `${event.task} failed, and is tried again: ${messageOf(event.error)}`
     case 'unprotected_run':
       return `ran without protection: operation=${event.operation}`
     default:

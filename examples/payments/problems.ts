@@ -1,5 +1,11 @@
 import type { ErrorRequestHandler, RequestHandler, Response } from 'express'
-import type { FieldError } from './payment-input.ts'
+import { isOncekeyError, type GivenReply } from 'oncekey'
+import { DatabaseFailedError } from './database/database.ts'
+
+export interface FieldError {
+  readonly field: string
+  readonly detail: string
+}
 
 /** An error as RFC 9457 writes it. `code` is what clients branch on. */
 export interface Problem {
@@ -8,14 +14,31 @@ export interface Problem {
   readonly title: string
   readonly detail: string
   readonly errors?: readonly FieldError[]
+  /** What the problem is about, where there is something to look up. */
+  readonly paymentId?: string
+  readonly refundId?: string
+  readonly orderId?: string
+  readonly transferId?: string
+}
+
+/** As the reply of an operation: it is recorded, and replayed. */
+export function problemReply(problem: Problem): GivenReply {
+  return {
+    status: problem.status,
+    headers: { 'Content-Type': 'application/problem+json; charset=utf-8' },
+    body: JSON.stringify({ type: typeOf(problem), ...problem }),
+  }
 }
 
 export function sendProblem(res: Response, problem: Problem): void {
-  const type = `urn:example:payments:${problem.code.replaceAll('_', '-')}`
   res
     .status(problem.status)
     .type('application/problem+json')
-    .send(JSON.stringify({ type, ...problem }))
+    .send(JSON.stringify({ type: typeOf(problem), ...problem }))
+}
+
+function typeOf({ code }: Problem): string {
+  return `urn:example:payments:${code.replaceAll('_', '-')}`
 }
 
 export const answerNotFound: RequestHandler = (_req, res) => {
@@ -23,7 +46,7 @@ export const answerNotFound: RequestHandler = (_req, res) => {
     status: 404,
     code: 'route_not_found',
     title: 'There is nothing here',
-    detail: 'This API has POST /payments, GET /payments/:id and GET /healthz.',
+    detail: 'This API has /payments, /refunds, /orders, /transfers and /operations.',
   })
 }
 
@@ -31,22 +54,44 @@ export const answerNotFound: RequestHandler = (_req, res) => {
 export const answerErrors: ErrorRequestHandler = (error: unknown, _req, res, next) => {
   if (res.headersSent) return next(error)
   const status = clientFaultOf(error)
-  if (status === undefined) {
-    // For the operator only: an error's text may hold what a client must not see.
-    console.error(error)
+  if (status !== undefined) {
     return sendProblem(res, {
-      status: 500,
-      code: 'internal_error',
-      title: 'Something went wrong on our side',
-      detail: 'Retry with the same idempotency key.',
+      status,
+      code: 'unreadable_request',
+      title: 'The request cannot be read',
+      detail: error instanceof Error ? error.message : 'The body is not valid JSON.',
     })
   }
-  sendProblem(res, {
-    status,
-    code: 'unreadable_request',
-    title: 'The request cannot be read',
-    detail: error instanceof Error ? error.message : 'The body is not valid JSON.',
-  })
+  // For the operator only: an error's text may hold what a client must not see. Those of oncekey
+  // are events, and logged as such.
+  if (!isOncekeyError(error)) console.error(error)
+  const problem = problemOf(error)
+  if (problem.status === 503) res.set('Retry-After', '1')
+  sendProblem(res, problem)
+}
+
+function problemOf(error: unknown): Problem {
+  const detail = 'Retry with the same idempotency key.'
+  const code = isOncekeyError(error) ? error.code : undefined
+  if (code === 'STORE_FAILED' || error instanceof DatabaseFailedError) {
+    const title = 'The service cannot reach its database'
+    return { status: 503, code: 'database_unavailable', title, detail }
+  }
+  if (code === 'NOT_EXECUTED') {
+    const title = 'The payment provider takes no requests at present'
+    return { status: 503, code: 'provider_unavailable', title, detail }
+  }
+  if (code === 'OUTCOME_UNKNOWN') {
+    // The guard says the rest: that this is being found out, and when to ask again.
+    const title = 'It is not known yet what became of the request'
+    return { status: 409, code: 'outcome_unknown', title, detail }
+  }
+  if (code === 'LEASE_LOST' || code === 'ENGINE_CLOSED') {
+    const title = 'Somebody else goes on with the request'
+    return { status: 503, code: 'moved_on', title, detail }
+  }
+  const title = 'Something went wrong on our side'
+  return { status: 500, code: 'internal_error', title, detail }
 }
 
 /** Express and its parsers mark the client's mistakes with a status. */

@@ -10,27 +10,26 @@ declare global {
   }
 }
 
-/** For trying things out. A real service keeps hashes of its tokens, and not in its source. */
-const TENANTS: ReadonlyMap<string, string> = new Map([
-  ['demo-a', 'tenant-a'],
-  ['demo-b', 'tenant-b'],
-])
-
-/** Lets in who has a known bearer token, and remembers whose it is. */
-export const authenticate: RequestHandler = (req, res, next) => {
-  const token = /^Bearer +(\S+)$/i.exec(req.headers.authorization ?? '')?.[1]
-  const tenant = token === undefined ? undefined : TENANTS.get(token)
-  if (tenant === undefined) {
-    res.set('WWW-Authenticate', 'Bearer realm="payments"')
-    return sendProblem(res, {
-      status: 401,
-      code: 'unauthorized',
-      title: 'A known bearer token is required',
-      detail: 'Send "Authorization: Bearer demo-a" or "Authorization: Bearer demo-b".',
-    })
+/**
+ * Lets in who has a known bearer token, and remembers whose it is. These tokens are for trying
+ * things out: a real service keeps hashes of them.
+ */
+export function authenticate(tokens: ReadonlyMap<string, string>): RequestHandler {
+  return (req, res, next) => {
+    const token = /^Bearer +(\S+)$/i.exec(req.headers.authorization ?? '')?.[1]
+    const tenant = token === undefined ? undefined : tokens.get(token)
+    if (tenant === undefined) {
+      res.set('WWW-Authenticate', 'Bearer realm="payments"')
+      return sendProblem(res, {
+        status: 401,
+        code: 'unauthorized',
+        title: 'A known bearer token is required',
+        detail: 'Send "Authorization: Bearer demo-a" or "Authorization: Bearer demo-b".',
+      })
+    }
+    req.tenant = tenant
+    next()
   }
-  req.tenant = tenant
-  next()
 }
 
 /** Whose request it is. Throws where nobody has asked: no tenant must never mean every tenant. */

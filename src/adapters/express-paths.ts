@@ -1,11 +1,15 @@
 /** Paths of Express 4 and 5 as patterns, as far as they can be understood for certain. */
 import { matchLayer, matchesAll, type Layer } from './express-stack.ts'
 
-/** No path has it by chance. */
+/** No path has them by chance. */
 const PROBE = 'oncekey0probe'
+const OTHER = 'oncekey1probe'
 
-/** What stands for any rest of a path: one segment, an empty one, more than anybody writes down. */
-export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, Array(20).fill(PROBE).join('/')]
+/**
+ * What stands for any rest of a path: one segment, an empty one before it, nothing but empty ones,
+ * more than anybody writes down.
+ */
+export const RESTS: readonly string[] = [PROBE, `/${PROBE}`, '/', Array(20).fill(PROBE).join('/')]
 
 /** More choices than this in one path, and nobody has looked at them all. */
 const SAMPLES_MAX = 32
@@ -67,7 +71,7 @@ function isMadeOf(layer: Layer, template: string): boolean {
   if (WILDCARD.test(template)) return false
   const sample = filled(template)
   const match = matchLayer(layer, sample)
-  if (match?.path !== sample) return false
+  if (match?.path !== sample || takesOtherText(layer, sample)) return false
   const names = new Set(
     Array.from(template.matchAll(PARAMETER), ([, plain, quoted]) => plain ?? quoted),
   )
@@ -76,6 +80,17 @@ function isMadeOf(layer: Layer, template: string): boolean {
     values.length === names.size &&
     values.every(([name, value]) => names.has(name) && value === PROBE)
   )
+}
+
+/**
+ * Whether a layer takes what is text in a sample for a parameter. Its values do not always tell: of
+ * two parameters with one name, only the last has one.
+ */
+function takesOtherText(layer: Layer, sample: string): boolean {
+  return [...sample.matchAll(/[\w%]+/g)]
+    .filter(([word]) => word !== PROBE)
+    .map(({ 0: word, index }) => sample.slice(0, index) + OTHER + sample.slice(index + word.length))
+    .some((other) => matchLayer(layer, other)?.path === other)
 }
 
 /** Whether it was made from text with parameters alone: those match whatever value. */

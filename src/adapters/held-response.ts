@@ -29,6 +29,7 @@ import {
   type RealMethods,
   type Status,
 } from './outgoing.ts'
+import { leavingClient } from './leaving-client.ts'
 import { holdSocket, type HeldSocket } from './held-socket.ts'
 import { deferred } from './deferred.ts'
 import { Shadows } from './shadows.ts'
@@ -62,6 +63,7 @@ export class HeldResponse {
   readonly #real: RealMethods
   readonly #shadows: Shadows
   readonly #socket: HeldSocket
+  readonly #isLeaving: () => boolean
   #phase: Phase = 'held'
   /** Holds the head of an orphan: that of the response itself has left. */
   #scratch: ServerResponse | undefined
@@ -91,6 +93,7 @@ export class HeldResponse {
     this.#before = { headers: readHeaders(res), ...statusOf(res) }
     this.#outside = new Set(LAST_EVENTS.flatMap((event) => res.rawListeners(event)))
     this.#real = realMethods(res)
+    this.#isLeaving = leavingClient(res)
     this.#shadows = new Shadows(res)
     this.#socket = holdSocket(res)
     this.#shadow()
@@ -294,9 +297,7 @@ export class HeldResponse {
       const set = (value: unknown) => this.#shadows.setBeneath(name, value)
       this.#show(name, () => false, set)
     }
-    const set = (value: unknown) => {
-      this.#onFinished = value
-    }
+    const set = (value: unknown) => void (this.#onFinished = value)
     this.#shadows.put('__onFinished', { get: () => this.#onFinished, set })
     this.#socket.cover()
   }
@@ -317,8 +318,7 @@ export class HeldResponse {
   }
 
   #write(chunk: unknown, encoding: unknown, callback: unknown): boolean {
-    if (this.#phase === 'flowing')
-      return this.#pass('write', [chunk, encoding, callback]) as boolean
+    if (this.#phase === 'flowing') return Boolean(this.#pass('write', [chunk, encoding, callback]))
     const done = callbackOf(encoding, callback)
     if (this.#ended) {
       const error = codedError(Error, 'write after end', 'ERR_STREAM_WRITE_AFTER_END')
@@ -458,7 +458,7 @@ export class HeldResponse {
   }
 
   #destroy(error: Error | undefined): unknown {
-    if (this.#phase === 'flowing') return this.#pass('destroy', [error])
+    if (this.#phase === 'flowing' || this.#isLeaving()) return this.#pass('destroy', [error])
     // A whole reply stands; without one, this is how the handler says that none will come.
     if (this.#ended) return this.#res
     const reason = error ?? this.#error?.error

@@ -56,6 +56,14 @@ export function holdSocket(message: IncomingMessage | ServerResponse): HeldSocke
 
 const NAMES = ['socket', 'connection'] as const
 
+/** The real ones of the quiet sockets. */
+const REAL = new WeakMap<Socket, Socket>()
+
+/** The socket of a message, also of one that shows a quiet one. */
+export function realSocketOf({ socket }: { readonly socket: Socket }): Socket {
+  return REAL.get(socket) ?? socket
+}
+
 /**
  * A socket as a handler sees it while its reply is held: alive, whatever becomes of the client.
  * Body parsers and `sendFile` ask the socket itself before they do their work, and would leave it
@@ -71,6 +79,7 @@ class QuietSocket {
   constructor(real: Socket) {
     this.#real = real
     this.socket = new Proxy(real, { get: (_target, name) => this.#get(name) })
+    REAL.set(this.socket, real)
   }
 
   /** From now on it is what it is, also to those who have waited for its end. */

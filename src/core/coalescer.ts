@@ -1,6 +1,7 @@
 import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import { StoreFailedError, isRejected } from './errors.ts'
+import { FairQueue } from './fair-queue.ts'
 
 export interface CoalescerOptions<Request, Outcome> {
   readonly clock: Clock
@@ -22,7 +23,7 @@ export interface CoalescerLimits {
   readonly bytesMax: number
   /** Store calls under way at once. */
   readonly flushesMax: number
-  /** Requests that may wait; one more is refused as `overloaded`. */
+  /** Requests that may wait; for one more, one of the tenant with most is `overloaded`. */
   readonly waitingMax: number
   /** How long a store call may take, and how long a request may wait for one. */
   readonly timeoutMs: number
@@ -42,11 +43,11 @@ interface Entry<Request, Outcome> {
  * Turns single requests into batched store calls. It needs no timer: when nothing is under way
  * it flushes as soon as the current burst of input is handled, and while a flush is under way,
  * arrivals gather into the next. So the busier it gets, the larger the batches become, and at
- * low load nobody waits.
+ * low load nobody waits. Where more waits than fits into one batch, the tenants take turns.
  */
 export class Coalescer<Request, Outcome> {
   readonly #options: CoalescerOptions<Request, Outcome>
-  #waiting: Entry<Request, Outcome>[] = []
+  readonly #waiting = new FairQueue<Entry<Request, Outcome>>()
   #flushes = 0
   #scheduled = false
 
@@ -54,23 +55,29 @@ export class Coalescer<Request, Outcome> {
     this.#options = options
   }
 
-  add(request: Request): Promise<Outcome> {
-    const { clock, limits } = this.#options
-    if (this.#waiting.length >= limits.waitingMax) {
-      const cause = new Error(`${limits.waitingMax} requests are already waiting`)
-      const error = this.#failed('overloaded', cause)
-      this.#options.onFailure?.(error)
-      return Promise.reject(error)
-    }
+  add(request: Request, tenant: string): Promise<Outcome> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ request, sinceMs: clock.monotonicMs(), resolve, reject })
+      const sinceMs = this.#options.clock.monotonicMs()
+      const entry = { request, sinceMs, resolve, reject }
+      if (!this.#makeRoom(tenant, entry)) return
+      this.#waiting.push(tenant, entry)
       this.#schedule()
     })
   }
 
+  /** Refuses one where there are too many: of the tenant who has most waiting, its newest. */
+  #makeRoom(tenant: string, entry: Entry<Request, Outcome>): boolean {
+    const { waitingMax } = this.#options.limits
+    if (this.#waiting.size < waitingMax) return true
+    const crowded = this.#waiting.crowdOut(tenant)
+    const cause = new Error(`${waitingMax} requests are already waiting`)
+    this.#refuse(crowded ?? entry, this.#failed('overloaded', cause))
+    return crowded !== undefined
+  }
+
   #schedule(): void {
     const { clock, limits } = this.#options
-    if (this.#scheduled || this.#waiting.length === 0 || this.#flushes >= limits.flushesMax) return
+    if (this.#scheduled || this.#waiting.size === 0 || this.#flushes >= limits.flushesMax) return
     this.#scheduled = true
     clock.soon(() => {
       this.#scheduled = false
@@ -88,8 +95,7 @@ export class Coalescer<Request, Outcome> {
     const batch: Entry<Request, Outcome>[] = []
     const rowsMax = this.#share()
     let bytes = 0
-    let taken = 0
-    for (const entry of this.#waiting) {
+    for (let entry = this.#waiting.peek(); entry !== undefined; entry = this.#waiting.peek()) {
       if (entry.sinceMs < oldestMs) {
         const cause = new Error(`not sent within ${limits.timeoutMs} ms`)
         this.#refuse(entry, this.#failed('overloaded', cause))
@@ -99,9 +105,8 @@ export class Coalescer<Request, Outcome> {
         if (batch.length > 0 && full) break
         batch.push(entry)
       }
-      taken++
+      this.#waiting.shift()
     }
-    this.#waiting = taken === this.#waiting.length ? [] : this.#waiting.slice(taken)
     return batch
   }
 
@@ -111,7 +116,7 @@ export class Coalescer<Request, Outcome> {
    */
   #share(): number {
     const { flushesMax, rowsMax } = this.#options.limits
-    const share = Math.ceil(this.#waiting.length / (flushesMax - this.#flushes))
+    const share = Math.ceil(this.#waiting.size / (flushesMax - this.#flushes))
     return Math.min(rowsMax, Math.max(SHARE_ROWS_MIN, share))
   }
 

@@ -116,6 +116,7 @@ class OnceEngine implements Engine {
       flushesMax: number('store.batching.flushesMax', store.batching?.flushesMax, FLUSHES_MAX, 1),
       bytesMax: BATCH_BYTES_MAX,
       waitingMax: WAITING_MAX,
+      transactionsMax: transactionsMaxOf(store),
       timeoutMs: number('storeTimeoutMs', storeTimeoutMs, 5_000, 1),
     }
     this.#port = new StorePort(store, { clock: this.clock, limits, emit })
@@ -159,7 +160,7 @@ class OnceEngine implements Engine {
       const { outcome } = claim
       if (outcome.kind === 'claimed' && !isOperationOf(outcome, record)) {
         // Another record has the key by now: it is none of a worker's business.
-        await this.#giveBack(outcome)
+        await this.#giveBack(outcome, tenant)
         return { kind: 'expired', recordId: outcome.recordId }
       }
       return await this.#answer(request, goesOn, claim, work)
@@ -170,16 +171,16 @@ class OnceEngine implements Engine {
   }
 
   /** Nothing has run under this claim, and nothing will. */
-  async #giveBack({ lease }: Claimed): Promise<void> {
+  async #giveBack({ lease }: Claimed, tenant: string): Promise<void> {
     const { retentionMs } = this.#policy
     const release = { kind: 'release', lease, proof: 'proven', retentionMs } as const
-    await this.#port.settle({ ...release, errorCode: undefined })
+    await this.#port.settle({ ...release, errorCode: undefined }, tenant)
   }
 
   /** Plain work would do from the start what an operation has done in part. */
-  async #refuse(claimed: Claimed): Promise<never> {
+  async #refuse(claimed: Claimed, { tenant }: Scope): Promise<never> {
     // Where that fails, the port has reported it, and the lease ends by itself.
-    await this.#giveBack(claimed).catch(() => undefined)
+    await this.#giveBack(claimed, tenant).catch(() => undefined)
     throw new OperationChangedError(
       `record ${claimed.recordId} was begun as an operation, and what has its key now runs none: ` +
         'mount it with .with(operation.route), and keep a worker until its operations have ended',
@@ -293,7 +294,7 @@ class OnceEngine implements Engine {
     switch (outcome.kind) {
       case 'claimed':
         if (outcome.recoveryPoint !== undefined && policy.onLapse !== 'resume') {
-          return this.#refuse(outcome)
+          return this.#refuse(outcome, scope)
         }
         return this.#execute({ scope, key, policy, claimed: outcome, claimSentMs: sentMs }, work)
       case 'completed':
@@ -456,6 +457,16 @@ async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
 
 function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView): boolean {
   return recordId === record.recordId && recoveryPoint !== undefined
+}
+
+function transactionsMaxOf({ batching }: Store): number | undefined {
+  if (batching?.transactionsMax === undefined) return undefined
+  const bounds = { fallback: 1, min: 1, max: Number.MAX_SAFE_INTEGER }
+  return wholeNumber(
+    'createEngine.store.batching.transactionsMax',
+    batching.transactionsMax,
+    bounds,
+  )
 }
 
 function watchedPauseMs(pauseMs: number): number {

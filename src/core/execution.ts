@@ -20,7 +20,7 @@ import type { Proof } from './record.ts'
 import { LiveContext, type LiveContextOptions } from './run-context.ts'
 import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
-import type { NotRecorded } from './settler.ts'
+import type { NotRecorded, SettlingOptions } from './settler.ts'
 import type { RecordView, SettleOutcome, Settlement } from './store.ts'
 import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
@@ -58,6 +58,7 @@ export class Execution {
     this.#subject = { identity: lease.identity, ...scope, recordId }
     this.#held = new HeldLease({
       lease,
+      tenant: scope.tenant,
       recordId,
       policy,
       clock: parts.clock,
@@ -75,6 +76,7 @@ export class Execution {
       clock: parts.clock,
       held: this.#held,
       store: parts.store,
+      transact: (run) => parts.port.transact(scope.tenant, run),
       probe: () => this.#probe(),
       settleIn: this.#joining(),
     })
@@ -374,7 +376,6 @@ export class Execution {
   /** Settles, keeping the lease alive for as long as that takes. */
   async #settle(settlement: Settlement, error: unknown): Promise<SettleOutcome | NotRecorded> {
     const { settler } = this.#parts
-    const { settleTimeoutMs } = this.#request.policy
     let abandoned = false
     const onEnd = (late: SettleOutcome | undefined) => {
       abandoned = late === undefined
@@ -383,7 +384,8 @@ export class Execution {
       else this.#reportSettled(settlement, late, error)
       this.#parts.onSettled(this.#subject.identity)
     }
-    const outcome = await settler.settle(settlement, settleTimeoutMs, onEnd, this.#hasJoined)
+    const options = { ...this.#settlingOptions(), alone: this.#hasJoined }
+    const outcome = await settler.settle(settlement, options, onEnd)
     if (outcome.kind === 'not_recorded') {
       if (!abandoned) this.#report('settle_late')
       return outcome
@@ -391,6 +393,11 @@ export class Execution {
     this.#held.stop()
     this.#reportSettled(settlement, outcome, error)
     return outcome
+  }
+
+  #settlingOptions(): SettlingOptions {
+    const { scope, policy } = this.#request
+    return { tenant: scope.tenant, timeoutMs: policy.settleTimeoutMs }
   }
 
   #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
@@ -455,9 +462,8 @@ export class Execution {
    */
   async #probe(): Promise<SettleOutcome | undefined> {
     const { settler } = this.#parts
-    const { settleTimeoutMs } = this.#request.policy
     const settlement = this.#doubtAs('commit_unanswered')
-    const outcome = await settler.settle(settlement, settleTimeoutMs, () => undefined)
+    const outcome = await settler.settle(settlement, this.#settlingOptions(), () => undefined)
     if (outcome.kind === 'not_recorded') return undefined
     this.#reportSettled(settlement, outcome, undefined)
     return outcome

@@ -6,6 +6,7 @@ import type { Lease } from './store.ts'
 
 export interface HeldLeaseOptions {
   readonly lease: Lease
+  readonly tenant: string
   readonly recordId: string
   readonly policy: Policy
   readonly clock: Clock
@@ -92,7 +93,7 @@ export class HeldLease {
   }
 
   async #renew(): Promise<void> {
-    const { clock, policy, port } = this.#options
+    const { clock, policy, port, tenant } = this.#options
     const sentMs = clock.monotonicMs()
     // While no answer comes, the lease ends when this clock says so. Where it has ended already
     // (the process stood still), only the store knows whether somebody else has the key by now.
@@ -101,7 +102,7 @@ export class HeldLease {
     let renewed: boolean | 'failed'
     try {
       const renewal = { ...this.lease, leaseMs: policy.leaseMs }
-      renewed = await (this.#isAlone ? port.renewAlone(renewal) : port.renew(renewal))
+      renewed = await (this.#isAlone ? port.renewAlone(renewal) : port.renew(renewal, tenant))
     } catch {
       // Reported by the port as a store error; here it only means: try again while there is time.
       renewed = 'failed'

@@ -17,7 +17,8 @@ export function liveAttempt(
   { context, subject }: Live,
 ): Attempt {
   const { lease } = claimed
-  const parts = { store, clock, port, timeoutMs: policy.settleTimeoutMs }
+  const { tenant } = subject
+  const parts = { store, clock, port, tenant, timeoutMs: policy.settleTimeoutMs }
   return {
     subject,
     attempt: lease.attempt,
@@ -42,7 +43,12 @@ export function liveAttempt(
       let step: Step | undefined
       const keep = (given: Step): Step => (step = given)
       return context.takeStep(
-        () => phasesOf(store).advance(lease, (tx) => whenGiven(work(tx), keep)),
+        () => {
+          const phases = phasesOf(store)
+          return port.transact(tenant, () =>
+            phases.advance(lease, (tx) => whenGiven(work(tx), keep)),
+          )
+        },
         () => step?.end,
       )
     },

@@ -45,19 +45,16 @@ export class LostClaims {
     })
   }
 
-  async #release({ identity, token, retentionMs, leaseMs }: ClaimRequest): Promise<void> {
+  async #release({ identity, tenant, token, retentionMs, leaseMs }: ClaimRequest): Promise<void> {
     const deadlineMs = this.#clock.monotonicMs() + leaseMs
     let pauseMs = PAUSE_MS_FIRST
     while (this.#clock.monotonicMs() < deadlineMs) {
       const { aborted } = this.#stopped.signal
       try {
-        const outcome = await this.#port.releaseLost({
-          kind: 'release',
-          lease: { identity, token, attempt: 0 },
-          proof: 'proven',
-          errorCode: 'claim_unanswered',
-          retentionMs,
-        })
+        const lease = { identity, token, attempt: 0 }
+        const release = { kind: 'release', lease, proof: 'proven', retentionMs } as const
+        const settlement = { ...release, errorCode: 'claim_unanswered' }
+        const outcome = await this.#port.releaseLost(settlement, tenant)
         if (outcome.kind === 'settled') return
       } catch {
         // Reported by the port as a store error; the next round tries again.

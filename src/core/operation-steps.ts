@@ -12,6 +12,7 @@ export interface StepParts {
   readonly store: Store
   readonly clock: Clock
   readonly port: StorePort
+  readonly tenant: string
   readonly timeoutMs: number
 }
 
@@ -25,7 +26,7 @@ export function phasesOf(store: Store): PhaseStore {
 
 /** Repeating is safe: a step that had taken hold says so again. */
 export async function recordStep(
-  { store, clock, port, timeoutMs }: StepParts,
+  { store, clock, port, tenant, timeoutMs }: StepParts,
   lease: Lease,
   step: Step,
 ): Promise<StepOutcome> {
@@ -34,7 +35,7 @@ export async function recordStep(
   let pauseMs = PAUSE_MS_FIRST
   for (;;) {
     try {
-      return await port.ask('advance', () => phases.record(lease, step))
+      return await port.step(tenant, () => phases.record(lease, step))
     } catch (error) {
       // Reported by the port as a store error.
       const leftMs = deadlineMs - clock.monotonicMs()

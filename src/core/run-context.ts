@@ -78,6 +78,8 @@ export interface LiveContextOptions {
   readonly clock: Clock
   readonly held: HeldLease
   readonly store: Store
+  /** Runs a transaction of the store when it is the turn of the tenant. */
+  readonly transact: <Result>(run: () => Promise<Result>) => Promise<Result>
   /** Finds out whether a transaction whose commit was not answered took effect. */
   readonly probe: () => Promise<SettleOutcome | undefined>
   /** Completes the key in a transaction of the caller's; absent where the store cannot. */
@@ -307,8 +309,9 @@ export class LiveContext implements RunContext {
   }
 
   async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
-    const { store, held } = this.#options
-    if (store.transaction === undefined) {
+    const { store, held, transact } = this.#options
+    const begin = store.transaction?.bind(store)
+    if (begin === undefined) {
       throw new InvalidOptionsError(
         `the ${store.name} store has no transactions; use one in the database of your own data`,
       )
@@ -323,7 +326,7 @@ export class LiveContext implements RunContext {
     let outcome: SettleOutcome | undefined
     this.#transactionOpen = true
     try {
-      outcome = await store.transaction(held.lease, (tx) => attempt.run(tx as Tx))
+      outcome = await transact(() => begin(held.lease, (tx) => attempt.run(tx as Tx)))
     } catch (error) {
       // The store itself cannot tell what became of it: nor can we, by asking the record.
       if (hasCode(error, 'OUTCOME_UNKNOWN')) this.declared = 'unknown'

@@ -9,10 +9,16 @@ export interface NotRecorded {
   readonly cause: unknown
 }
 
-interface Task {
+export interface SettlingOptions {
+  readonly tenant: string
+  /** How long the caller waits. */
+  readonly timeoutMs: number
+  /** Not in a batch, because its row may be locked: no other settlement may have to wait for it. */
+  readonly alone?: boolean
+}
+
+interface Task extends SettlingOptions {
   readonly settlement: Settlement
-  /** Not in a batch: its row may be locked. */
-  readonly alone: boolean
   /** Why the last try failed. */
   cause: unknown
   abandoned: boolean
@@ -57,16 +63,15 @@ export class Settler {
   /**
    * Resolves with the store's answer, or with `not_recorded` after `timeoutMs`, also where a try is
    * then still unanswered. In that case `onEnd` is called once the background tries have ended:
-   * with the answer, or without one when they were given up. `alone`: no other settlement may have
-   * to wait for this one.
+   * with the answer, or without one when they were given up.
    */
   settle(
     settlement: Settlement,
-    timeoutMs: number,
+    options: SettlingOptions,
     onEnd: (outcome: SettleOutcome | undefined) => void,
-    alone = false,
   ): Promise<SettleOutcome | NotRecorded> {
-    const task: Task = { settlement, alone, cause: undefined, abandoned: false }
+    const { timeoutMs } = options
+    const task: Task = { ...options, settlement, cause: undefined, abandoned: false }
     const tried = this.#tryUntil(task, this.#clock.monotonicMs() + timeoutMs + KEEP_TRYING_MS)
     return new Promise((resolve) => {
       let waiting = true
@@ -115,9 +120,9 @@ export class Settler {
     let pauseMs = PAUSE_MS_FIRST
     for (;;) {
       try {
-        return await (task.alone
+        return await (task.alone === true
           ? this.#port.settleAlone(task.settlement)
-          : this.#port.settle(task.settlement))
+          : this.#port.settle(task.settlement, task.tenant))
       } catch (cause) {
         // Reported by the port as a store error; repeating is safe, the store knows its tokens.
         task.cause = cause

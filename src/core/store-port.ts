@@ -3,6 +3,7 @@ import type { Clock } from './clock.ts'
 import { Coalescer, type CoalescerLimits } from './coalescer.ts'
 import { hasCode } from './errors.ts'
 import type { EventListener } from './events.ts'
+import { FairSlots } from './fair-slots.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -15,10 +16,16 @@ import type {
 /** What a row costs beside its own text: enough to bound a batch, not to account for it. */
 const ROW_BYTES = 256
 
+export interface StoreLimits extends CoalescerLimits {
+  /** Transactions at once, and as many steps; `undefined`: whatever comes. */
+  readonly transactionsMax: number | undefined
+}
+
 /**
  * A store, one request at a time: each call joins the batch that is about to leave. Renewals have
  * a queue of their own, so that they never starve behind claims; so have the releases of lost
- * claims, which come in thousands when the store falters, and must not crowd out results.
+ * claims, which come in thousands when the store falters, and must not crowd out results. In each
+ * queue the tenants take turns.
  */
 export class StorePort {
   readonly #emit: EventListener
@@ -29,10 +36,12 @@ export class StorePort {
   readonly #settlements: Coalescer<Settlement, SettleOutcome>
   readonly #releases: Coalescer<Settlement, SettleOutcome>
   readonly #renewals: Coalescer<Renewal, boolean>
+  readonly #transactions: FairSlots | undefined
+  readonly #steps: FairSlots | undefined
 
   constructor(
     store: Store,
-    { clock, limits, emit }: { clock: Clock; limits: CoalescerLimits; emit: EventListener },
+    { clock, limits, emit }: { clock: Clock; limits: StoreLimits; emit: EventListener },
   ) {
     this.#emit = emit
     this.#backend = store
@@ -65,23 +74,30 @@ export class StorePort {
       flush: (renewals) => store.renew(renewals),
       bytesOf: () => ROW_BYTES,
     })
+    const { transactionsMax: slots } = limits
+    if (slots !== undefined) {
+      const bounds = { clock, store: store.name, slots, waitingMax: limits.waitingMax }
+      const slotsFor = (call: string) => new FairSlots({ ...bounds, call, onRefusal: report(call) })
+      this.#transactions = slotsFor('begin a transaction')
+      this.#steps = slotsFor('advance')
+    }
   }
 
   claim(request: ClaimRequest): Promise<ClaimOutcome> {
-    return this.#claims.add(request)
+    return this.#claims.add(request, request.tenant)
   }
 
-  settle(settlement: Settlement): Promise<SettleOutcome> {
-    return this.#settlements.add(settlement)
+  settle(settlement: Settlement, tenant: string): Promise<SettleOutcome> {
+    return this.#settlements.add(settlement, tenant)
   }
 
   /** Releases a claim whose answer never came. */
-  releaseLost(settlement: Settlement): Promise<SettleOutcome> {
-    return this.#releases.add(settlement)
+  releaseLost(settlement: Settlement, tenant: string): Promise<SettleOutcome> {
+    return this.#releases.add(settlement, tenant)
   }
 
-  renew(renewal: Renewal): Promise<boolean> {
-    return this.#renewals.add(renewal)
+  renew(renewal: Renewal, tenant: string): Promise<boolean> {
+    return this.#renewals.add(renewal, tenant)
   }
 
   /**
@@ -95,6 +111,18 @@ export class StorePort {
   /** By itself, for the same reason. */
   renewAlone(renewal: Renewal): Promise<boolean> {
     return this.ask('renew', async () => only(await this.#backend.renew([renewal])))
+  }
+
+  /** A transaction of the store's, when it is the turn of its tenant. It takes as long as it takes. */
+  transact<Result>(tenant: string, run: () => Promise<Result>): Promise<Result> {
+    return this.#transactions === undefined ? run() : this.#transactions.use(tenant, run)
+  }
+
+  /** A step of an operation, when it is the turn of its tenant. */
+  async step<Answer>(tenant: string, step: () => Promise<Answer>): Promise<Answer> {
+    const ask = () => this.ask('advance', step)
+    if (this.#steps === undefined) return ask()
+    return this.#steps.use(tenant, ask, this.#timeoutMs)
   }
 
   /** A call that needs no batch: given up in time, and its failure reported, like the others. */

@@ -105,6 +105,13 @@ export interface StoreBatching {
   readonly rowsMax?: number
   /** Calls of one kind under way at the same time. */
   readonly flushesMax?: number
+  /**
+   * Transactions with work of the caller's that it carries at the same time, and steps of
+   * operations beside them. The engine has the others wait, and lets the tenants take turns.
+   *
+   * @default no limit: who comes first is served first
+   */
+  readonly transactionsMax?: number
 }
 
 /** Proof of holding a key: the record takes orders only from its own token and attempt. */

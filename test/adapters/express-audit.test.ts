@@ -305,6 +305,27 @@ describe('an audit of wildcards of Express 5', () => {
       unprotected: ['POST /files/*rest', 'POST /deep/*rest'],
     })
   })
+
+  it('trusts no guard that nothing but slashes get past', async () => {
+    const [, express] = EXPRESSES[0]!
+    const { app, guard, names } = setup(express)
+    app.post('/*a/*b', guard)
+    app.post('/:x/*rest', handler)
+    const { send } = await serve(app)
+    expect((await send({ path: '/a//' })).status).toBe(201)
+    expect(names()).toEqual({ protected: [], unprotected: ['POST /:x/*rest'] })
+  })
+
+  it('takes no mount for another whose parameters have one name', async () => {
+    const [, express] = EXPRESSES[0]!
+    const { app, guard, names } = setup(express)
+    app.use('/a/a-:x', guard)
+    app.use('/:x/a-:x', express.Router().post('/pay', handler))
+    const { send } = await serve(app)
+    expect((await send({ path: '/b/a-b/pay' })).status).toBe(201)
+    const mounts = ['/a/a-:x', '/:x/a-:x']
+    expect(names({ mounts })).toEqual({ protected: [], unprotected: ['POST /:x/a-:x/pay'] })
+  })
 })
 
 describe('an audit of Express 4', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { Client, gate, turns } from '../adapters/run-express.ts'
-import { SERVERS, servePayments } from './payments-api.ts'
+import { SERVERS, replyWithPayment, servePayments } from './payments-api.ts'
 import { replies, wireRequest, type WireReply } from './wire.ts'
 
 // What careless, slow and old clients do with their connections.
@@ -65,6 +65,37 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(new Set(all.map(({ body }) => body))).toEqual(new Set([all[0]!.body]))
     expect(all.map(isReplay)).toEqual([false, true, true, true, true])
     expect(runs()).toBe(1)
+  })
+
+  // The first reply is awaited, so the others have no socket yet when the client goes.
+  it('a client that goes before it is the turn of its reply changes nothing', async () => {
+    const opened = gate()
+    const { server, engine, runs, arrived } = await servePayments({
+      mount,
+      work: async (res, run) => {
+        await opened.passed
+        replyWithPayment(res, run)
+      },
+    })
+    const keys = ['a', 'b', 'c'].map((key) => `Idempotency-Key: ${key}`)
+    const client = await Client.connect(server.port)
+    const gone = new Promise<void>((resolve) => {
+      server.server.once('request', (req) => req.socket.once('close', resolve))
+    })
+    client.socket.write(Buffer.concat(keys.map((key) => wireRequest([key]))))
+    await arrived(keys.length)
+    await turns()
+    client.cut()
+    await gone
+    opened.open()
+    await turns()
+    expect(await engine.list({ state: 'completed' })).toHaveLength(keys.length)
+
+    const retrying = await Client.connect(server.port)
+    retrying.socket.write(Buffer.concat(keys.map((key) => wireRequest([key]))))
+    const all = await replies(retrying, keys.length)
+    expect(all.map((reply) => [reply.status, isReplay(reply)])).toEqual(keys.map(() => [201, true]))
+    expect(runs()).toBe(keys.length)
   })
 
   it('other requests in the same packet are other requests', async () => {

@@ -21,7 +21,7 @@ function setup(
 ) {
   const clock = new FakeClock()
   const batches: string[][] = []
-  const coalescer = new Coalescer<string, string>({
+  const fair = new Coalescer<string, string>({
     clock,
     store: 'test',
     call: 'claim',
@@ -32,6 +32,7 @@ function setup(
     bytesOf: (request) => request.length,
     limits: { ...LIMITS, ...limits },
   })
+  const coalescer = { add: (request: string, tenant = 'one') => fair.add(request, tenant) }
   return { clock, coalescer, batches }
 }
 
@@ -253,5 +254,44 @@ describe('a batch that the store rejects', () => {
     expect((await silent).failure).toBe('unavailable')
     expect((await unsent).failure).toBe('overloaded')
     expect(batches).toEqual([['a', 'b', 'c'], ['a'], ['b']])
+  })
+})
+
+describe('tenants', () => {
+  it('take turns: one request waits for no batch of another tenant', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, batches, clock } = setup({ waitingMax: 100 }, flush)
+    const answers = [coalescer.add('first', 'a')]
+    await clock.advanceAsync(0)
+    for (let n = 0; n < 50; n++) answers.push(coalescer.add(`a${n}`, 'a'))
+    const other = coalescer.add('b', 'b')
+    gates[0]!.open()
+    await clock.advanceAsync(0)
+    expect(batches[1]).toEqual(['a0', 'b', 'a1'])
+    gates[1]!.open()
+    expect(await other).toBe('B')
+    for (let n = 2; n <= 18; n++) {
+      await clock.advanceAsync(0)
+      gates[n]?.open()
+    }
+    await Promise.all(answers)
+  })
+
+  it('cannot fill the room of the others: the newest of the fullest is refused', async () => {
+    const { flush, gates } = heldFlush()
+    const { coalescer, clock } = setup({}, flush)
+    const first = coalescer.add('first', 'a')
+    await clock.advanceAsync(0)
+    const waiting = Array.from({ length: 10 }, (_, n) => coalescer.add(`a${n}`, 'a'))
+    const refused = failureOf(waiting[9]!)
+    const other = coalescer.add('b', 'b')
+    expect((await refused).failure).toBe('overloaded')
+    expect((await failureOf(coalescer.add('a10', 'a'))).failure).toBe('overloaded')
+    for (let n = 0; n < 5; n++) {
+      gates[n]?.open()
+      await clock.advanceAsync(0)
+    }
+    expect(await Promise.all([first, other])).toEqual(['FIRST', 'B'])
+    await Promise.all(waiting.slice(0, 9))
   })
 })

@@ -1,14 +1,15 @@
-import { execFileSync, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cpSync, mkdirSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { onTestFinished } from 'vitest'
+import { layOutBuild } from './package-build.ts'
 
 const root = join(import.meta.dirname, '..', '..')
 
 /**
- * Lays the package out in a folder of the test's own: its manifest, the example, and a build.
- * The example then finds `oncekey` as it does in the repository, by self-reference, but in a
+ * Lays the package out in a folder of the test's own: its manifest, the examples, and a build.
+ * An example then finds `oncekey` as it does in the repository, by self-reference, but in a
  * build that is not older than the sources and that nobody else removes meanwhile.
  */
 export function layOutPackage(folder: string): void {
@@ -17,9 +18,7 @@ export function layOutPackage(folder: string): void {
     cpSync(join(root, name), join(folder, name), { recursive: true })
   }
   symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'), 'junction')
-  const project = join(root, 'tsconfig.build.json')
-  const args = ['-p', project, '--outDir', join(folder, 'dist')]
-  execFileSync(join(root, 'node_modules', '.bin', 'tsc'), args, { stdio: 'inherit' })
+  layOutBuild(folder)
 }
 
 export interface ServiceOptions {
@@ -27,6 +26,8 @@ export interface ServiceOptions {
   readonly dataFolder: string
   /** @default '0': any that is free */
   readonly port?: string
+  /** Beside PORT and DATA_DIR. */
+  readonly env?: Readonly<Record<string, string>>
 }
 
 export interface Service {
@@ -35,34 +36,59 @@ export interface Service {
   readonly signal: (name: 'SIGINT' | 'SIGKILL' | 'SIGTERM') => void
   /** Resolves with its exit code and what it has complained about. */
   readonly ended: Promise<{ code: number | null; errors: string }>
+  /** Resolves with all it has said once this is part of it; rejects if it ends before. */
+  readonly says: (text: string) => Promise<string>
 }
 
 /** Starts the example as `npm start` does, in a process that does not outlive the test. */
-export function startService({ folder, dataFolder, port = '0' }: ServiceOptions): Service {
+export function startService(options: ServiceOptions): Service {
+  const service = spawnService(options)
+  onTestFinished(async () => {
+    service.signal('SIGKILL')
+    await service.ended
+  })
+  return service
+}
+
+/** The same for all tests of a file: whoever starts it must kill it. */
+export function spawnService(options: ServiceOptions): Service {
+  const { folder, dataFolder, port = '0', env = {} } = options
   const child = spawn(process.execPath, ['examples/payments/main.ts'], {
     cwd: folder,
-    env: { PATH: process.env['PATH'], PORT: port, DATA_DIR: dataFolder },
+    env: { PATH: process.env['PATH'], PORT: port, DATA_DIR: dataFolder, ...env },
   })
   let printed = ''
   let errors = ''
+  child.stdout.on('data', (chunk: Buffer) => {
+    printed += chunk.toString()
+  })
   child.stderr.on('data', (chunk: Buffer) => {
     errors += chunk.toString()
   })
-  const started = new Promise<string>((resolve, reject) => {
-    child.stdout.on('data', (chunk: Buffer) => {
-      printed += chunk.toString()
-      if (printed.includes('Ctrl-C')) resolve(printed)
+  const says = (text: string) =>
+    new Promise<string>((resolve, reject) => {
+      const look = () => {
+        const all = printed + errors
+        if (all.includes(text)) resolve(all)
+      }
+      child.stdout.on('data', look)
+      child.stderr.on('data', look)
+      child.once('close', () => reject(new Error(`the service ended: ${errors}`)))
+      look()
     })
-    child.once('close', () => reject(new Error(`the service did not start: ${errors}`)))
-  })
+  // The last line of the welcome: the rest was printed before it.
+  const started = says('Ctrl-C')
   // A test of a service that cannot start looks at how it ended instead.
   started.catch(() => undefined)
   const ended = once(child, 'close').then(([code]) => ({ code: code as number | null, errors }))
-  onTestFinished(async () => {
-    child.kill('SIGKILL')
-    await ended
-  })
-  return { started, ended, signal: (name) => child.kill(name) }
+  return { started, ended, says, signal: (name) => child.kill(name) }
+}
+
+/** Where a service is, by what it has printed. */
+export function addressIn(printed: string): string {
+  const address = /http:\/\/localhost:\d+/.exec(printed)?.[0]
+  if (address === undefined) throw new Error(`no address in: ${printed}`)
+  return address
 }
 
 export interface PrintedRequest {

@@ -3,156 +3,205 @@ import { type ClientRequest, type IncomingMessage, request } from 'node:http'
 import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { readSettings } from '../../examples/payments/settings.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
-import { layOutPackage, readCurl, startService } from './payments-service.ts'
+import { clientOf, isReplay, PAYMENT, toReply, type Client, type Reply } from './payments-client.ts'
+import {
+  addressIn,
+  layOutPackage,
+  readCurl,
+  spawnService,
+  startService,
+  type PrintedRequest,
+  type Service,
+} from './payments-service.ts'
 
 const scratch = scratchFolder()
 const folder = scratch.file('package')
 let folders = 0
+let shared: Service
+let client: Client
+let curl: PrintedRequest
 
-beforeAll(() => layOutPackage(folder), 60_000)
-afterAll(scratch.remove)
+beforeAll(async () => {
+  layOutPackage(folder)
+  shared = spawnService({ folder, dataFolder: newDataFolder() })
+  const printed = await shared.started
+  client = clientOf(addressIn(printed))
+  curl = readCurl(printed)
+}, 60_000)
+afterAll(async () => {
+  shared?.signal('SIGKILL')
+  await shared?.ended
+  scratch.remove()
+})
 
 const newDataFolder = () => scratch.file(`data-${folders++}`)
 
-async function setup(dataFolder = newDataFolder()) {
-  const service = startService({ folder, dataFolder })
+async function setup(dataFolder = newDataFolder(), env: Record<string, string> = {}) {
+  const service = startService({ folder, dataFolder, env })
   const printed = await service.started
-  const curl = readCurl(printed)
-  const address = new URL(curl.url).origin
-  const pay = (key: string, body: string, token = 'demo-a') =>
-    fetch(curl.url, {
-      method: 'POST',
-      headers: {
-        'Content-Type': 'application/json',
-        'Idempotency-Key': key,
-        Authorization: `Bearer ${token}`,
-      },
-      body,
-    })
-  const get = (path: string, token = 'demo-a') =>
-    fetch(`${address}${path}`, { headers: { Authorization: `Bearer ${token}` } })
-  return { ...service, dataFolder, curl, address, pay, get }
+  return { ...service, ...clientOf(addressIn(printed)), dataFolder, curl: readCurl(printed) }
 }
 
-const PAYMENT = JSON.stringify({ customerId: 'cus_7', amountCents: 990, currency: 'KRW' })
-
 it('replays the payment when the printed curl is run twice', async () => {
-  const { curl } = await setup()
-  const first = await fetch(curl.url, { ...curl, method: 'POST' })
-  const firstText = await first.text()
-  const second = await fetch(curl.url, { ...curl, method: 'POST' })
+  const first = await toReply(await fetch(curl.url, { ...curl, method: 'POST' }))
+  const second = await toReply(await fetch(curl.url, { ...curl, method: 'POST' }))
 
   expect(first.status).toBe(201)
-  expect(first.headers.get('idempotent-replayed')).toBeNull()
-  expect(JSON.parse(firstText)).toEqual({ paymentId: expect.any(String), status: 'created' })
-  expect(first.headers.get('location')).toBe(`/payments/${JSON.parse(firstText).paymentId}`)
+  expect(isReplay(first)).toBe(false)
+  expect(first.body).toEqual({
+    paymentId: expect.any(String),
+    status: 'succeeded',
+    ...JSON.parse(curl.body),
+    chargeId: expect.stringMatching(/^ch_/),
+  })
+  expect(first.headers.get('location')).toBe(`/payments/${String(first.body['paymentId'])}`)
   expect(second.status).toBe(201)
-  expect(second.headers.get('idempotent-replayed')).toBe('true')
+  expect(isReplay(second)).toBe(true)
   expect(second.headers.get('location')).toBe(first.headers.get('location'))
-  expect(await second.text()).toBe(firstText)
+  expect(second.text).toBe(first.text)
+})
+
+it('declines a payment, and declines its retry with the same bytes', async () => {
+  const body = { ...PAYMENT, customerId: 'declined' }
+  const first = await client.post('/payments', body, { key: 'declined' })
+  const second = await client.post('/payments', body, { key: 'declined' })
+
+  expect(first.status).toBe(402)
+  expect(first.headers.get('content-type')).toMatch('application/problem+json')
+  expect(first.body).toMatchObject({ code: 'payment_declined', paymentId: expect.any(String) })
+  expect(second.status).toBe(402)
+  expect(isReplay(second)).toBe(true)
+  expect(second.text).toBe(first.text)
+  const shown = await client.get(`/payments/${String(first.body['paymentId'])}`)
+  expect(shown.body).toMatchObject({ status: 'declined', refundedCents: 0 })
 })
 
 it('shows a payment to its tenant and to nobody else', async () => {
-  const { pay, get } = await setup()
-  const path = (await pay('k', PAYMENT)).headers.get('location')!
-  const own = await get(path)
+  const paid = await client.post('/payments', PAYMENT, { key: 'shown' })
+  const path = paid.headers.get('location')!
+  const own = await client.get(path)
 
   expect(own.status).toBe(200)
-  expect(await own.json()).toMatchObject({ ...JSON.parse(PAYMENT), status: 'created' })
-  expect((await get(path, 'demo-b')).status).toBe(404)
-  expect((await get('/payments/none')).status).toBe(404)
+  const { paymentId, chargeId } = paid.body
+  expect(own.body).toEqual({
+    paymentId,
+    status: 'succeeded',
+    ...PAYMENT,
+    refundedCents: 0,
+    chargeId,
+    createdAt: expect.stringMatching(/^\d{4}-\d\d-\d\dT/),
+  })
+  expect((await client.get(path, 'demo-b')).status).toBe(404)
+  expect((await client.get('/payments/none')).body).toMatchObject({ code: 'payment_not_found' })
 })
 
 it('keeps the same key of two tenants apart', async () => {
-  const { pay } = await setup()
-  const ofA = await pay('shared', PAYMENT)
-  const ofB = await pay(
-    'shared',
-    JSON.stringify({ ...JSON.parse(PAYMENT), amountCents: 1 }),
-    'demo-b',
-  )
+  const ofA = await client.post('/payments', PAYMENT, { key: 'common' })
+  const other = { ...PAYMENT, amountCents: 1 }
+  const ofB = await client.post('/payments', other, { key: 'common', token: 'demo-b' })
 
   expect([ofA.status, ofB.status]).toEqual([201, 201])
-  expect(ofB.headers.get('idempotent-replayed')).toBeNull()
-  expect(await ofB.text()).not.toBe(await ofA.text())
+  expect(isReplay(ofB)).toBe(false)
+  expect(ofB.body['paymentId']).not.toBe(ofA.body['paymentId'])
 })
 
-it('asks for a token first, then for a key', async () => {
-  const { curl, pay } = await setup()
-  const anonymous = await fetch(curl.url, { method: 'POST', body: PAYMENT })
-  const stranger = await pay('k', PAYMENT, 'demo-c')
-  const { 'Idempotency-Key': _key, ...headers } = curl.headers
-  const keyless = await fetch(curl.url, { method: 'POST', headers, body: curl.body })
+const POSTS = [
+  ['/payments', PAYMENT],
+  ['/payments/00000000-0000-8000-8000-000000000000/refunds', { amountCents: 1 }],
+  ['/orders', { customerId: 'c', sku: 'tea', quantity: 1 }],
+  ['/transfers', { toAccount: 'a', amountCents: 1, currency: 'USD' }],
+] as const
 
-  for (const reply of [anonymous, stranger]) {
-    expect(reply.status).toBe(401)
-    expect(reply.headers.get('www-authenticate')).toMatch(/^Bearer/)
-    expect(reply.headers.get('content-type')).toMatch('application/problem+json')
-  }
+it.each(POSTS)('asks for a token first, then for a key: POST %s', async (path, body) => {
+  const stranger = await client.post(path, body, { key: 'k', token: 'demo-c' })
+  expect(stranger.status).toBe(401)
+  expect(stranger.headers.get('www-authenticate')).toMatch(/^Bearer/)
+  expect(stranger.headers.get('content-type')).toMatch('application/problem+json')
+
+  const keyless = await client.post(path, body, { key: '' })
   expect(keyless.status).toBe(400)
-  expect(await keyless.json()).toMatchObject({ code: 'idempotency_key_missing' })
+  expect(keyless.body).toMatchObject({ code: 'idempotency_key_missing' })
 })
 
 it('refuses the key of another request', async () => {
-  const { pay } = await setup()
-  await pay('k', PAYMENT)
-  const other = await pay('k', JSON.stringify({ ...JSON.parse(PAYMENT), amountCents: 1 }))
+  await client.post('/payments', PAYMENT, { key: 'used' })
+  const other = await client.post('/payments', { ...PAYMENT, amountCents: 1 }, { key: 'used' })
   expect(other.status).toBe(422)
 })
 
-const INVALID: readonly (readonly [body: string, fields: readonly string[]])[] = [
-  ['{}', ['customerId', 'amountCents', 'currency']],
-  ['{ "customerId": " ", "amountCents": 1, "currency": "USD" }', ['customerId']],
-  ['{ "customerId": "c", "amountCents": 0, "currency": "EUR" }', ['amountCents', 'currency']],
-  ['{ "customerId": "c", "amountCents": 1.5, "currency": "USD" }', ['amountCents']],
-  ['{ "customerId": "c", "amountCents": "1", "currency": "USD" }', ['amountCents']],
-  ['[]', ['body']],
+const INVALID: readonly (readonly [path: string, body: unknown, fields: readonly string[]])[] = [
+  ['/payments', {}, ['customerId', 'amountCents', 'currency']],
+  ['/payments', { ...PAYMENT, customerId: ' ' }, ['customerId']],
+  ['/payments', { ...PAYMENT, customerId: 'a\0b' }, ['customerId']],
+  ['/payments', { ...PAYMENT, customerId: '\ud800' }, ['customerId']],
+  ['/payments', { ...PAYMENT, amountCents: 0, currency: 'usd' }, ['amountCents', 'currency']],
+  ['/payments', { ...PAYMENT, amountCents: 1.5 }, ['amountCents']],
+  ['/payments', { ...PAYMENT, amountCents: '1' }, ['amountCents']],
+  ['/payments', [], ['body']],
+  ['/payments/00000000-0000-8000-8000-000000000000/refunds', {}, ['amountCents']],
+  ['/orders', {}, ['customerId', 'sku', 'quantity']],
+  ['/transfers', {}, ['toAccount', 'amountCents', 'currency']],
 ]
 
-it('lists everything that is wrong with a payment', async () => {
-  const { pay } = await setup()
-  for (const [n, [body, fields]] of INVALID.entries()) {
-    const reply = await pay(`key-${n}`, body)
+it('lists everything that is wrong with a request, and leaves its key free', async () => {
+  for (const [path, body, fields] of INVALID) {
+    const reply = await client.post(path, body, { key: 'corrected' })
     expect(reply.status).toBe(400)
     expect(reply.headers.get('content-type')).toMatch('application/problem+json')
-    const problem = (await reply.json()) as { code: string; errors: { field: string }[] }
-    expect(problem.code).toBe('invalid_payment')
-    expect(problem.errors.map(({ field }) => field)).toEqual(fields)
+    expect(reply.body['code']).toBe('invalid_request')
+    const errors = reply.body['errors'] as { field: string }[]
+    expect(errors.map(({ field }) => field)).toEqual(fields)
   }
+  const corrected = await client.post('/payments', PAYMENT, { key: 'corrected' })
+  expect(corrected.status).toBe(201)
 })
 
-it('says that a body is no JSON', async () => {
-  const { pay } = await setup()
-  const reply = await pay('k', '{ "customerId": ')
-  expect(reply.status).toBe(400)
-  expect(reply.headers.get('content-type')).toMatch('application/problem+json')
-  expect(await reply.json()).toMatchObject({ code: 'unreadable_request' })
+it('says that a body is no JSON, or too long', async () => {
+  const broken = await client.post('/payments', '{ "customerId": ', { key: 'broken' })
+  expect(broken.status).toBe(400)
+  expect(broken.headers.get('content-type')).toMatch('application/problem+json')
+  expect(broken.body).toMatchObject({ code: 'unreadable_request' })
+
+  const long = { ...PAYMENT, note: 'x'.repeat(20_000) }
+  expect((await client.post('/payments', long, { key: 'long' })).status).toBe(413)
 })
 
-it('says that it is well, without asking who wants to know', async () => {
-  const { address } = await setup()
-  const reply = await fetch(`${address}/healthz`)
-  expect(reply.status).toBe(200)
-  expect(await reply.json()).toEqual({ status: 'ok' })
+it('says that it is alive and ready, without asking who wants to know', async () => {
+  const { origin } = new URL(curl.url)
+  const [alive, ready] = await Promise.all([fetch(`${origin}/healthz`), fetch(`${origin}/readyz`)])
+  expect([alive.status, await alive.json()]).toEqual([200, { status: 'ok' }])
+  expect([ready.status, await ready.json()]).toEqual([200, { status: 'ready' }])
+})
+
+it('turns a tenant away that asks too often, and no other', async () => {
+  const { post } = await setup(newDataFolder(), { RATE_PER_SECOND: '1' })
+  const replies: Reply[] = []
+  for (let n = 0; n < 5; n++) replies.push(await post('/payments', PAYMENT, { key: `k-${n}` }))
+
+  const refused = replies.find(({ status }) => status === 429)!
+  expect(refused.headers.get('retry-after')).toBe('1')
+  expect(refused.body).toMatchObject({ code: 'too_many_requests' })
+  const other = await post('/payments', PAYMENT, { key: 'k', token: 'demo-b' })
+  expect(other.status).toBe(201)
 })
 
 it('still replays after it was killed and started again', async () => {
-  const { pay, signal, ended, dataFolder } = await setup()
-  const first = await pay('k', PAYMENT)
+  const { post, signal, ended, dataFolder } = await setup()
+  const first = await post('/payments', PAYMENT, { key: 'k' })
   signal('SIGKILL')
   await ended
   const again = await setup(dataFolder)
-  const second = await again.pay('k', PAYMENT)
+  const second = await again.post('/payments', PAYMENT, { key: 'k' })
 
-  expect(second.headers.get('idempotent-replayed')).toBe('true')
-  const body = await second.text()
-  expect(body).toBe(await first.text())
-  expect((await again.get(`/payments/${JSON.parse(body).paymentId}`)).status).toBe(200)
+  expect(isReplay(second)).toBe(true)
+  expect(second.text).toBe(first.text)
+  expect((await again.get(`/payments/${String(second.body['paymentId'])}`)).status).toBe(200)
 })
 
 it.each(['SIGTERM', 'SIGINT'] as const)('finishes what is under way on %s', async (name) => {
-  const { curl, address, signal, ended, dataFolder } = await setup()
+  const { curl, signal, ended, dataFolder } = await setup()
   const under = request(curl.url, {
     method: 'POST',
     // The server's "continue" proves that it has the request, and waits for the body.
@@ -161,11 +210,11 @@ it.each(['SIGTERM', 'SIGINT'] as const)('finishes what is under way on %s', asyn
   under.flushHeaders()
   await once(under, 'continue')
   signal(name)
-  await untilRefused(address)
+  await untilRefused(new URL(curl.url).origin)
   const reply = await finish(under, curl.body)
 
   expect(reply.statusCode).toBe(201)
-  expect(await text(reply)).toContain('"status":"created"')
+  expect(await text(reply)).toContain('"status":"succeeded"')
   expect(await ended).toEqual({ code: 0, errors: '' })
   const again = await setup(dataFolder)
   const replay = await fetch(again.curl.url, { ...curl, method: 'POST' })
@@ -173,18 +222,35 @@ it.each(['SIGTERM', 'SIGINT'] as const)('finishes what is under way on %s', asyn
 })
 
 it('says in one sentence that its port is in use, and ends', async () => {
-  const { address } = await setup()
-  const { port } = new URL(address)
+  const { port } = new URL(curl.url)
   const { ended } = startService({ folder, dataFolder: newDataFolder(), port })
   const { code, errors } = await ended
   expect(code).toBe(1)
   expect(errors).toBe(`Port ${port} is in use; set PORT to another one, or to 0 for any.\n`)
 })
 
-it.each(['http', '65536', ''])('refuses PORT=%j and says what it must be', async (port) => {
-  const { code, errors } = await startService({ folder, dataFolder: newDataFolder(), port }).ended
+const WRONG: readonly (readonly [name: string, value: string, sentence: string])[] = [
+  ['PORT', 'http', 'PORT must be a number from 0 to 65535, got "http".'],
+  ['PORT', '65536', 'PORT must be a number from 0 to 65535, got "65536".'],
+  ['PORT', '', 'PORT must be a number from 0 to 65535, got "".'],
+  ['ROLE', 'boss', 'ROLE must be all, api, worker or empty, got "boss".'],
+  ['ROLE', 'worker', 'PROVIDER_URL must be set with ROLE=worker: the built-in simulator is for'],
+  ['DATABASE_URL', 'oracle://x', 'DATABASE_URL must be a URL like postgres://… or postgresql://…'],
+  ['PROVIDER_URL', 'localhost', 'PROVIDER_URL must be a URL like http://… or https://…, or empty.'],
+  ['LEASE_MS', '1', 'LEASE_MS must be a whole number from 100 to 86400000, got "1".'],
+  ['TOKENS', 'x', 'TOKENS must be like "token=tenant,other=tenant", got a part that is not.'],
+  ['FAULTS', 'gremlins=1', 'FAULTS: There is no fault called "gremlins".'],
+]
+
+it.each(WRONG)('refuses %s=%j and says what it must be', (name, value, sentence) => {
+  expect(() => readSettings({ [name]: value })).toThrow(sentence)
+})
+
+it('says in one sentence which setting is wrong, and ends', async () => {
+  const options = { folder, dataFolder: newDataFolder(), port: 'http' }
+  const { code, errors } = await startService(options).ended
   expect(code).toBe(1)
-  expect(errors).toBe(`PORT must be a number from 0 to 65535, got "${port}".\n`)
+  expect(errors).toBe('PORT must be a number from 0 to 65535, got "http".\n')
 })
 
 async function finish(under: ClientRequest, body: string): Promise<IncomingMessage> {

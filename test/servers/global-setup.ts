@@ -4,15 +4,20 @@ import { findPgbouncer } from './pgbouncer.ts'
 import { findBinaries as findPostgres } from './postgres.ts'
 import { findRabbitmq } from './rabbitmq.ts'
 import { findBinaries as findRedis } from './redis.ts'
+import { keepTemplates } from './templates.ts'
 
-/** Once, before any test file: two of them must not install the same package side by side. */
-export function setup(): void {
+/**
+ * Once, before any test file: two of them must not install the same package side by side. What it
+ * returns is called after the last one.
+ */
+export function setup(): () => void {
   findUnlessGiven('ONCEKEY_TEST_POSTGRES_URL', findPostgres)
   findUnlessGiven('ONCEKEY_TEST_MYSQL_URL', findMariadb)
   findUnlessGiven('ONCEKEY_TEST_REDIS_URL', findRedis)
   findUnlessGiven('ONCEKEY_TEST_RABBITMQ_URL', findRabbitmq)
   findUnlessGiven('ONCEKEY_TEST_NATS_URL', findNats)
   findPgbouncer()
+  return keepTemplates()
 }
 
 /** With a server given, only the tests that stop theirs need the programs, and say so. */

@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createConnection, type RowDataPacket } from 'mysql2/promise'
 import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
+import { fromTemplate } from './templates.ts'
 
 export interface MariadbServer {
   /** Of a fresh database, made for this call and gone with the server. */
@@ -48,26 +49,17 @@ async function foreignServer(url: string): Promise<MariadbServer> {
 }
 
 async function privateServer(): Promise<MariadbServer> {
-  const { server: program, install } = findMariadb()
+  const { server: program } = findMariadb()
   const user = ownerOfServers()
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-mariadb-'))
   const [data, temporary] = [join(folder, 'data'), join(folder, 'temporary')]
-  for (const path of [folder, data, temporary]) {
+  for (const path of [folder, temporary]) {
     mkdirSync(path, { recursive: true })
     if (user !== undefined) chownSync(path, user.uid, user.gid)
   }
+  fromTemplate('mariadb', data, () => prepareData(data, temporary))
   // Of its own: a server that starts removes the temporary tables of all others in that folder.
   const surroundings = { ...user, env: { ...process.env, TMPDIR: temporary } }
-  execFileSync(
-    install,
-    [
-      '--no-defaults',
-      `--datadir=${data}`,
-      '--auth-root-authentication-method=normal',
-      '--skip-test-db',
-    ],
-    { ...surroundings, stdio: 'pipe' },
-  )
   let port = await freePort()
   let server: ChildProcess | undefined
   const urlOf = () => `mysql://root@127.0.0.1:${port}/mysql`
@@ -116,6 +108,20 @@ async function privateServer(): Promise<MariadbServer> {
       rmSync(folder, { recursive: true, force: true })
     },
   }
+}
+
+function prepareData(data: string, temporary: string): void {
+  const user = ownerOfServers()
+  mkdirSync(data)
+  if (user !== undefined) chownSync(data, user.uid, user.gid)
+  const args = [
+    '--no-defaults',
+    `--datadir=${data}`,
+    '--auth-root-authentication-method=normal',
+    '--skip-test-db',
+  ]
+  const env = { ...process.env, TMPDIR: temporary }
+  execFileSync(findMariadb().install, args, { ...user, env, stdio: 'pipe' })
 }
 
 async function createDatabase(url: string, made: string[]): Promise<string> {

@@ -4,17 +4,20 @@
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { chownSync, globSync, mkdtempSync, rmSync } from 'node:fs'
+import { chownSync, globSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
+import { fromTemplate } from './templates.ts'
 
 export interface PostgresServer {
   /** Of a fresh database, made for this call and gone with the server. */
   readonly database: () => Promise<string>
   /** Without a shutdown checkpoint, every connection cut: what is left is the log on the disk. */
   readonly stopAtOnce: () => Promise<void>
+  /** As a machine that dies: no process of it has a moment left. */
+  readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
   /** Ends it and removes its folder. */
   readonly close: () => Promise<void>
@@ -39,6 +42,7 @@ async function foreignServer(url: string): Promise<PostgresServer> {
   const refuse = () => Promise.reject(new Error('only a private server may be stopped'))
   return {
     stopAtOnce: refuse,
+    kill: refuse,
     start: refuse,
     database: () => createDatabase(url, made),
     async close() {
@@ -54,11 +58,7 @@ async function privateServer(): Promise<PostgresServer> {
   if (user !== undefined) chownSync(folder, user.uid, user.gid)
   const data = join(folder, 'data')
   const cwd = folder
-  execFileSync(
-    join(bin, 'initdb'),
-    ['-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--locale=C'],
-    { ...user, cwd, stdio: 'pipe' },
-  )
+  fromTemplate('postgres', data, () => prepareData(data, cwd))
   const port = await freePort()
   const url = `postgres://postgres@127.0.0.1:${port}/postgres`
   let server: ChildProcess | undefined
@@ -69,9 +69,18 @@ async function privateServer(): Promise<PostgresServer> {
     await untilAnswering(() => run(url, 'SELECT 1'), server)
   }
   const stopAtOnce = async () => {
-    if (server === undefined || server.exitCode !== null) return
+    if (server === undefined || hasEnded(server)) return
     const ended = once(server, 'exit')
     server.kill('SIGQUIT')
+    await ended
+  }
+  const kill = async () => {
+    if (server === undefined || hasEnded(server)) return
+    const ended = once(server, 'exit')
+    // The first one first stopped, so that it starts no other while they are killed.
+    server.kill('SIGSTOP')
+    for (const pid of childrenOf(server.pid!)) killOne(pid)
+    server.kill('SIGKILL')
     await ended
   }
   const leave = () => void server?.kill('SIGQUIT')
@@ -80,6 +89,7 @@ async function privateServer(): Promise<PostgresServer> {
   return {
     start,
     stopAtOnce,
+    kill,
     database: () => createDatabase(url, []),
     async close() {
       await stopAtOnce()
@@ -87,6 +97,55 @@ async function privateServer(): Promise<PostgresServer> {
       rmSync(folder, { recursive: true, force: true })
     },
   }
+}
+
+function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
+  return exitCode !== null || signalCode !== null
+}
+
+function childrenOf(parent: number): number[] {
+  return processes()
+    .filter(([, ppid]) => ppid === parent)
+    .map(([pid]) => pid)
+}
+
+/** Ids, each with that of its parent. Not every Linux has `ps`, and no other system has /proc. */
+function processes(): (readonly [number, number])[] {
+  if (process.platform === 'linux') {
+    return globSync('/proc/[0-9]*/stat').flatMap((path) => {
+      const [, pid, ppid] = /^(\d+) \(.*\) \S (\d+)/s.exec(readIfThere(path)) ?? []
+      return pid === undefined ? [] : [[Number(pid), Number(ppid)] as const]
+    })
+  }
+  const table = execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8' })
+  return table.split('\n').map((line) => {
+    const [pid, ppid] = line.trim().split(/\s+/).map(Number)
+    return [pid!, ppid!] as const
+  })
+}
+
+/** Empty where the process has ended meanwhile. */
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+function killOne(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL')
+  } catch (error) {
+    // It has ended by itself meanwhile.
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
+}
+
+function prepareData(data: string, cwd: string): void {
+  const args = ['-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8', '--locale=C']
+  const options = { ...ownerOfServers(), cwd, stdio: 'pipe' } as const
+  execFileSync(join(findBinaries(), 'initdb'), args, options)
 }
 
 async function createDatabase(url: string, made: string[]): Promise<string> {

@@ -27,6 +27,7 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
@@ -67,6 +68,8 @@ import { isIdentity, isUuid } from './values.ts'
 const LOCKED_TRIES = 10
 const LOCKED_MS = 10
 
+const BATCHING: StoreBatching = { rowsMax: 64, flushesMax: 2 }
+
 /** A store in a MySQL or MariaDB database. It can commit a key together with the caller's rows. */
 export interface MysqlStore extends Store {
   /** Makes the tables, or brings them up to date. */
@@ -101,7 +104,7 @@ export function mysqlStore(options: MysqlStoreOptions): MysqlStore {
 
 class TableStore implements MysqlStore {
   readonly name = 'mysql'
-  readonly batching = { rowsMax: 64, flushesMax: 2 } as const
+  readonly batching: StoreBatching
   readonly durable: DurableStore
   readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
   readonly #driver: Driver
@@ -122,6 +125,8 @@ class TableStore implements MysqlStore {
       clock: options.clock ?? systemClock,
       transactionMs: options.transactionMs,
     })
+    const { atOnceMax } = this.#transactions
+    this.batching = atOnceMax === undefined ? BATCHING : { ...BATCHING, transactionsMax: atOnceMax }
     const context = {
       tables: options.tables,
       calls: this.#calls,

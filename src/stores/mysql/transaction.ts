@@ -55,6 +55,8 @@ const RESERVED = 2
 export class Transactions {
   readonly #context: TransactionContext
   readonly #slots: Slots | undefined
+  /** As many as the pool has connections to spare; `undefined` where it has none, or no limit. */
+  readonly atOnceMax: number | undefined
   readonly #lent = new WeakSet<object>()
 
   constructor(context: TransactionContext) {
@@ -62,6 +64,7 @@ export class Transactions {
     const { connectionsMax } = context.driver
     const spare = connectionsMax - (connectionsMax < 4 ? 1 : RESERVED)
     this.#slots = spare > 0 ? new Slots(spare) : undefined
+    this.atOnceMax = Number.isFinite(spare) && spare > 0 ? spare : undefined
   }
 
   /** Whether work was given this to write with. */

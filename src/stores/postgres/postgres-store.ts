@@ -20,6 +20,7 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
@@ -80,6 +81,8 @@ import { Watcher } from './watcher.ts'
 const LOCKED_TRIES = 10
 const LOCKED_MS = 10
 
+const BATCHING: StoreBatching = { rowsMax: 128, flushesMax: 2 }
+
 /** Connections that are never given to transactions, so that renewals find one. */
 const RESERVED = 2
 
@@ -115,7 +118,7 @@ export function postgresStore(options: PostgresStoreOptions): PostgresStore {
 
 class TableStore implements PostgresStore {
   readonly name = 'postgres'
-  readonly batching = { rowsMax: 128, flushesMax: 2 } as const
+  readonly batching: StoreBatching
   readonly #driver: Driver
   readonly #tableName: TableName
   readonly #calls: Calls
@@ -137,6 +140,8 @@ class TableStore implements PostgresStore {
     this.#transactionMs = options.transactionMs
     const spare = driver.connectionsMax - (driver.connectionsMax < 4 ? 1 : RESERVED)
     this.#slots = spare > 0 ? new Slots(spare) : undefined
+    this.batching =
+      Number.isFinite(spare) && spare > 0 ? { ...BATCHING, transactionsMax: spare } : BATCHING
     this.#hasHistory = options.history
     if (options.history) this.history = (query) => this.#listHistory(query)
     const watcher = toWatcher(options, driver, this.#calls)

@@ -71,7 +71,7 @@ export function sqliteStore(options: SqliteStoreOptions): SqliteStore {
 
 class FileStore implements SqliteStore {
   readonly name = 'sqlite'
-  readonly batching = { rowsMax: 128, flushesMax: 1 } as const
+  readonly batching = { rowsMax: 128, flushesMax: 1, transactionsMax: 1 } as const
   readonly durable: DurableStore
   readonly #access: FileAccess
   readonly #records: RecordTable

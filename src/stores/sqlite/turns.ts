@@ -1,3 +1,5 @@
+import { systemClock } from '../../core/clock.ts'
+
 /** What a turn is taken for, the most urgent first. */
 const OPERATIONS = [
   'renew',
@@ -26,6 +28,10 @@ type Turn = () => Promise<void>
  * the most urgent of those left first. So a renewal waits for the turn under way and not for the
  * transactions queued behind it, which may take long; and none of the others waits for ever,
  * because a round ends.
+ *
+ * Between two turns the event loop goes round. A turn is often synchronous from its beginning to
+ * its commit, and a thousand of them without a pause would let no timer fire, no lease be renewed
+ * and no request be read until the last one is through.
  */
 export class Turns {
   readonly #queues = new Map<Operation, Turn[]>(OPERATIONS.map((operation) => [operation, []]))
@@ -59,6 +65,9 @@ export class Turns {
     for (let turn = this.#next(); turn !== undefined; turn = this.#next()) {
       await turn()
       this.#waiting--
+      // Also after the last: whoever has waited for it may come with the next one at once. The
+      // system's clock, because a test's clock would not let the event loop go round.
+      await new Promise<void>((resolve) => systemClock.soon(resolve))
     }
     this.#underWay = undefined
   }

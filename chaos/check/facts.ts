@@ -1,0 +1,124 @@
+/** Everything that a run is judged by: what clients saw, and what three ledgers say. */
+import type { ProviderEffect } from '../../examples/provider/contract.ts'
+import type { Story } from '../clients/story.ts'
+
+export interface Facts {
+  readonly stories: readonly Story[]
+  readonly records: readonly RecordRow[]
+  readonly messages: readonly MessageRow[]
+  readonly effects: readonly ProviderEffect[]
+  readonly books: Books
+  /** Before anybody ordered anything. */
+  readonly stockBefore: readonly ProductRow[]
+  readonly exits: readonly UnexpectedExit[]
+}
+
+export interface RecordRow {
+  readonly recordId: string
+  readonly tenant: string
+  readonly key: string
+  readonly operation: string
+  readonly state: string
+  readonly attempt: number
+  readonly recoveryPoint: string | undefined
+  readonly errorCode: string | undefined
+}
+
+export interface MessageRow {
+  readonly id: string
+  readonly topic: string
+  readonly state: string
+  readonly attempt: number
+  readonly errors: string
+}
+
+export interface Books {
+  readonly payments: readonly PaymentRow[]
+  readonly refunds: readonly RefundRow[]
+  readonly orders: readonly OrderRow[]
+  readonly transfers: readonly TransferRow[]
+  readonly products: readonly ProductRow[]
+  readonly entries: readonly EntryRow[]
+  readonly receipts: readonly ReceiptRow[]
+}
+
+/** What the rows of all four kinds have in common. `id` is the reference at the provider. */
+export interface BusinessRow {
+  readonly id: string
+  readonly tenant: string
+  readonly status: string
+  readonly recordId: string
+  /** What the provider calls its effect, once there is one. */
+  readonly providerId: string | undefined
+}
+
+export interface PaymentRow extends BusinessRow {
+  readonly amountCents: number
+  readonly refundedCents: number
+}
+
+export interface RefundRow extends BusinessRow {
+  readonly paymentId: string
+  readonly amountCents: number
+}
+
+export interface OrderRow extends BusinessRow {
+  readonly sku: string
+  readonly quantity: number
+  readonly totalCents: number
+}
+
+export interface TransferRow extends BusinessRow {
+  readonly amountCents: number
+}
+
+export interface ProductRow {
+  readonly sku: string
+  readonly priceCents: number
+  readonly stock: number
+}
+
+export interface EntryRow {
+  readonly entryId: string
+  readonly tenant: string
+  readonly kind: string
+  readonly reference: string
+  readonly amountCents: number
+  readonly providerId: string | undefined
+  readonly recordId: string
+}
+
+export interface ReceiptRow {
+  readonly receiptKey: string
+  readonly tenant: string
+  readonly paymentId: string
+}
+
+/** A process of the service that ended although nobody had asked it to. */
+export interface UnexpectedExit {
+  readonly name: string
+  /** Exit code or signal. */
+  readonly how: string
+  readonly stderr: string
+}
+
+export const VIOLATION_KINDS = [
+  'duplicate',
+  'divergence',
+  'lost',
+  'stuck',
+  'leak',
+  'crashed',
+] as const
+
+export type ViolationKind = (typeof VIOLATION_KINDS)[number]
+
+export interface Violation {
+  readonly kind: ViolationKind
+  /** A sentence for whoever has to find the cause. */
+  readonly detail: string
+  readonly story?: number | undefined
+  readonly recordId?: string | undefined
+  /** The payment, refund, order or transfer that it is about. */
+  readonly reference?: string | undefined
+}

@@ -1,0 +1,257 @@
+/** One client: it sends the request of a story until it has an answer that is final. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { seeded, type Random } from '../random.ts'
+import type { HttpClient, HttpRequest } from './http-client.ts'
+import {
+  isAnswered,
+  isFinal,
+  showsRecord,
+  toObject,
+  type Answer,
+  type Asked,
+  type Seen,
+} from './seen.ts'
+import { otherTenant, tokenOf, type Story } from './story.ts'
+
+export interface ClientNode {
+  readonly name: string
+  readonly port: number
+}
+
+export interface ClientParts {
+  readonly http: HttpClient
+  readonly nodes: readonly ClientNode[]
+  readonly seed: number
+  readonly elapsedMs: () => number
+  readonly onSeen: (seen: Seen) => void
+}
+
+/** How a client behaves: while things go wrong, or at the end when it only wants its answer. */
+export interface Manners {
+  /** Leaves midway, asks twice at a time, mixes requests up. */
+  readonly careless: boolean
+  readonly timeoutMs: { readonly min: number; readonly max: number }
+  readonly attemptsMax: number
+  readonly backoffMaxMs: number
+}
+
+export const CARELESS: Manners = {
+  careless: true,
+  timeoutMs: { min: 300, max: 4_000 },
+  // Then it has better things to do, and comes back at the end.
+  attemptsMax: 10,
+  backoffMaxMs: 1_500,
+}
+
+export const PATIENT: Manners = {
+  careless: false,
+  timeoutMs: { min: 10_000, max: 10_000 },
+  attemptsMax: 1_000,
+  backoffMaxMs: 500,
+}
+
+const BACKOFF_FIRST_MS = 60
+const STATUS_ASKS = 4
+const STATUS_PAUSE_MAX_MS = 1_000
+
+/** Until there is a final answer, the attempts are used up, or `signal` aborts. */
+export async function live(
+  parts: ClientParts,
+  story: Story,
+  manners: Manners,
+  signal: AbortSignal,
+): Promise<void> {
+  // Whoever comes back at the end does not repeat what it did at first.
+  const random = seeded(parts.seed, `client ${story.number} ${story.seen.length}`)
+  const client = new Client({ parts, story, manners, random, signal })
+  if (manners.careless && story.isLeft) return client.sendAndLeave()
+  await client.untilFinal()
+  if (manners.careless && !signal.aborted) await client.lookAround()
+}
+
+/** The final answer that the story has seen, if there is one. */
+export function finalAnswerOf({ seen }: Pick<Story, 'seen'>): Answer | undefined {
+  const last = seen.findLast((one) => isAnswered(one) && isOwn(one.asked) && isFinal(one.outcome))
+  return last?.outcome.kind === 'answer' ? last.outcome : undefined
+}
+
+function isOwn(asked: Asked): boolean {
+  return asked === 'request' || asked === 'status'
+}
+
+interface Surroundings {
+  readonly parts: ClientParts
+  readonly story: Story
+  readonly manners: Manners
+  readonly random: Random
+  readonly signal: AbortSignal
+}
+
+class Client {
+  readonly #parts: ClientParts
+  readonly #story: Story
+  readonly #manners: Manners
+  readonly #random: Random
+  readonly #signal: AbortSignal
+
+  constructor({ parts, story, manners, random, signal }: Surroundings) {
+    this.#parts = parts
+    this.#story = story
+    this.#manners = manners
+    this.#random = random
+    this.#signal = signal
+  }
+
+  /** Sends it, goes away before or after it has an answer, and asks no more. */
+  async sendAndLeave(): Promise<void> {
+    const halfSent = this.#random.chance(0.1)
+    const leaves = { afterMs: this.#random.between(0, 150), halfSent }
+    await this.#request('request', this.#story.body, leaves)
+  }
+
+  async untilFinal(): Promise<void> {
+    const { attemptsMax } = this.#manners
+    for (let attempt = 0; attempt < attemptsMax && !this.#isDone(); attempt++) {
+      await this.#attempt()
+      if (this.#isDone()) return
+      await this.#askForStatus()
+      if (this.#isDone()) return
+      if (this.#manners.careless && this.#random.chance(0.15)) await this.#mixUp()
+      await this.#backOff(attempt)
+    }
+  }
+
+  /** What clients do with what they have: send it again, look at it, mix it up. */
+  async lookAround(): Promise<void> {
+    const answer = finalAnswerOf(this.#story)
+    if (answer === undefined) return
+    if (this.#random.chance(0.6)) await this.#read(answer)
+    if (this.#random.chance(0.4)) await this.#request('request', this.#story.body)
+    if (this.#random.chance(0.3)) await this.#mixUp()
+    if (this.#random.chance(0.3)) await this.#spy(answer)
+  }
+
+  #isDone(): boolean {
+    return this.#signal.aborted || finalAnswerOf(this.#story) !== undefined
+  }
+
+  async #attempt(): Promise<void> {
+    const { body } = this.#story
+    const { careless } = this.#manners
+    if (!careless) return this.#request('request', body)
+    if (this.#random.chance(0.15)) {
+      const times = this.#random.between(2, 3)
+      await Promise.all(Array.from({ length: times }, () => this.#request('request', body)))
+      return
+    }
+    const leaves = this.#random.chance(0.12)
+      ? { afterMs: this.#random.between(0, 200), halfSent: this.#random.chance(0.3) }
+      : undefined
+    await this.#request('request', body, leaves)
+  }
+
+  /** Another request under the key: only once it is sure that the own one came first. */
+  async #mixUp(): Promise<void> {
+    const isKnown = this.#story.seen.some(
+      (one) => isAnswered(one) && isOwn(one.asked) && showsRecord(one.outcome),
+    )
+    if (isKnown) await this.#request('altered', this.#story.altered)
+  }
+
+  /** At the place that the last 202 names. */
+  async #askForStatus(): Promise<void> {
+    for (let asks = 0; asks < STATUS_ASKS && !this.#isDone(); asks++) {
+      const last = this.#story.seen.findLast(({ asked }) => isOwn(asked))?.outcome
+      if (last?.kind !== 'answer' || last.status !== 202 || last.location === undefined) return
+      const pauseMs = Math.min(last.retryAfterMs ?? 0, STATUS_PAUSE_MAX_MS)
+      await this.#pause(pauseMs * (0.3 + 0.7 * this.#random.next()))
+      await this.#get('status', last.location, tokenOf(this.#story.tenant))
+    }
+  }
+
+  async #read(answer: Answer): Promise<void> {
+    const path = placeOf(this.#story, answer)
+    if (path !== undefined) await this.#get('read', path, tokenOf(this.#story.tenant))
+  }
+
+  async #spy(answer: Answer): Promise<void> {
+    const { token } = otherTenant(this.#story.tenant)
+    const path = placeOf(this.#story, answer)
+    if (path !== undefined) await this.#get('foreign_read', path, token)
+    if (path !== undefined && this.#story.kind === 'payment') await this.#steal(path, token)
+    const status = this.#story.seen.find(
+      (one) => isAnswered(one) && one.outcome.status === 202 && one.outcome.location !== undefined,
+    )
+    if (status?.outcome.kind !== 'answer') return
+    await this.#get('foreign_read', status.outcome.location!, token)
+  }
+
+  /** A refund of somebody else's payment, under a key of one's own. */
+  #steal(path: string, token: string): Promise<void> {
+    return this.#send('foreign_refund', {
+      method: 'POST',
+      path: `${path}/refunds`,
+      headers: {
+        authorization: `Bearer ${token}`,
+        'content-type': 'application/json',
+        'idempotency-key': `steal-${this.#story.key}`,
+      },
+      body: JSON.stringify({ amountCents: 1 }),
+    })
+  }
+
+  #get(asked: Asked, path: string, token: string): Promise<void> {
+    return this.#send(asked, { method: 'GET', path, headers: { authorization: `Bearer ${token}` } })
+  }
+
+  #request(asked: Asked, body: object, leaves?: HttpRequest['leaves']): Promise<void> {
+    const { path, key, tenant } = this.#story
+    return this.#send(asked, {
+      method: 'POST',
+      path,
+      headers: {
+        authorization: `Bearer ${tokenOf(tenant)}`,
+        'content-type': 'application/json',
+        'idempotency-key': key,
+      },
+      body: JSON.stringify(body),
+      leaves,
+    })
+  }
+
+  async #send(asked: Asked, request: Omit<HttpRequest, 'port' | 'timeoutMs'>): Promise<void> {
+    const { http, nodes, elapsedMs, onSeen } = this.#parts
+    const { min, max } = this.#manners.timeoutMs
+    const node = this.#random.pick(nodes)
+    const timeoutMs = this.#random.between(min, max)
+    const sentMs = elapsedMs()
+    const outcome = await http.send({ ...request, port: node.port, timeoutMs })
+    const seen: Seen = { asked, node: node.name, sentMs, endedMs: elapsedMs(), outcome }
+    this.#story.seen.push(seen)
+    onSeen(seen)
+  }
+
+  async #backOff(attempt: number): Promise<void> {
+    const longestMs = Math.min(BACKOFF_FIRST_MS * 2 ** attempt, this.#manners.backoffMaxMs)
+    await this.#pause(longestMs * (0.5 + 0.5 * this.#random.next()))
+  }
+
+  /** Rejects never: an aborted pause is just over. */
+  async #pause(ms: number): Promise<void> {
+    await sleep(ms, undefined, { signal: this.#signal }).catch(() => undefined)
+  }
+}
+
+const PLACES = {
+  payment: 'payments',
+  refund: 'refunds',
+  order: 'orders',
+  transfer: 'transfers',
+} as const
+
+/** Where what it has made can be read. */
+function placeOf({ kind }: Story, { status, body }: Answer): string | undefined {
+  const id = toObject(body)?.[`${kind}Id`]
+  const isMade = status >= 200 && status < 300 && typeof id === 'string'
+  return isMade ? `/${PLACES[kind]}/${id}` : undefined
+}

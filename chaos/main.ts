@@ -1,0 +1,69 @@
+/** `npm run chaos`: see `--help`. */
+import { randomInt } from 'node:crypto'
+import { rmSync } from 'node:fs'
+import { HELP, readArguments, type ChaosOptions } from './arguments.ts'
+import { progress } from './progress.ts'
+import { describeReport, toReport, writeReport } from './report.ts'
+import { runChaos } from './run.ts'
+
+const FOUND = 1
+const BROKEN = 2
+const INTERRUPTED = 130
+
+const given = readArguments(process.argv.slice(2), () => randomInt(2 ** 32))
+switch (given.kind) {
+  case 'help':
+    process.stdout.write(HELP)
+    break
+  case 'wrong':
+    process.stderr.write(`${given.sentence} See --help.\n`)
+    process.exitCode = BROKEN
+    break
+  case 'run':
+    // Not by itself: where connections were reset, Node may wait for their last words for ever.
+    process.exit(await run(given.options))
+}
+
+async function run(options: ChaosOptions): Promise<number> {
+  const interruption = new AbortController()
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    // The second one ends it at once. What it has started is killed in any case.
+    process.once(signal, () => {
+      interruption.abort()
+      process.once(signal, () => process.exit(INTERRUPTED))
+    })
+  }
+  const startedAt = new Date().toISOString()
+  const { reportFile } = options
+  const logFolder = `${reportFile.replace(/\.json$/, '')}-logs`
+  const shown = progress(process.stdout, () => performance.now())
+  try {
+    rmSync(logFolder, { recursive: true, force: true })
+    const result = await runChaos(options, {
+      progress: shown,
+      logFolder,
+      signal: interruption.signal,
+    })
+    const report = toReport(result, startedAt)
+    writeReport(reportFile, report)
+    if (report.ok && !options.keepLogs) rmSync(logFolder, { recursive: true, force: true })
+    shown.tell(`\n${describeReport(report)}\n\nThe report is in ${reportFile}.`)
+    return report.ok ? 0 : FOUND
+  } catch (error) {
+    shown.close()
+    if (interruption.signal.aborted) {
+      process.stderr.write('Interrupted; everything that was started has ended.\n')
+      return INTERRUPTED
+    }
+    process.stderr.write(`The run failed (seed ${options.seed}): ${wordsOf(error)}\n`)
+    process.stderr.write(`What the processes said is in ${logFolder}.\n`)
+    return BROKEN
+  } finally {
+    shown.close()
+  }
+}
+
+function wordsOf(error: unknown): string {
+  if (error instanceof AggregateError) return error.errors.map(wordsOf).join('; ')
+  return error instanceof Error ? (error.stack ?? error.message) : String(error)
+}

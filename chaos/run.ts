@@ -1,0 +1,166 @@
+/** One run: start everything, break it for a while, let it heal, and look at what is left. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ChaosOptions } from './arguments.ts'
+import { collect, countOpen, readEntries, readProducts } from './check/collect.ts'
+import type { Facts, ProductRow, Violation } from './check/facts.ts'
+import { judge, judgeWhileRunning } from './check/judge.ts'
+import { crowd, type Crowd } from './clients/crowd.ts'
+import { httpClient } from './clients/http-client.ts'
+import { mischiefs, type Mischiefs } from './mischief/mischief.ts'
+import type { Progress } from './progress.ts'
+import type { RunResult } from './report.ts'
+import { settingsFor } from './settings.ts'
+import { startSystem, type System } from './system/system.ts'
+
+export interface RunParts {
+  readonly progress: Progress
+  readonly logFolder: string
+  /** Somebody wants it to end. */
+  readonly signal: AbortSignal
+}
+
+const CONCURRENCY = 24
+const PROGRESS_EVERY_MS = 1_000
+const WATCH_EVERY_MS = 500
+const LOOK_EVERY_MS = 200
+/** What the provider is late with comes after its faults have ended. */
+const LATE_MS = 1_500
+
+export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<RunResult> {
+  const settings = settingsFor(options.plant)
+  const { store, seed, plant } = options
+  const { logFolder, signal, progress } = parts
+  progress.tell(`${store}, seed ${seed}: starting`)
+  const system = await startSystem({ store, seed, settings, plant, logFolder })
+  const http = httpClient()
+  try {
+    signal.throwIfAborted()
+    const stockBefore = await readProducts(system.database)
+    let requests = 0
+    const startedMs = performance.now()
+    const elapsedMs = () => performance.now() - startedMs
+    const clients = crowd({
+      http,
+      nodes: system.members
+        .filter(({ role }) => role === 'api')
+        .map(({ name, front }) => ({ name, port: front.port })),
+      seed,
+      elapsedMs,
+      onSeen: () => requests++,
+      skus: stockBefore.map(({ sku }) => sku),
+      concurrency: CONCURRENCY,
+    })
+    const trouble = mischiefs(system, seed)
+    const run = new Run({ options, parts, system, clients, trouble, stockBefore, elapsedMs })
+    await system.provider.setFaults(settings.faults)
+    const state = () => `${requests} requests, ${clients.finished()} stories finished`
+    return { ...(await run.toTheEnd(state)), requests }
+  } finally {
+    http.close()
+    await system.close()
+  }
+}
+
+interface Stage {
+  readonly options: ChaosOptions
+  readonly parts: RunParts
+  readonly system: System
+  readonly clients: Crowd
+  readonly trouble: Mischiefs
+  readonly stockBefore: readonly ProductRow[]
+  readonly elapsedMs: () => number
+}
+
+class Run {
+  readonly #stage: Stage
+  #phase = 'mischief'
+
+  constructor(stage: Stage) {
+    this.#stage = stage
+  }
+
+  async toTheEnd(state: () => string): Promise<Omit<RunResult, 'requests'>> {
+    const { parts, elapsedMs, trouble, options, system } = this.#stage
+    const shown = setInterval(() => {
+      const seconds = Math.round(elapsedMs() / 1000)
+      const done = Object.values(trouble.counts).reduce((sum, count) => sum + count, 0)
+      parts.progress.say(`${seconds} s ${this.#phase}: ${state()}, ${done} mischiefs`)
+    }, PROGRESS_EVERY_MS)
+    try {
+      const seen = await this.#mischief()
+      const mischiefMs = elapsedMs()
+      this.#phase = 'healing'
+      // What is wrong already needs no healing to be shown.
+      if (seen.length === 0) await this.#heal()
+      parts.signal.throwIfAborted()
+      const facts = await this.#facts()
+      const violations = seen.length === 0 ? judge(facts) : seen
+      const healing = Math.round((elapsedMs() - mischiefMs) / 1000)
+      const seconds = { mischief: Math.round(mischiefMs / 1000), healing }
+      const faults = await system.provider.countFaults()
+      return { options, violations, facts, seconds, mischief: trouble.counts, faults }
+    } finally {
+      clearInterval(shown)
+    }
+  }
+
+  /** Until the time is over, or a violation has shown that ends the run. */
+  async #mischief(): Promise<Violation[]> {
+    const { options, parts, clients, trouble, system } = this.#stage
+    const shown = new AbortController()
+    const over = AbortSignal.any([
+      AbortSignal.timeout(options.seconds * 1000),
+      parts.signal,
+      shown.signal,
+    ])
+    const watched = options.untilViolation ? this.#watch(over, shown) : Promise.resolve([])
+    const broken = trouble.run(over).catch((error: unknown) => {
+      shown.abort()
+      // A process that does not come up again has its own line in the report.
+      if (system.exits.length === 0) throw error
+    })
+    await Promise.all([broken, clients.run(over)])
+    return watched
+  }
+
+  async #watch(over: AbortSignal, shown: AbortController): Promise<Violation[]> {
+    while (!over.aborted) {
+      await sleep(WATCH_EVERY_MS, undefined, { signal: over }).catch(() => undefined)
+      const violations = await this.#look()
+      if (violations.length === 0) continue
+      shown.abort()
+      return violations
+    }
+    return []
+  }
+
+  async #look(): Promise<Violation[]> {
+    const { system, clients } = this.#stage
+    const { exits, provider, database } = system
+    const effects = await provider.readLedger()
+    // It may be down right now: then there is nothing to see until it is back.
+    const entries = await readEntries(database).catch(() => [])
+    return judgeWhileRunning({ stories: clients.stories, effects, entries, exits })
+  }
+
+  /** Nothing goes wrong any more: everything must come to its end by itself, in time. */
+  async #heal(): Promise<void> {
+    const { options, parts, system, clients } = this.#stage
+    const tooLate = AbortSignal.any([AbortSignal.timeout(options.healSeconds * 1000), parts.signal])
+    await system.provider.setFaults({})
+    const lateMs = performance.now() + LATE_MS
+    for (const { process } of system.members) if (!process.isUp()) await process.start()
+    await clients.finish(tooLate)
+    while (!tooLate.aborted) {
+      if (performance.now() >= lateMs && (await countOpen(system.database)) === 0) return
+      await sleep(LOOK_EVERY_MS, undefined, { signal: tooLate }).catch(() => undefined)
+    }
+  }
+
+  async #facts(): Promise<Facts> {
+    const { system, clients, stockBefore } = this.#stage
+    const effects = await system.provider.readLedger()
+    const collected = await collect(system.database)
+    return { ...collected, stories: clients.stories, effects, stockBefore, exits: system.exits }
+  }
+}

@@ -1,0 +1,116 @@
+/** The database of a run: what the service is given, how it is killed, and how it is read. */
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createConnection } from 'mysql2/promise'
+import { Client } from 'pg'
+import { startMariadb } from '../../test/servers/mariadb.ts'
+import { startPostgres } from '../../test/servers/postgres.ts'
+import type { StoreName } from '../arguments.ts'
+
+export type Row = Readonly<Record<string, unknown>>
+
+export interface Database {
+  /** Empty: the service keeps a file in its folder. */
+  readonly url: string
+  readonly dataFolder: string
+  /** Every process of it. A file has none. */
+  readonly kill: () => Promise<void>
+  readonly start: () => Promise<void>
+  /** Reads it directly, by a connection of its own. */
+  readonly read: <Result>(ask: (rows: ReadRows) => Promise<Result>) => Promise<Result>
+  readonly close: () => Promise<void>
+}
+
+export type ReadRows = (sql: string) => Promise<Row[]>
+
+export async function startDatabase(store: StoreName, folder: string): Promise<Database> {
+  const dataFolder = join(folder, 'data')
+  mkdirSync(dataFolder, { recursive: true })
+  switch (store) {
+    case 'sqlite':
+      return sqliteFile(dataFolder)
+    case 'postgres':
+      return postgresServer(dataFolder)
+    case 'mysql':
+      return mariadbServer(dataFolder)
+  }
+}
+
+const STARTS_MAX = 20
+const START_PAUSE_MS = 250
+
+/** Its port may be taken for a moment, by a connection of somebody else to somewhere else. */
+async function startAgain(start: () => Promise<void>): Promise<void> {
+  for (let starts = 1; ; starts++) {
+    try {
+      return await start()
+    } catch (error) {
+      if (starts === STARTS_MAX) throw error
+      await sleep(START_PAUSE_MS)
+    }
+  }
+}
+
+function sqliteFile(dataFolder: string): Database {
+  return {
+    url: '',
+    dataFolder,
+    kill: () => Promise.resolve(),
+    start: () => Promise.resolve(),
+    async read(ask) {
+      const file = new DatabaseSync(join(dataFolder, 'payments.db'), { timeout: 10_000 })
+      try {
+        return await ask((sql) => Promise.resolve(file.prepare(sql).all() as Row[]))
+      } finally {
+        file.close()
+      }
+    },
+    close: () => Promise.resolve(),
+  }
+}
+
+async function postgresServer(dataFolder: string): Promise<Database> {
+  const server = await startPostgres({ private: true })
+  const url = await server.database()
+  return {
+    url,
+    dataFolder,
+    kill: server.kill,
+    start: () => startAgain(server.start),
+    async read(ask) {
+      const client = new Client({ connectionString: url })
+      // It may be killed while it is read: the query says so.
+      client.on('error', () => undefined)
+      await client.connect()
+      try {
+        return await ask(async (sql) => (await client.query<Row>(sql)).rows)
+      } finally {
+        await client.end()
+      }
+    },
+    close: server.close,
+  }
+}
+
+async function mariadbServer(dataFolder: string): Promise<Database> {
+  const server = await startMariadb({ private: true })
+  const url = await server.database()
+  return {
+    url,
+    dataFolder,
+    kill: server.kill,
+    start: () => startAgain(server.start),
+    async read(ask) {
+      const connection = await createConnection(url)
+      connection.on('error', () => undefined)
+      try {
+        return await ask(async (sql) => (await connection.query(sql))[0] as Row[])
+      } finally {
+        connection.destroy()
+      }
+    },
+    close: server.close,
+  }
+}

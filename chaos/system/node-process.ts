@@ -1,0 +1,153 @@
+/** One process of Node that can be killed, stalled, lied to about the time, and started again. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { createWriteStream, type WriteStream } from 'node:fs'
+import { join } from 'node:path'
+import type { UnexpectedExit } from '../check/facts.ts'
+
+export interface NodeProcessOptions {
+  readonly name: string
+  readonly program: string
+  readonly env: Readonly<Record<string, string>>
+  readonly preloads: readonly string[]
+  /** What it prints once it is ready. */
+  readonly ready: RegExp
+  readonly logFile: string
+  /** Where it listens from now on; `undefined`: nowhere. */
+  readonly onAddress?: (url: URL | undefined) => void
+  /** Told when it ends although nobody has asked it to. */
+  readonly onExit: (exit: UnexpectedExit) => void
+}
+
+export interface NodeProcess {
+  readonly name: string
+  readonly isUp: () => boolean
+  /** What it printed when it was ready. */
+  readonly start: () => Promise<string>
+  readonly kill: () => Promise<void>
+  readonly stall: () => void
+  readonly goOn: () => void
+  /** Resolves when its clock is off by that much; at once if it does not run. */
+  readonly shiftClock: (shiftMs: number) => Promise<void>
+}
+
+const ROOT = join(import.meta.dirname, '..', '..')
+const READY_MS = 30_000
+const STDERR_CHARACTERS = 4_000
+
+export function nodeProcess(options: NodeProcessOptions): NodeProcess {
+  return new ChaosProcess(options)
+}
+
+class ChaosProcess implements NodeProcess {
+  readonly name: string
+  readonly #options: NodeProcessOptions
+  readonly #log: WriteStream
+  #child: ChildProcess | undefined
+  #stderr = ''
+  /** Its end is ours: nobody need be told. */
+  #isEnding = false
+
+  constructor(options: NodeProcessOptions) {
+    this.name = options.name
+    this.#options = options
+    this.#log = createWriteStream(options.logFile, { flags: 'a' })
+    // The last resort: whatever ends this process, nothing is left behind.
+    process.once('exit', () => this.#child?.kill('SIGKILL'))
+  }
+
+  readonly isUp = (): boolean => this.#child !== undefined && !hasEnded(this.#child)
+
+  readonly start = async (): Promise<string> => {
+    if (this.isUp()) throw new Error(`${this.name} runs already`)
+    const { program, env, preloads, ready } = this.#options
+    const args = [...preloads.flatMap((preload) => ['--import', preload]), program]
+    this.#note(`--- started ${new Date().toISOString()}\n`)
+    this.#isEnding = false
+    this.#stderr = ''
+    const child = spawn(process.execPath, args, {
+      cwd: ROOT,
+      env: { PATH: process.env['PATH'] ?? '', NODE_NO_WARNINGS: '1', ...env },
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+      // A group of its own: Ctrl-C is for us alone, and we end it in order.
+      detached: true,
+    })
+    this.#child = child
+    this.#watch(child)
+    const url = await this.#untilReady(child, ready)
+    this.#options.onAddress?.(new URL(url))
+    return url
+  }
+
+  readonly kill = async (): Promise<void> => {
+    const child = this.#child
+    if (child === undefined || hasEnded(child)) return
+    this.#isEnding = true
+    const ended = once(child, 'exit')
+    child.kill('SIGKILL')
+    await ended
+  }
+
+  readonly stall = (): void => {
+    this.#child?.kill('SIGSTOP')
+  }
+
+  readonly goOn = (): void => {
+    this.#child?.kill('SIGCONT')
+  }
+
+  readonly shiftClock = async (shiftMs: number): Promise<void> => {
+    const child = this.#child
+    if (child === undefined || hasEnded(child) || !child.connected) return
+    const shifted = new Promise<void>((resolve) => {
+      child.once('message', () => resolve())
+      child.once('exit', () => resolve())
+    })
+    // One that ends at this very moment says so by its exit.
+    child.send({ shiftMs }, () => undefined)
+    await shifted
+  }
+
+  #watch(child: ChildProcess): void {
+    child.stdout!.on('data', (chunk: Buffer) => this.#note(chunk.toString()))
+    child.stderr!.on('data', (chunk: Buffer) => {
+      this.#stderr = (this.#stderr + chunk.toString()).slice(-STDERR_CHARACTERS)
+      this.#note(chunk.toString())
+    })
+    child.once('exit', () => this.#options.onAddress?.(undefined))
+    child.once('close', (code, signal) => {
+      const how = signal ?? `exit code ${code}`
+      this.#note(`--- ended with ${how} ${new Date().toISOString()}\n`)
+      if (this.#isEnding) return
+      this.#options.onExit({ name: this.name, how, stderr: this.#stderr.trim() })
+    })
+  }
+
+  #note(text: string): void {
+    this.#log.write(text)
+  }
+
+  #untilReady(child: ChildProcess, ready: RegExp): Promise<string> {
+    return new Promise((resolve, reject) => {
+      let printed = ''
+      const fail = (why: string) => {
+        clearTimeout(patience)
+        reject(new Error(`${this.name} ${why}: ${this.#stderr.trim() || printed.trim()}`))
+      }
+      const patience = setTimeout(() => fail(`was not ready after ${READY_MS} ms`), READY_MS)
+      child.once('error', (error) => fail(`could not be started (${error.message})`))
+      child.once('close', () => fail('ended before it was ready'))
+      child.stdout!.on('data', (chunk: Buffer) => {
+        printed = (printed + chunk.toString()).slice(-STDERR_CHARACTERS)
+        const found = ready.exec(printed)
+        if (found === null) return
+        clearTimeout(patience)
+        resolve(found[1] ?? found[0])
+      })
+    })
+  }
+}
+
+function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
+  return exitCode !== null || signalCode !== null
+}

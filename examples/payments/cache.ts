@@ -1,0 +1,26 @@
+import type { Store } from 'oncekey'
+import { cachedStore, redisCache } from 'oncekey/cached'
+
+export interface CachedStore {
+  readonly store: Store
+  readonly close: () => void
+}
+
+/**
+ * Replays are read from Redis, so that they cost the database nothing. Who may run is still decided
+ * by the database: a cache that is down, empty or wrong only makes replays slower.
+ */
+export async function withCache(durable: Store, redisUrl: string): Promise<CachedStore> {
+  if (redisUrl === '') return { store: durable, close: () => undefined }
+  const { Redis } = await import('ioredis')
+  const client = new Redis(redisUrl)
+  // It connects again by itself. What it costs meanwhile, the store reports below.
+  client.on('error', () => undefined)
+  const store = cachedStore({
+    durable,
+    cache: redisCache({ client }),
+    onError: ({ operation, error }) =>
+      console.error(`cache: ${operation} failed: ${String(error)}`),
+  })
+  return { store, close: () => client.disconnect() }
+}

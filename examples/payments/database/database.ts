@@ -1,0 +1,98 @@
+import type { Store } from 'oncekey'
+import type { Driver, Query, Value } from './driver.ts'
+import { PRODUCTS } from './schema.ts'
+
+export type { Query, Row, Value } from './driver.ts'
+
+/**
+ * What the service needs of a database. Its rows and oncekey's records are in the same one, so that
+ * a phase of an operation can commit them together.
+ */
+export interface Database {
+  readonly store: Store
+
+  /** A statement by itself: reads what is committed, and commits what it writes. */
+  readonly query: Query
+
+  /** Statements inside the transaction that oncekey hands to a phase. */
+  within(tx: unknown): Query
+
+  /** Like `query`, for an INSERT. False where a row with this primary key is there already. */
+  insertOnce(sql: string, values: readonly Value[]): Promise<boolean>
+
+  /** Makes what is missing. Any number of processes may call it at the same time. */
+  migrate(): Promise<void>
+
+  close(): Promise<void>
+}
+
+/** A statement that failed, for whatever reason. */
+export class DatabaseFailedError extends Error {
+  override readonly name = 'DatabaseFailedError'
+}
+
+export interface DatabaseSettings {
+  /** Empty: a SQLite file. */
+  readonly databaseUrl: string
+  readonly dataFolder: string
+}
+
+/** Nothing is asked of a server yet. */
+export async function openDatabase(settings: DatabaseSettings): Promise<Database> {
+  const driver = await openDriver(settings)
+  const insertOnce: Database['insertOnce'] = async (sql, values) => {
+    try {
+      await driver.query(sql, values)
+      return true
+    } catch (error) {
+      // Databases agree on INSERT, but not on how to say that a row may be there already.
+      if (driver.isDuplicate(error)) return false
+      throw failed(error)
+    }
+  }
+  return {
+    store: driver.store,
+    query: reportingFailures(driver.query),
+    within: (tx) => reportingFailures(driver.within(tx)),
+    insertOnce,
+    async migrate() {
+      await driver.makeTables()
+      // Once: what was sold since then is not put back by the next start.
+      for (const { sku, priceCents, stock } of PRODUCTS) {
+        await insertOnce(STOCK, [sku, priceCents, stock])
+      }
+    },
+    close: () => driver.close(),
+  }
+}
+
+const STOCK = 'INSERT INTO product (sku, price_cents, stock) VALUES (?, ?, ?)'
+
+/** Loads only the driver that is needed. */
+async function openDriver({ databaseUrl, dataFolder }: DatabaseSettings): Promise<Driver> {
+  if (databaseUrl === '') {
+    const { openSqlite } = await import('./sqlite.ts')
+    return openSqlite(dataFolder)
+  }
+  if (/^postgres(ql)?:/.test(databaseUrl)) {
+    const { openPostgres } = await import('./postgres.ts')
+    return openPostgres(databaseUrl)
+  }
+  const { openMysql } = await import('./mysql.ts')
+  return openMysql(databaseUrl)
+}
+
+function reportingFailures(query: Query): Query {
+  return async (sql, values) => {
+    try {
+      return await query(sql, values)
+    } catch (error) {
+      throw failed(error)
+    }
+  }
+}
+
+function failed(cause: unknown): DatabaseFailedError {
+  const reason = cause instanceof Error ? cause.message : String(cause)
+  return new DatabaseFailedError(`the database failed: ${reason}`, { cause })
+}

@@ -1,0 +1,73 @@
+import mysql, {
+  type Connection,
+  type Pool,
+  type QueryOptions,
+  type ResultSetHeader,
+  type RowDataPacket,
+} from 'mysql2/promise'
+import { mysqlStore } from 'oncekey/mysql'
+import type { Answer, Driver } from './driver.ts'
+import { INDEXES, tablesFor, type Dialect } from './schema.ts'
+
+const DIALECT: Dialect = {
+  text: (length) => `VARCHAR(${length})`,
+  tableOptions: 'CHARACTER SET utf8mb4 COLLATE utf8mb4_bin',
+}
+
+const CONNECTIONS_MAX = 10
+/** A database that does not answer must not keep a request for ever. */
+const ANSWER_MS = 5_000
+
+/** MySQL and MariaDB. */
+export function openMysql(url: string): Driver {
+  const pool = mysql.createPool({
+    uri: url,
+    connectionLimit: CONNECTIONS_MAX,
+    connectTimeout: ANSWER_MS,
+  })
+  const store = mysqlStore({ pool })
+  return {
+    store,
+    query: (sql, values = []) => run(pool, { sql, values: [...values], timeout: ANSWER_MS }),
+    within:
+      (tx) =>
+      (sql, values = []) =>
+        run(tx as Connection, { sql, values: [...values] }),
+    isDuplicate: (error) => isNumber(error, DUPLICATE_ENTRY),
+    async makeTables() {
+      await store.migrate()
+      await makeOwnTables(pool)
+    },
+    close: () => pool.end(),
+  }
+}
+
+/** Each commits by itself here. The table of events is the last, and there only with the others. */
+async function makeOwnTables(pool: Pool): Promise<void> {
+  const [made] = await pool.query<RowDataPacket[]>("SHOW TABLES LIKE 'provider_event'")
+  if (made.length > 0) return
+  const tables = tablesFor(DIALECT)
+  const last = tables.pop()!
+  for (const statement of [...tables, ...INDEXES, last]) {
+    await pool.query(statement).catch((error: unknown) => {
+      // Another node is making them at the same moment.
+      if (!isNumber(error, DUPLICATE_INDEX)) throw error
+    })
+  }
+}
+
+async function run(
+  connection: Pick<Connection, 'query'>,
+  statement: QueryOptions,
+): Promise<Answer> {
+  const [answer] = await connection.query<RowDataPacket[] | ResultSetHeader>(statement)
+  if (Array.isArray(answer)) return { rows: answer, changes: 0 }
+  return { rows: [], changes: answer.affectedRows }
+}
+
+const DUPLICATE_INDEX = 1061
+const DUPLICATE_ENTRY = 1062
+
+function isNumber(error: unknown, errno: number): boolean {
+  return error instanceof Error && 'errno' in error && error.errno === errno
+}

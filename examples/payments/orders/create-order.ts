@@ -1,0 +1,84 @@
+import { operation } from 'oncekey/durable'
+import { book } from '../books.ts'
+import type { OperationParts } from '../operation-parts.ts'
+import { problemReply } from '../problems.ts'
+import { confirmOrder, declineOrder, orderInput, reserveOrder, type NewOrder } from './order.ts'
+
+/** Of the shop: all its prices are in it. */
+const CURRENCY = 'USD'
+
+/**
+ * Reserve the goods, hold the money, capture it, confirm. Whoever goes on with an order, after a
+ * crash of whichever step, does the steps that are left, and no other one again.
+ */
+export function createOrderOperation({ database, effects }: OperationParts) {
+  return operation({
+    name: 'orders.create',
+    input: orderInput,
+    effects: { hold: effects.hold, capture: effects.capture },
+    async run(op, input) {
+      const { tenant, recordId } = op
+      const { customerId: account, sku, quantity } = input
+      const orderId = op.deterministicId('order')
+      const order: NewOrder = { ...input, orderId, tenant, recordId }
+
+      const reserved = await op.transaction('reserve', (tx) =>
+        reserveOrder(database.within(tx), order),
+      )
+      if (reserved.kind !== 'reserved') return refused(reserved.kind)
+
+      // Also the goods of a customer who cannot pay are back in the same commit as the answer.
+      const decline = () =>
+        op.finish('give back', async (tx) => {
+          await declineOrder(database.within(tx), order)
+          return declined(orderId)
+        })
+      const { totalCents } = reserved
+      const money = { amountCents: totalCents, currency: CURRENCY, reference: orderId, account }
+
+      const hold = await op.external('hold', money)
+      if (hold.status === 'declined') return decline()
+
+      const capture = await op.external('capture', { ...money, of: hold.id })
+      if (capture.status === 'declined') return decline()
+
+      return op.finish('confirm', async (tx) => {
+        const query = database.within(tx)
+        await confirmOrder(query, order, capture.id)
+        await book(query, capture, { tenant, recordId })
+        const captureId = capture.id
+        return {
+          status: 201,
+          headers: { Location: `/orders/${orderId}` },
+          body: { orderId, status: 'confirmed', sku, quantity, totalCents, captureId },
+        }
+      })
+    },
+  })
+}
+
+function refused(code: 'product_not_found' | 'sold_out') {
+  return code === 'sold_out'
+    ? problemReply({
+        status: 409,
+        code,
+        title: 'There is not enough of it',
+        detail: 'Order less, with a new idempotency key.',
+      })
+    : problemReply({
+        status: 404,
+        code,
+        title: 'There is no such product',
+        detail: 'The shop has "tea", "mug" and "teapot".',
+      })
+}
+
+function declined(orderId: string) {
+  return problemReply({
+    status: 402,
+    code: 'payment_declined',
+    title: 'The payment was declined',
+    detail: 'Nothing was ordered. Try another way to pay, with a new idempotency key.',
+    orderId,
+  })
+}

@@ -1,0 +1,90 @@
+import { z } from 'zod'
+import type { Query } from '../database/database.ts'
+import { identifier } from '../input.ts'
+
+/** More of one thing is not an order, but a mistake. */
+const QUANTITY_MAX = 1_000
+
+export const orderInput = z.object({
+  customerId: identifier,
+  sku: identifier,
+  quantity: z.int().min(1).max(QUANTITY_MAX),
+})
+
+export type OrderInput = z.infer<typeof orderInput>
+
+export interface NewOrder extends OrderInput {
+  readonly orderId: string
+  readonly tenant: string
+  readonly recordId: string
+}
+
+/** What became of the wish to have something. A refusal is a result, not an error. */
+export type Reserved =
+  | { readonly kind: 'product_not_found' | 'sold_out' }
+  | { readonly kind: 'reserved'; readonly totalCents: number }
+
+const PRICE = 'SELECT price_cents AS "priceCents" FROM product WHERE sku = ?'
+const TAKE = 'UPDATE product SET stock = stock - ? WHERE sku = ? AND stock >= ?'
+const INSERT = `
+  INSERT INTO customer_order (order_id, tenant, customer_id, sku, quantity, total_cents, status,
+    capture_id, record_id, created_at)
+  VALUES (?, ?, ?, ?, ?, ?, 'reserved', NULL, ?, ?)`
+
+/** Takes the goods off the shelf, at the price of this moment. */
+export async function reserveOrder(query: Query, order: NewOrder): Promise<Reserved> {
+  const { orderId, tenant, customerId, sku, quantity, recordId } = order
+  const { rows } = await query(PRICE, [sku])
+  const priceCents = rows[0]?.['priceCents']
+  if (priceCents === undefined) return { kind: 'product_not_found' }
+  const { changes } = await query(TAKE, [quantity, sku, quantity])
+  if (changes === 0) return { kind: 'sold_out' }
+  const totalCents = Number(priceCents) * quantity
+  const createdAt = new Date().toISOString()
+  await query(INSERT, [orderId, tenant, customerId, sku, quantity, totalCents, recordId, createdAt])
+  return { kind: 'reserved', totalCents }
+}
+
+const SETTLE = `
+  UPDATE customer_order SET status = ?, capture_id = ? WHERE order_id = ? AND status = 'reserved'`
+const PUT_BACK = 'UPDATE product SET stock = stock + ? WHERE sku = ?'
+
+export async function confirmOrder(
+  query: Query,
+  { orderId }: NewOrder,
+  captureId: string,
+): Promise<void> {
+  await settleOrder(query, orderId, { status: 'confirmed', captureId })
+}
+
+/** Nobody pays: the goods go back on the shelf. */
+export async function declineOrder(query: Query, order: NewOrder): Promise<void> {
+  const { orderId, quantity, sku } = order
+  await settleOrder(query, orderId, { status: 'declined', captureId: null })
+  await query(PUT_BACK, [quantity, sku])
+}
+
+/** Throws where it was settled before: then nothing is kept, and nothing goes back twice. */
+async function settleOrder(
+  query: Query,
+  orderId: string,
+  { status, captureId }: { readonly status: string; readonly captureId: string | null },
+): Promise<void> {
+  const { changes } = await query(SETTLE, [status, captureId, orderId])
+  if (changes !== 1) throw new Error(`order ${orderId} is not reserved`)
+}
+
+const FIND = `
+  SELECT order_id AS "orderId", status, customer_id AS "customerId", sku, quantity,
+    total_cents AS "totalCents", capture_id AS "captureId", created_at AS "createdAt"
+  FROM customer_order WHERE tenant = ? AND order_id = ?`
+
+/** Only what belongs to the tenant. */
+export async function findOrder(
+  query: Query,
+  tenant: string,
+  orderId: string,
+): Promise<object | undefined> {
+  const { rows } = await query(FIND, [tenant, orderId])
+  return rows[0]
+}

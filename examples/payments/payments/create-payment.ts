@@ -1,0 +1,57 @@
+import { operation } from 'oncekey/durable'
+import { book } from '../books.ts'
+import type { OperationParts } from '../operation-parts.ts'
+import { problemReply } from '../problems.ts'
+import { RECEIPT_TOPIC } from '../receipts.ts'
+import { insertPayment, paymentInput, settlePayment } from './payment.ts'
+
+/** Record the payment, charge it at the provider, book it and queue its receipt. */
+export function createPaymentOperation({ database, outbox, effects }: OperationParts) {
+  return operation({
+    name: 'payments.create',
+    input: paymentInput,
+    effects: { charge: effects.charge },
+    async run(op, input) {
+      const { tenant, recordId } = op
+      const { customerId, amountCents, currency } = input
+      // The same on every attempt: an id that a client has seen never belongs to two payments.
+      const paymentId = op.deterministicId('payment')
+
+      await op.transaction('record', (tx) =>
+        insertPayment(database.within(tx), { ...input, paymentId, tenant, recordId }),
+      )
+
+      const account = customerId
+      const charge = await op.external('charge', {
+        amountCents,
+        currency,
+        reference: paymentId,
+        account,
+      })
+
+      return op.finish('book', async (tx) => {
+        const query = database.within(tx)
+        await settlePayment(query, paymentId, charge)
+        if (charge.status === 'declined') return declined(paymentId)
+        await book(query, charge, { tenant, recordId })
+        await outbox.add(tx, RECEIPT_TOPIC, { tenant, paymentId }, { key: paymentId })
+        return {
+          status: 201,
+          headers: { Location: `/payments/${paymentId}` },
+          body: { paymentId, status: 'succeeded', ...input, chargeId: charge.id },
+        }
+      })
+    },
+  })
+}
+
+/** A result like any other: it is recorded, and a retry is declined again. */
+function declined(paymentId: string) {
+  return problemReply({
+    status: 402,
+    code: 'payment_declined',
+    title: 'The payment was declined',
+    detail: 'Try again with another way to pay, and with a new idempotency key.',
+    paymentId,
+  })
+}

@@ -1,0 +1,66 @@
+import { z } from 'zod'
+import type { ProviderEffect } from '../../provider/contract.ts'
+import type { Query } from '../database/database.ts'
+import { amountCents, currency, identifier } from '../input.ts'
+
+export const paymentInput = z.object({ customerId: identifier, amountCents, currency })
+
+export type PaymentInput = z.infer<typeof paymentInput>
+
+/** `pending` → `succeeded` or `declined`; `succeeded` → `partially_refunded` → `refunded`. */
+export type PaymentStatus = 'pending' | 'succeeded' | 'declined' | 'partially_refunded' | 'refunded'
+
+export interface NewPayment extends PaymentInput {
+  readonly paymentId: string
+  readonly tenant: string
+  readonly recordId: string
+}
+
+const INSERT = `
+  INSERT INTO payment (payment_id, tenant, customer_id, amount_cents, refunded_cents, currency,
+    status, charge_id, record_id, created_at)
+  VALUES (?, ?, ?, ?, 0, ?, 'pending', NULL, ?, ?)`
+
+export async function insertPayment(query: Query, payment: NewPayment): Promise<void> {
+  const { paymentId, tenant, customerId, amountCents, currency, recordId } = payment
+  const createdAt = new Date().toISOString()
+  await query(INSERT, [paymentId, tenant, customerId, amountCents, currency, recordId, createdAt])
+}
+
+const SETTLE = `
+  UPDATE payment SET status = ?, charge_id = ? WHERE payment_id = ? AND status = 'pending'`
+
+/** What the provider made of it. Throws where the payment is not pending: then nothing is kept. */
+export async function settlePayment(
+  query: Query,
+  paymentId: string,
+  charge: ProviderEffect,
+): Promise<void> {
+  const { changes } = await query(SETTLE, [charge.status, charge.id, paymentId])
+  if (changes !== 1) throw new Error(`payment ${paymentId} is not pending`)
+}
+
+const FIND = `
+  SELECT payment_id AS "paymentId", status, customer_id AS "customerId",
+    amount_cents AS "amountCents", refunded_cents AS "refundedCents", currency,
+    charge_id AS "chargeId", created_at AS "createdAt"
+  FROM payment WHERE tenant = ? AND payment_id = ?`
+
+export interface Payment extends PaymentInput {
+  readonly paymentId: string
+  readonly status: PaymentStatus
+  /** What was given back, and what is about to be. */
+  readonly refundedCents: number
+  readonly chargeId: string | null
+  readonly createdAt: string
+}
+
+/** Only what belongs to the tenant. */
+export async function findPayment(
+  query: Query,
+  tenant: string,
+  paymentId: string,
+): Promise<Payment | undefined> {
+  const { rows } = await query(FIND, [tenant, paymentId])
+  return rows[0] as Payment | undefined
+}

@@ -1,0 +1,102 @@
+import { operation } from 'oncekey/durable'
+import { book } from '../books.ts'
+import type { Query } from '../database/database.ts'
+import type { OperationParts } from '../operation-parts.ts'
+import { findPayment } from '../payments/payment.ts'
+import { problemReply } from '../problems.ts'
+import {
+  declineRefund,
+  insertRefund,
+  refundInput,
+  reserveRefund,
+  succeedRefund,
+  type NewRefund,
+} from './refund.ts'
+
+/** What became of the request to refund. A refusal is a result, not an error. */
+type Reserved =
+  | { readonly kind: 'payment_not_found' | 'payment_not_refundable' }
+  | {
+      readonly kind: 'reserved'
+      readonly chargeId: string
+      readonly currency: string
+      readonly customerId: string
+    }
+
+/** Reserve the amount, give it back at the provider, book it. */
+export function createRefundOperation({ database, effects }: OperationParts) {
+  return operation({
+    name: 'refunds.create',
+    input: refundInput,
+    effects: { refund: effects.refund },
+    async run(op, input) {
+      const { tenant, recordId } = op
+      const { paymentId, amountCents } = input
+      const refundId = op.deterministicId('refund')
+      const refund: NewRefund = { ...input, refundId, tenant, recordId }
+
+      const reserved = await op.transaction('reserve', (tx) => reserve(database.within(tx), refund))
+      if (reserved.kind !== 'reserved') return refused(reserved.kind)
+
+      const { chargeId, currency, customerId } = reserved
+      const done = await op.external('refund', {
+        amountCents,
+        currency,
+        reference: refundId,
+        account: customerId,
+        of: chargeId,
+      })
+
+      return op.finish('book', async (tx) => {
+        const query = database.within(tx)
+        if (done.status === 'declined') {
+          await declineRefund(query, refund, done)
+          return declined(refundId, paymentId)
+        }
+        await succeedRefund(query, refund, done)
+        await book(query, done, { tenant, recordId })
+        const providerRefundId = done.id
+        return {
+          status: 201,
+          headers: { Location: `/refunds/${refundId}` },
+          body: { refundId, paymentId, status: 'succeeded', amountCents, providerRefundId },
+        }
+      })
+    },
+  })
+}
+
+async function reserve(query: Query, refund: NewRefund): Promise<Reserved> {
+  const payment = await findPayment(query, refund.tenant, refund.paymentId)
+  if (payment === undefined) return { kind: 'payment_not_found' }
+  const { chargeId, currency, customerId } = payment
+  if (chargeId === null || !(await reserveRefund(query, refund))) {
+    return { kind: 'payment_not_refundable' }
+  }
+  await insertRefund(query, refund)
+  return { kind: 'reserved', chargeId, currency, customerId }
+}
+
+function refused(code: 'payment_not_found' | 'payment_not_refundable') {
+  if (code === 'payment_not_found') {
+    const title = 'There is no such payment'
+    return problemReply({ status: 404, code, title, detail: 'You have no payment with this id.' })
+  }
+  return problemReply({
+    status: 409,
+    code,
+    title: 'The payment cannot be refunded by so much',
+    detail: 'It has not succeeded, or less than this amount of it is left.',
+  })
+}
+
+function declined(refundId: string, paymentId: string) {
+  return problemReply({
+    status: 402,
+    code: 'refund_declined',
+    title: 'The refund was declined',
+    detail: 'The provider did not give the money back.',
+    refundId,
+    paymentId,
+  })
+}

@@ -1,0 +1,93 @@
+import express from 'express'
+import { createEngine, type Engine } from 'oncekey'
+import { createOutbox, createReconciler } from 'oncekey/durable'
+import { createProvider, type Provider } from '../provider/provider.ts'
+import { mountApi } from './api.ts'
+import { withCache } from './cache.ts'
+import { openDatabase } from './database/database.ts'
+import { migrateWhenUp } from './database/migrate-when-up.ts'
+import { GRACE_MS } from './grace.ts'
+import { showAlive, showReady } from './health.ts'
+import { logEvent } from './log-event.ts'
+import { createBackgroundWork } from './maintenance.ts'
+import { createOperations } from './operations.ts'
+import { createProviderClient } from './provider-client.ts'
+import { providerEffects } from './provider-effects.ts'
+import { openServer } from './server.ts'
+import type { Settings } from './settings.ts'
+
+export interface Service {
+  readonly port: number
+  /** Ends what has begun and begins nothing new: an orderly stop leaves no outcome unknown. */
+  stop(): Promise<void>
+}
+
+/** Puts the parts together, for the role that the process has. */
+export async function startService(settings: Settings): Promise<Service> {
+  const { role, leaseMs, retentionMs } = settings
+  const server = await openServer(settings)
+  const database = await openDatabase(settings)
+  await migrateWhenUp(database, settings.databaseWaitMs)
+  const cache = await withCache(database.store, settings.redisUrl)
+
+  // Sweeping and reaping is the workers' part.
+  const { store } = cache
+  const engine = createEngine({
+    store,
+    leaseMs,
+    retentionMs,
+    sweepEveryMs: 0,
+    reapEveryMs: 0,
+    onEvent: logEvent,
+  })
+
+  const simulator = settings.providerUrl === '' ? await simulate(settings, server.port) : undefined
+  const provider = createProviderClient(simulator?.url ?? settings.providerUrl)
+  const effects = providerEffects(provider, settings)
+  const operations = createOperations({ database, outbox: createOutbox({ engine }), effects })
+  const reconciler = createReconciler({
+    engine,
+    operations: Object.values(operations),
+    schedule: { firstMs: settings.reconcileFirstMs },
+    pollMs: Math.min(settings.reconcileFirstMs, 5_000),
+    timeoutMs: settings.providerTimeoutMs,
+  })
+
+  const stopping = new AbortController()
+  const app = express()
+  app.disable('x-powered-by')
+  app.get('/healthz', showAlive)
+  app.get('/readyz', showReady(database, stopping.signal))
+  if (role !== 'worker') mountApi(app, { engine, database, operations, reconciler, settings })
+  server.serve(app)
+
+  const parts = { engine, database, operations, provider, reconciler, settings }
+  const background = role === 'api' ? undefined : createBackgroundWork(parts).run(stopping.signal)
+
+  return {
+    port: server.port,
+    async stop() {
+      stopping.abort()
+      await server.drain()
+      await background
+      await closeEngine(engine)
+      server.close()
+      await database.close()
+      cache.close()
+      await simulator?.close()
+    },
+  }
+}
+
+/** A provider in this process: it tells this service by webhook what it has done. */
+function simulate(settings: Settings, port: number): Promise<Provider> {
+  const { dataFolder, webhookSecret, faults } = settings
+  const webhookUrls = [`http://127.0.0.1:${port}/webhooks/provider`]
+  return createProvider({ dataFolder, webhookUrls, webhookSecret, faults })
+}
+
+/** Also waits for handlers whose clients have left: their work is recorded, too. */
+async function closeEngine(engine: Engine): Promise<void> {
+  const { abandoned } = await engine.close({ graceMs: GRACE_MS })
+  if (abandoned > 0) console.error(`stopped with ${abandoned} requests unfinished`)
+}

@@ -1,0 +1,419 @@
+/** The judge of the chaos runs, with histories made by hand: it must find each thing, and no other. */
+import { describe, expect, it } from 'vitest'
+import type { ViolationKind } from '../../chaos/check/facts.ts'
+import { judge, judgeWhileRunning } from '../../chaos/check/judge.ts'
+import { answer, cleanRun, MISMATCH, PAID, saw, type RunFacts } from './clean-run.ts'
+
+it('finds nothing in a run in which nothing is wrong', () => {
+  expect(judge(cleanRun())).toEqual([])
+})
+
+interface Wrong {
+  readonly name: string
+  readonly kind: ViolationKind
+  readonly detail: RegExp
+  readonly change: (facts: RunFacts) => void
+}
+
+const DUPLICATES: readonly Wrong[] = [
+  {
+    name: 'two charges for one payment',
+    kind: 'duplicate',
+    detail: /2 effects for one charge of payment-1/,
+    change: ({ effects }) => {
+      effects.push({ ...effects[0]!, id: 'effect-8', key: 'downstream-8' })
+    },
+  },
+  {
+    name: 'two effects under one downstream key',
+    kind: 'duplicate',
+    detail: /under downstream key downstream-7/,
+    change: ({ effects }) => {
+      effects.push({ ...effects[6]!, id: 'effect-8' })
+    },
+  },
+  {
+    name: 'two entries for one payment',
+    kind: 'duplicate',
+    detail: /books have 2 entries for one charge of payment-1/,
+    change: ({ books }) => {
+      books.entries.push({ ...books.entries[0]!, entryId: 'entry-8' })
+    },
+  },
+  {
+    name: 'two payments of one key',
+    kind: 'duplicate',
+    detail: /one key has made payment-3 and payment-4/,
+    change: ({ books }) => {
+      books.payments.push({ ...books.payments[2]!, id: 'payment-4' })
+    },
+  },
+  {
+    name: 'two receipts of one payment',
+    kind: 'duplicate',
+    detail: /payment-1 has 2 receipts/,
+    change: ({ books }) => {
+      books.receipts.push({ ...books.receipts[0]!, receiptKey: 'three' })
+    },
+  },
+  {
+    name: 'more stock gone than was sold',
+    kind: 'duplicate',
+    detail: /4 of tea are gone from the stock, 2 were sold/,
+    change: ({ books }) => {
+      books.products[0]!.stock = 6
+    },
+  },
+  {
+    name: 'more refunded than was paid',
+    kind: 'duplicate',
+    detail: /payment-1 of 150 was refunded with 200/,
+    change: ({ books }) => {
+      books.payments[0]!.amountCents = 150
+    },
+  },
+]
+
+const DIVERGENCES: readonly Wrong[] = [
+  {
+    name: 'two different final answers',
+    kind: 'divergence',
+    detail: /one client got 201 .*another 201 \(replayed\)/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('request', 700, answer(201, { ...PAID, amountCents: 501 }, true)))
+    },
+  },
+  {
+    name: 'a success and a refusal',
+    kind: 'divergence',
+    detail: /one client got 201 .*another 402/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('request', 700, answer(402, { code: 'payment_declined' })))
+    },
+  },
+  {
+    name: 'a body in other bytes',
+    kind: 'divergence',
+    detail: /one client got/,
+    change: ({ stories }) => {
+      const { amountCents, ...others } = PAID
+      stories[0]!.seen.push(saw('request', 700, answer(201, { amountCents, ...others }, true)))
+    },
+  },
+  {
+    name: 'another request under the key that is carried out',
+    kind: 'divergence',
+    detail: /answered another request under the key with 201/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('altered', 700, answer(201, PAID)))
+    },
+  },
+  {
+    name: 'another request under the key that is told to wait',
+    kind: 'divergence',
+    detail: /answered another request under the key with 409/,
+    change: ({ stories }) => {
+      const waits = answer(409, { code: 'idempotency_key_in_progress' })
+      stories[0]!.seen.push(saw('altered', 700, waits))
+    },
+  },
+  {
+    name: 'a key that does not know its own request',
+    kind: 'divergence',
+    detail: /did not recognise the request of the key/,
+    change: ({ stories }) => {
+      stories[3]!.seen.push(saw('request', 700, answer(422, MISMATCH)))
+    },
+  },
+  {
+    name: 'books with another amount than the provider',
+    kind: 'divergence',
+    detail: /books have payout transfer-1 of 301, the provider has 300/,
+    change: ({ books }) => {
+      books.entries[4]!.amountCents = 301
+    },
+  },
+  {
+    name: 'an entry that the provider knows nothing of',
+    kind: 'divergence',
+    detail: /books have charge payment-9 of 1, the provider no effect-9/,
+    change: ({ books }) => {
+      const entry = { ...books.entries[0]!, reference: 'payment-9', amountCents: 1 }
+      books.entries.push({ ...entry, providerId: 'effect-9' })
+    },
+  },
+  {
+    name: 'another amount than was asked for',
+    kind: 'divergence',
+    detail: /asked for 500, and 499 were moved/,
+    change: ({ effects, books }) => {
+      effects[0]!.amountCents = 499
+      books.entries[0]!.amountCents = 499
+    },
+  },
+  {
+    name: 'a payment that says more was refunded than was',
+    kind: 'divergence',
+    detail: /payment-1 has 300 refunded, the provider 200/,
+    change: ({ books }) => {
+      books.payments[0]!.refundedCents = 300
+    },
+  },
+  {
+    name: 'a payment that was declined, and charged',
+    kind: 'divergence',
+    detail: /was told 402 .*charge effect-7 succeeded/,
+    change: ({ effects }) => {
+      effects[6]!.status = 'succeeded'
+    },
+  },
+  {
+    name: 'a last word that nobody should get',
+    kind: 'divergence',
+    detail: /the last word on a transfer was 408/,
+    change: ({ stories }) => {
+      const timedOut = answer(408, { code: 'operation_timed_out' }, true)
+      stories[4]!.seen = [saw('status', 100, timedOut)]
+    },
+  },
+  {
+    name: 'an id that its key has not made',
+    kind: 'divergence',
+    detail: /was told of payment-9, its key has made payment-1/,
+    change: ({ stories }) => {
+      stories[0]!.seen = [saw('request', 0, answer(201, { ...PAID, paymentId: 'payment-9' }))]
+    },
+  },
+]
+
+const LOSSES: readonly Wrong[] = [
+  {
+    name: 'a charge that was told and never made',
+    kind: 'lost',
+    detail: /was told that payment-2 is done, the provider knows nothing/,
+    change: ({ effects }) => {
+      effects.splice(1, 1)
+    },
+  },
+  {
+    name: 'a charge that is not in the books',
+    kind: 'lost',
+    detail: /provider has charge effect-2 of 700 for payment-2, not in the books/,
+    change: ({ books }) => {
+      books.entries.splice(1, 1)
+    },
+  },
+  {
+    name: 'a payment that was told and has no row',
+    kind: 'lost',
+    detail: /its books have nothing of it/,
+    change: ({ books }) => {
+      books.payments.splice(1, 1)
+    },
+  },
+  {
+    name: 'a payment without a receipt',
+    kind: 'lost',
+    detail: /payment-2 has no receipt/,
+    change: ({ books }) => {
+      books.receipts.pop()
+    },
+  },
+  {
+    name: 'a key without a record',
+    kind: 'lost',
+    detail: /there is no record of its key/,
+    change: ({ records }) => {
+      records.shift()
+    },
+  },
+  {
+    name: 'a payment that is not there when its client looks for it',
+    kind: 'lost',
+    detail: /was told that it is done, and then api-1 said 200 .*pending/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('read', 700, answer(200, { ...PAID, status: 'pending' })))
+    },
+  },
+  {
+    name: 'a payment that cannot be found when its client looks for it',
+    kind: 'lost',
+    detail: /and then api-1 said 404/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('read', 700, answer(404, {})))
+    },
+  },
+  {
+    name: 'money that is held and never taken',
+    kind: 'lost',
+    detail: /hold effect-8 for order-2 was never captured/,
+    change: ({ effects }) => {
+      effects.push({ ...effects[3]!, id: 'effect-8', key: 'downstream-8', reference: 'order-2' })
+    },
+  },
+  {
+    name: 'fewer of a thing gone than were sold',
+    kind: 'lost',
+    detail: /0 of tea are gone from the stock, 2 were sold/,
+    change: ({ books }) => {
+      books.products[0]!.stock = 10
+    },
+  },
+]
+
+const STUCK: readonly Wrong[] = [
+  ...['in_progress', 'unknown', 'pending'].map((state): Wrong => ({
+    name: `a record that is ${state} for ever`,
+    kind: 'stuck',
+    detail: new RegExp(`the record is ${state}`),
+    change: ({ records }) => {
+      records[5]!.state = state
+    },
+  })),
+  {
+    name: 'an operation that nobody goes on with',
+    kind: 'stuck',
+    detail: /the record is failed_retryable after attempt 1, at charge recovery point/,
+    change: ({ records }) => {
+      records[5]!.state = 'failed_retryable'
+      records[5]!.recoveryPoint = 'charge'
+    },
+  },
+  ...['ready', 'held', 'dead'].map((state): Wrong => ({
+    name: `a message that is ${state} for ever`,
+    kind: 'stuck',
+    detail: new RegExp(`message message-1 of receipt.send is ${state}`),
+    change: ({ messages }) => {
+      messages[0]!.state = state
+    },
+  })),
+  {
+    name: 'a client that never gets an answer',
+    kind: 'stuck',
+    detail: /never got a final answer/,
+    change: ({ stories }) => {
+      stories[4]!.seen.pop()
+    },
+  },
+]
+
+const LEAKS: readonly Wrong[] = [
+  {
+    name: 'the reply of another tenant',
+    kind: 'leak',
+    detail: /was told of payment payment-1, which is the one of story 1/,
+    change: ({ stories }) => {
+      stories[1]!.seen = [saw('request', 0, answer(201, PAID, true))]
+    },
+  },
+  {
+    name: 'a key that another tenant has taken',
+    kind: 'leak',
+    detail: /took the key for the one of the other tenant/,
+    change: ({ stories }) => {
+      stories[1]!.seen.push(saw('request', 100, answer(422, MISMATCH)))
+    },
+  },
+  {
+    name: 'what another tenant has made',
+    kind: 'leak',
+    detail: /did not keep it from the other tenant: 200/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('foreign_read', 700, answer(200, PAID)))
+    },
+  },
+  {
+    name: 'a refund that another tenant has asked for',
+    kind: 'leak',
+    detail: /did not keep it from the other tenant: 201/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('foreign_refund', 700, answer(201, { refundId: 'refund-9' })))
+    },
+  },
+  {
+    name: 'what is kept under another tenant than its key',
+    kind: 'leak',
+    detail: /was told of payment-1, which belongs to tenant-b/,
+    change: ({ books }) => {
+      books.payments[0]!.tenant = 'tenant-b'
+    },
+  },
+]
+
+const CRASHES: readonly Wrong[] = [
+  {
+    name: 'a process that ends by itself',
+    kind: 'crashed',
+    detail: /api-1 ended with exit code 1, .*: out of memory/,
+    change: ({ exits }) => {
+      exits.push({ name: 'api-1', how: 'exit code 1', stderr: 'out of memory' })
+    },
+  },
+]
+
+const ALL = [...DUPLICATES, ...DIVERGENCES, ...LOSSES, ...STUCK, ...LEAKS, ...CRASHES]
+
+it.each(ALL)('finds $kind: $name', ({ kind, detail, change }) => {
+  const facts = cleanRun()
+  change(facts)
+  expect(judge(facts)).toContainEqual(
+    expect.objectContaining({ kind, detail: expect.stringMatching(detail) }),
+  )
+})
+
+describe('lets pass', () => {
+  const harmless: readonly Pick<Wrong, 'name' | 'change'>[] = [
+    {
+      name: 'a server that fails, whatever it is asked',
+      change: ({ stories }) => {
+        for (const asked of ['request', 'altered', 'read', 'foreign_read', 'status'] as const) {
+          stories[0]!.seen.push(saw(asked, 700, answer(500, { code: 'internal_error' })))
+        }
+      },
+    },
+    {
+      name: 'a client that looks before it was told anything',
+      change: ({ stories }) => {
+        stories[0]!.seen.unshift(saw('read', 0, answer(404, {})))
+      },
+    },
+    {
+      name: 'a failure without a trace that nobody has retried',
+      change: ({ records }) => {
+        records.push({
+          ...records[5]!,
+          recordId: 'record-7',
+          key: 'a job',
+          state: 'failed_retryable',
+        })
+      },
+    },
+    {
+      name: 'an order that was sold out, and took nothing',
+      change: (facts) => {
+        facts.stories[3]!.seen = [saw('request', 0, answer(409, { code: 'sold_out' }))]
+        facts.books.orders.pop()
+        facts.books.entries.splice(3, 1)
+        facts.effects.splice(3, 2)
+        facts.books.products[0]!.stock = 10
+      },
+    },
+  ]
+
+  it.each(harmless)('$name', ({ change }) => {
+    const facts = cleanRun()
+    change(facts)
+    expect(judge(facts)).toEqual([])
+  })
+})
+
+it('finds doubles and wrong answers while the rest is still under way', () => {
+  const { stories, effects, books, exits } = cleanRun()
+  const now = { stories, effects, entries: books.entries, exits }
+  stories[4]!.seen.pop()
+  expect(judgeWhileRunning(now)).toEqual([])
+
+  effects.push({ ...effects[0]!, id: 'effect-8', key: 'downstream-8' })
+  stories[1]!.seen.push(saw('request', 100, answer(422, MISMATCH)))
+  expect(judgeWhileRunning(now).map(({ kind }) => kind)).toEqual(['leak', 'duplicate'])
+})

@@ -1,0 +1,70 @@
+import { expect, it } from 'vitest'
+import { FairQueue } from '../../src/core/fair-queue.ts'
+
+/** Items are named for their tenant: `a1` is the first of a. */
+function queueOf(...items: string[]): FairQueue<string> {
+  const queue = new FairQueue<string>()
+  for (const item of items) queue.push(item[0]!, item)
+  return queue
+}
+
+function drain(queue: FairQueue<string>): string[] {
+  const items: string[] = []
+  for (let item = queue.shift(); item !== undefined; item = queue.shift()) items.push(item)
+  return items
+}
+
+it('keeps the order of one tenant', () => {
+  expect(drain(queueOf('a1', 'a2', 'a3'))).toEqual(['a1', 'a2', 'a3'])
+})
+
+it('lets the tenants take turns, whoever came first', () => {
+  const queue = queueOf('a1', 'a2', 'a3', 'b1', 'c1', 'b2')
+  expect(drain(queue)).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3'])
+  expect(queue.size).toBe(0)
+})
+
+it('has a tenant that comes in the middle of a round wait for the round, not for the rest', () => {
+  const queue = queueOf('a1', 'a2', 'a3', 'a4', 'b1')
+  expect([queue.shift(), queue.peek()]).toEqual(['a1', 'b1'])
+  queue.push('c', 'c1')
+  expect(drain(queue)).toEqual(['b1', 'a2', 'c1', 'a3', 'a4'])
+})
+
+it('keeps the order over thousands, with others coming in between', () => {
+  const queue = new FairQueue<number>()
+  const seen: number[] = []
+  for (let n = 0; n < 5_000; n++) {
+    queue.push('a', n)
+    if (n % 3 === 0) seen.push(queue.shift()!)
+  }
+  for (let item = queue.shift(); item !== undefined; item = queue.shift()) seen.push(item)
+  expect(seen).toEqual(Array.from({ length: 5_000 }, (_, n) => n))
+})
+
+it('crowds out the newest of the tenant who has most', () => {
+  const queue = queueOf('a1', 'b1', 'b2', 'b3', 'c1', 'c2')
+  expect(queue.crowdOut('a')).toBe('b3')
+  expect(queue.size).toBe(5)
+  expect(drain(queue)).toEqual(['a1', 'b1', 'c1', 'b2', 'c2'])
+})
+
+it('crowds nobody out for the tenant who has most, or as many', () => {
+  const queue = queueOf('a1', 'a2', 'b1', 'b2')
+  expect([queue.crowdOut('a'), queue.crowdOut('b')]).toEqual([undefined, undefined])
+  // One more for c would be as many as the others then have.
+  expect(queue.crowdOut('c')).toBe('a2')
+  expect(queue.crowdOut('a')).toBeUndefined()
+  expect(queue.size).toBe(3)
+})
+
+it('finds who has most after the one who had is gone', () => {
+  const queue = queueOf('b1', 'b2', 'b3', 'a1', 'a2', 'a3', 'a4')
+  expect(queue.crowdOut('c')).toBe('a4')
+  expect(queue.crowdOut('c')).toBe('a3')
+  expect(queue.crowdOut('c')).toBe('a2')
+  expect(queue.crowdOut('c')).toBe('b3')
+  expect(queue.crowdOut('c')).toBe('b2')
+  expect(queue.crowdOut('c')).toBeUndefined()
+  expect(drain(queue)).toEqual(['b1', 'a1'])
+})

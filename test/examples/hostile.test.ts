@@ -1,0 +1,254 @@
+import { DatabaseSync } from 'node:sqlite'
+import { brotliCompressSync, gzipSync } from 'node:zlib'
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { createDice } from '../../chaos/soak/dice.ts'
+import {
+  bytesOf,
+  chunked,
+  draftOf,
+  headOf,
+  toBytes,
+  withHeader,
+  type Draft,
+} from '../../chaos/soak/draft.ts'
+import { hostileRequest } from '../../chaos/soak/hostile-requests.ts'
+import { faultsOf } from '../../chaos/soak/judge-answer.ts'
+import { exchangeRaw, type RawAnswer, type RawRequest } from '../../chaos/soak/raw-exchange.ts'
+import { startService, type ServiceProcess } from '../../chaos/soak/service-process.ts'
+import { scratchFolder } from '../stores/scratch-folder.ts'
+import { layOutPackage } from './payments-service.ts'
+
+// Clients at their worst against the whole service, as it runs: a process, and bytes over sockets.
+// After each test it must be as sound as before: see `afterEach`.
+
+/** Long enough for a loaded machine to read a good request, short enough to wait for. */
+const REQUEST_TIMEOUT_MS = 2_000
+const PAYMENT = { customerId: 'cus_1', amountCents: 1250, currency: 'USD' }
+
+const scratch = scratchFolder()
+let service: ServiceProcess
+let db: DatabaseSync
+let handlesBefore = 0
+let goodKeys = 0
+
+beforeAll(async () => {
+  const root = scratch.file('package')
+  layOutPackage(root)
+  const dataFolder = scratch.file('data')
+  const env = { DATA_DIR: dataFolder, REQUEST_TIMEOUT_MS: `${REQUEST_TIMEOUT_MS}` }
+  service = await startService({ root, env })
+  db = new DatabaseSync(`${dataFolder}/payments.db`, { readOnly: true, timeout: 5_000 })
+  await pay('first', draftFor('first'))
+  handlesBefore = (await service.probe()).handles
+}, 60_000)
+
+afterAll(async () => {
+  db.close()
+  // An orderly stop waits for whatever is pending: nothing was left behind in its memory.
+  expect(await service.stop()).toBe(0)
+  expect(service.errors()).toBe('')
+  scratch.remove()
+})
+
+afterEach(async () => {
+  expect(service.isAlive()).toBe(true)
+  expect(service.errors()).toBe('')
+  const key = `good-${goodKeys++}`
+  expect((await pay(key, draftFor(key))).status).toBe(201)
+  expect(await pay(key, draftFor(key))).toMatchObject({ status: 201, isReplay: true })
+  await expect.poll(unfinishedKeys, { timeout: 10_000 }).toEqual([])
+  // Connections and timers of hostile clients are gone; a few of the service's own come and go.
+  const handles = async () => (await service.probe()).handles
+  await expect.poll(handles, { timeout: 10_000 }).toBeLessThan(handlesBefore + 10)
+})
+
+const draftFor = (key: string): Draft => draftOf('/payments', PAYMENT, key)
+
+const send = (pieces: readonly Buffer[], options: Partial<RawRequest> = {}): Promise<RawAnswer> =>
+  exchangeRaw({ port: service.port, pieces, ...options })
+
+async function pay(key: string, draft: Draft): Promise<{ status: number; isReplay: boolean }> {
+  const { replies } = await send([toBytes(withHeader(draft, 'Idempotency-Key', key))])
+  const { status = 0, headers } = replies[0] ?? {}
+  return { status, isReplay: headers?.get('idempotent-replayed') === 'true' }
+}
+
+const statusesOf = ({ replies }: RawAnswer): number[] => replies.map(({ status }) => status)
+
+function keysLike(pattern: string): string[] {
+  const rows = db.prepare('SELECT key FROM oncekey_record WHERE key LIKE ?').all(pattern)
+  return rows.map((row) => String(row['key']))
+}
+
+function paymentsUnder(keys: readonly string[]): unknown {
+  const places = keys.map(() => '?').join(', ')
+  const records = `SELECT record_id FROM oncekey_record WHERE key IN (${places})`
+  const sql = `SELECT count(*) AS n FROM payment WHERE record_id IN (${records})`
+  return db.prepare(sql).get(...keys)?.['n']
+}
+
+/** Records that somebody holds, waits for, or has to decide about. */
+function unfinishedKeys(): string[] {
+  const rows = db
+    .prepare("SELECT key FROM oncekey_record WHERE state NOT IN ('completed', 'failed_retryable')")
+    .all()
+  return rows.map((row) => String(row['key']))
+}
+
+/** The bytes one by one: the rest comes for ever. */
+const drops = (bytes: Buffer): Buffer[] => Array.from(bytes, (byte) => Buffer.of(byte))
+
+it('cuts off who sends drop by drop, keeps no key for them, and serves the others', async () => {
+  const body = Buffer.from(JSON.stringify({ ...PAYMENT, note: 'x'.repeat(2_000) }))
+  const slow = (key: string, framing: Draft['framing']) => {
+    const whole = toBytes({ ...draftFor(key), body, framing })
+    const bodyAt = whole.indexOf('\r\n\r\n') + 4
+    return [whole.subarray(0, bodyAt), ...drops(whole.subarray(bodyAt))]
+  }
+  const endless = Array.from({ length: 200 }, (_, n) => bytesOf(`X-${n}: y\r\n`))
+  const clients = [
+    ...[0, 1, 2, 3, 4].map((n) => slow(`slow-${n}`, 'length')),
+    ...[5, 6, 7, 8, 9].map((n) => slow(`slow-${n}`, 'chunked')),
+    drops(toBytes(draftFor('slow-head'))),
+    [bytesOf(headOf(draftFor('slow-headers'))), ...endless],
+    // Says nothing at all.
+    [],
+  ]
+  const answers = clients.map((pieces) => send(pieces, { pauseMs: 50, silenceMs: 20_000 }))
+
+  let isSlowOneOver = false
+  void Promise.race(answers).then(() => (isSlowOneOver = true))
+  for (let n = 0; n < 3; n++) {
+    expect((await pay(`beside-${n}`, draftFor(`beside-${n}`))).status).toBe(201)
+  }
+  expect(isSlowOneOver).toBe(false)
+
+  for (const answer of await Promise.all(answers)) {
+    expect(faultsOf(answer)).toEqual([])
+    if (answer.replies.length > 0) expect(statusesOf(answer)).toEqual([408])
+  }
+  expect(keysLike('slow%')).toEqual([])
+  expect(await pay('slow-0', draftFor('slow-0'))).toEqual({ status: 201, isReplay: false })
+})
+
+it('refuses floods of headers, and closes the connection', async () => {
+  const flood = (count: number, value: string): Draft => ({
+    ...draftFor('flood'),
+    headers: [
+      ...draftFor('flood').headers.filter(([name]) => name !== 'Connection'),
+      ...Array.from({ length: count }, (_, n): [string, string] => [`x-${n}`, value]),
+    ],
+  })
+  for (const draft of [flood(100, 'y'), flood(1_500, 'y'), flood(5, 'y'.repeat(4_000))]) {
+    const answer = await send([toBytes(draft)])
+    expect(statusesOf(answer)).toEqual([431])
+    expect([faultsOf(answer), answer.replies[0]!.headers.get('connection')]).toEqual([[], 'close'])
+  }
+  // Without an end: the answer may be lost in what we still send, but the connection is closed.
+  const pieces = Array.from({ length: 50 }, () => bytesOf(`X: ${'y'.repeat(20_000)}\r\n`))
+  const endless = await send([bytesOf(headOf(draftFor('flood'))), ...pieces])
+  expect([faultsOf(endless), endless.end === 'silence']).toEqual([[], false])
+  expect(keysLike('flood')).toEqual([])
+})
+
+it('refuses bodies that are too large, however they come', async () => {
+  const zeros = Buffer.alloc(30 * 1024 * 1024, '0')
+  const large = Buffer.alloc(2 * 1024 * 1024, ' ')
+  const base = draftFor('large')
+  const coded = (coding: string, body: Buffer) =>
+    toBytes(withHeader({ ...base, body }, 'Content-Encoding', coding))
+  const announced = bytesOf(`${headOf(base)}Content-Length: 999999999\r\n\r\n`)
+  const requests: [pieces: Buffer[], statuses: number[]][] = [
+    [[toBytes({ ...base, body: large })], [413]],
+    // Its end is awaited, but not for ever.
+    [[toBytes({ ...base, body: large, framing: 'chunked' })], [408, 413]],
+    [[announced], [413]],
+    [[coded('gzip', gzipSync(zeros))], [413, 415]],
+    [[coded('br', brotliCompressSync(zeros))], [413, 415]],
+    [[coded('gzip, gzip', gzipSync(gzipSync(zeros)))], [413, 415]],
+    // More than it said: what is too much is no request.
+    [[bytesOf(`${headOf(base)}Content-Length: 10\r\n\r\n`), large], [400]],
+  ]
+  for (const [pieces, statuses] of requests) {
+    const answer = await send(pieces)
+    expect(faultsOf(answer)).toEqual([])
+    // Reset while we were still sending, the answer may not have reached us.
+    if (answer.end !== 'reset') expect(statuses).toContain(statusesOf(answer)[0])
+  }
+  expect(keysLike('large')).toEqual([])
+})
+
+it('runs nothing of a request that breaks off, wherever it does', async () => {
+  const key = 'cut'
+  const whole = toBytes(draftFor(key))
+  const head = headOf(withHeader(draftFor(key), 'Transfer-Encoding', 'chunked'))
+  const inChunks = Buffer.concat([bytesOf(`${head}\r\n`), chunked(draftFor(key).body, 20)])
+  const cuts = [whole, inChunks].flatMap((bytes) =>
+    Array.from({ length: bytes.length }, (_, at) => bytes.subarray(0, at)),
+  )
+  const faults: unknown[] = []
+  await inParallel(cuts, async (bytes) => {
+    const answer = await send([bytes], { silenceMs: 5 })
+    const statuses = statusesOf(answer)
+    const isRefused = statuses.length === 0 || statuses.join() === '400'
+    if (faultsOf(answer).length > 0 || !isRefused) faults.push([bytes.length, statuses])
+  })
+  expect(faults).toEqual([])
+  expect(keysLike(key)).toEqual([])
+  expect(await pay(key, draftFor(key))).toEqual({ status: 201, isReplay: false })
+})
+
+it('answers no request with the refusal of another one behind it', async () => {
+  const keepAlive = (key: string) => toBytes(withHeader(draftFor(key), 'Connection', undefined))
+  const rubbish = bytesOf('NOT HTTP AT ALL\r\n\r\n')
+  for (let n = 0; n < 5; n++) {
+    const key = `before-rubbish-${n}`
+    const answer = await send([Buffer.concat([keepAlive(key), rubbish])])
+    // Cut before its answer, or answered: never refused, for the payment is made.
+    expect([[], [201], [201, 400]]).toContainEqual(statusesOf(answer))
+    const status = async () => (await pay(key, draftFor(key))).status
+    await expect.poll(status, { timeout: 10_000 }).toBe(201)
+    expect(paymentsUnder([key])).toBe(1)
+  }
+})
+
+it('answers requests that come in one packet in their order, each key once', async () => {
+  const names = ['p-1', 'p-2', 'p-1', 'p-3', 'p-2']
+  const packet = names.map((key) => toBytes(withHeader(draftFor(key), 'Connection', undefined)))
+  const { replies } = await send([Buffer.concat(packet)], { repliesMax: names.length })
+  // A duplicate may find the first one still under way.
+  const statuses = replies.map(({ status }) => status)
+  expect([statuses[0], statuses[1], statuses[3]]).toEqual([201, 201, 201])
+  expect([201, 409]).toEqual(expect.arrayContaining([statuses[2], statuses[4]]))
+  expect(paymentsUnder(['p-1', 'p-2', 'p-3'])).toBe(3)
+})
+
+it('goes on after thousands of malformed requests, each answered well or cut off', async () => {
+  const dice = createDice(20_261_116)
+  // Few keys, so that they meet: a bad request under the key of a good one, and the other way.
+  const requests = Array.from({ length: 2_000 }, (_, n) => hostileRequest(dice, `bad-${n % 40}`))
+  const counts = new Map<number, number>()
+  const faults: unknown[] = []
+  await inParallel(requests, async ({ kind, bytes, isHead, isCut }) => {
+    const answer = await send([bytes], { isHead, ...(isCut ? { silenceMs: 5 } : {}) })
+    for (const status of statusesOf(answer)) counts.set(status, (counts.get(status) ?? 0) + 1)
+    for (const fault of faultsOf(answer)) faults.push({ kind, fault, bytes: show(bytes) })
+  })
+  expect(faults).toEqual([])
+  // They were hostile, but not only: each kind of answer was seen.
+  for (const status of [201, 400, 401, 404, 413, 415, 417, 422, 431]) {
+    expect(counts.get(status), `replies of status ${status}`).toBeGreaterThan(0)
+  }
+}, 120_000)
+
+const show = (bytes: Buffer): string => JSON.stringify(bytes.toString('latin1').slice(0, 400))
+
+const AT_ONCE = 50
+
+async function inParallel<Item>(items: Item[], run: (item: Item) => Promise<void>): Promise<void> {
+  const left = items.toReversed()
+  const one = async () => {
+    for (let item = left.pop(); item !== undefined; item = left.pop()) await run(item)
+  }
+  await Promise.all(Array.from({ length: AT_ONCE }, one))
+}
