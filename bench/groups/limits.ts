@@ -1,0 +1,92 @@
+/** What cannot be beaten, and what it is made of. */
+import type { SubjectConfig } from '../programs/subject.ts'
+import type { Figures } from '../report/results.ts'
+import { inParallel, type Context, type Line } from '../run/context.ts'
+import type { ServerName } from '../run/servers.ts'
+import { subjectLines } from './subject-lines.ts'
+
+interface Limit {
+  readonly id: string
+  readonly subject: string
+  readonly servers: readonly ServerName[]
+  readonly config: SubjectConfig
+  readonly base: string
+  readonly note: string
+}
+
+const BATCHED =
+  'token, lease, fingerprint and fence as ours, and the same batches; nothing of the rest'
+
+const LIMITS: readonly Limit[] = [
+  {
+    id: 'limits.batched-postgres',
+    subject: 'hand-written batched SQL, PostgreSQL',
+    servers: ['postgres'],
+    config: { kind: 'batched-postgres' },
+    base: 'engine.postgres',
+    note: BATCHED,
+  },
+  {
+    id: 'limits.batched-sqlite',
+    subject: 'hand-written batched SQL, SQLite FULL',
+    servers: [],
+    config: { kind: 'batched-sqlite' },
+    base: 'engine.sqlite-full',
+    note: BATCHED,
+  },
+  {
+    id: 'limits.bare-redis',
+    subject: 'bare SET NX and SET, Redis',
+    servers: ['redis'],
+    config: { kind: 'bare-redis' },
+    base: 'engine.redis',
+    note: 'no fence, no fingerprint, nobody finds a holder that died',
+  },
+]
+
+export async function limitLines(context: Context): Promise<Line[]> {
+  const inFlight = context.scale.inFlight.filter((count) => count !== 8)
+  const subjects = await inParallel(LIMITS, async ({ servers, ...limit }) => {
+    const places = await context.servers.places(...servers)
+    return subjectLines(context, {
+      ...limit,
+      group: 'limits',
+      places,
+      inFlight,
+      whats: ['first', 'replay'],
+    })
+  })
+  return [...subjects.flat(), ...(await partLines(context))]
+}
+
+async function partLines(context: Context): Promise<Line[]> {
+  const { warmMs } = context.scale
+  const places = await context.servers.places('postgres')
+  const program = await context.start('limits', { places }, 'limits: fsyncs and round trips')
+  const part = (id: string, call: string, subject: string, note: string): Line => {
+    return {
+      id,
+      group: 'limits',
+      subject,
+      what: call,
+      load: 'one at a time',
+      note,
+      measure: async (ms) => (await program.call(call, { inFlight: 1, ms, warmMs })) as Figures,
+    }
+  }
+  return [
+    part('limits.fsyncs', 'fsyncs', 'the disk', '8 KiB written and synced (fdatasync)'),
+    part(
+      'limits.round-trips.writes.1',
+      'writes',
+      '2 bare round trips, PostgreSQL',
+      'an INSERT and an UPDATE by primary key, prepared, each with its own commit: one pair',
+    ),
+    part(
+      'limits.round-trips.reads.1',
+      'reads',
+      '2 bare round trips, PostgreSQL',
+      'SELECT 1 twice: what the way there and back costs without any write',
+    ),
+  ]
+}

@@ -1,0 +1,47 @@
+/** The lines of one subject that is called as a function. */
+import type { SubjectConfig } from '../programs/subject.ts'
+import type { Figures, Group } from '../report/results.ts'
+import type { Load, Places } from '../run/contract.ts'
+import type { Context, Line } from '../run/context.ts'
+
+export type What = 'first' | 'replay'
+
+export const WHAT_TITLES: Readonly<Record<What, string>> = {
+  first: 'first requests',
+  replay: 'replays',
+}
+
+export interface SubjectEntry {
+  readonly group: Group
+  /** The beginning of the ids of its lines. */
+  readonly id: string
+  readonly subject: string
+  readonly config: SubjectConfig
+  readonly places: Places
+  readonly inFlight: readonly number[]
+  readonly whats: readonly What[]
+  /** The beginning of the ids of the lines that these are shown against. */
+  readonly base?: string
+  readonly note?: string
+}
+
+export async function subjectLines(context: Context, entry: SubjectEntry): Promise<Line[]> {
+  const { group, id, subject, config, places, base, note } = entry
+  const { warmMs } = context.scale
+  const program = await context.start('subject', { ...config, places }, `${group}: ${subject}`)
+  return entry.whats.flatMap((what) =>
+    entry.inFlight.map((inFlight): Line => {
+      const loadFor = (ms: number): Load => ({ inFlight, ms, warmMs })
+      return {
+        id: `${id}.${what}.${inFlight}`,
+        group,
+        subject,
+        what: WHAT_TITLES[what],
+        load: `${inFlight} in flight`,
+        ...(base === undefined ? {} : { base: `${base}.${what}.${inFlight}` }),
+        ...(note === undefined ? {} : { note }),
+        measure: async (ms) => (await program.call(what, loadFor(ms))) as Figures,
+      }
+    }),
+  )
+}

@@ -1,0 +1,148 @@
+/** An engine on a table that others have filled, which sweeps and reaps only when told to. */
+import { randomUUID } from 'node:crypto'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { postgresStore } from '../../src/stores/postgres/index.ts'
+import type { Figures } from '../report/results.ts'
+import { quantile } from '../report/statistics.ts'
+import type { Load, Places, Program } from '../run/contract.ts'
+import { insertRows } from '../run/fill.ts'
+import { measure } from '../run/measure.ts'
+import { expectEqual } from '../run/subject.ts'
+import { FINGERPRINT, REPLY_BYTES, SCOPE } from '../run/work.ts'
+import { openPool } from '../subjects/stores.ts'
+import { collectedBytes } from './http.ts'
+
+/** What the engine removes in one call by itself. */
+const BATCH = 100
+/** What it looks for in one call when it sweeps by itself. */
+const SWEEP_BATCH = 1_000
+const CALLS = 20
+/** How many times as long as a batch the engine rests after it. */
+const REST_FACTOR = 9
+/** Far below what the server can take: what reaping adds is then not the price of a full CPU. */
+const CLAIMS_PER_SECOND = 400
+
+export interface GrowthConfig {
+  readonly places: Places
+  /** Numbers above this have not been used to fill the table. */
+  readonly rows: number
+}
+
+export async function open({ places, rows }: GrowthConfig): Promise<Program> {
+  const pool = openPool(places)
+  const store = postgresStore({ pool })
+  await store.migrate()
+  const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
+  let planted = rows
+  /** Lapsed as they lapse in life: minutes after their claim, with their pages still at hand. */
+  const plant = async () => {
+    await insertRows(pool, { from: planted + 1, rows: BATCH * CALLS, kind: 'lapsed' })
+    planted += BATCH * CALLS
+  }
+  const sweep = async () => {
+    await plant()
+    return timed(async () => {
+      expectEqual('records swept', (await store.sweep({ limit: BATCH })).length, BATCH)
+    })
+  }
+  const sweepIdle = () =>
+    timed(async () => {
+      expectEqual('records swept', (await store.sweep({ limit: SWEEP_BATCH })).length, 0)
+    })
+  const reap = () =>
+    timed(async () => {
+      expectEqual('records reaped', (await store.reap({ limit: BATCH })).removed, BATCH)
+    })
+  return {
+    calls: {
+      first: (load: Load) => measure(() => runOnce(engine), load),
+      paced: ({ ms }: { ms: number }) => paced(engine, ms),
+      pacedReaping: ({ ms }: { ms: number }) => pacedReaping(engine, ms),
+      memory: ({ requests }: { requests: number }) => memory(engine, requests),
+      sweep,
+      sweepIdle,
+      reap,
+    },
+    async close() {
+      await engine.close({ graceMs: 1_000 })
+      await store.close()
+      await pool.end()
+    },
+  }
+}
+
+async function runOnce(engine: Engine, work: () => unknown = () => undefined): Promise<void> {
+  const request = { scope: SCOPE, key: randomUUID(), fingerprint: FINGERPRINT }
+  const outcome = await engine.run(request, async () => {
+    await work()
+    return REPLY_BYTES
+  })
+  expectEqual('the outcome', outcome.kind, 'ran')
+}
+
+async function timed(call: () => Promise<void>): Promise<Figures> {
+  const waits: number[] = []
+  for (let n = 0; n < CALLS; n++) {
+    const started = performance.now()
+    await call()
+    waits.push(performance.now() - started)
+  }
+  return { p50: quantile(waits, 0.5), p99: quantile(waits, 0.99) }
+}
+
+/** Requests at a steady pace, whatever becomes of the earlier ones; until the work is entered. */
+async function paced(engine: Engine, ms: number): Promise<Figures> {
+  const waits: number[] = []
+  const runs: Promise<unknown>[] = []
+  const started = performance.now()
+  const count = (ms / 1_000) * CLAIMS_PER_SECOND
+  for (let n = 0; n < count; n++) {
+    const dueMs = started + (n * 1_000) / CLAIMS_PER_SECOND
+    const restMs = dueMs - performance.now()
+    if (restMs > 0) await new Promise((resolve) => setTimeout(resolve, restMs))
+    const sent = performance.now()
+    runs.push(runOnce(engine, () => waits.push(performance.now() - sent)))
+  }
+  await Promise.all(runs)
+  return { p50: quantile(waits, 0.5), p99: quantile(waits, 0.99) }
+}
+
+/**
+ * The same beside reaping at the pace of the engine, whose own pass would go on long after the
+ * round. A batch without work would measure nothing, so it is an error.
+ */
+async function pacedReaping(engine: Engine, ms: number): Promise<Figures> {
+  const over = new AbortController()
+  const reapOn = async () => {
+    while (!over.signal.aborted) {
+      const started = performance.now()
+      const { removed } = await engine.store.reap({ limit: BATCH })
+      expectEqual('records reaped', removed, BATCH)
+      const restMs = REST_FACTOR * (performance.now() - started)
+      await new Promise((resolve) => setTimeout(resolve, restMs))
+    }
+  }
+  const reaping = reapOn()
+  const figures = await paced(engine, ms)
+  over.abort()
+  await reaping
+  return figures
+}
+
+/** What one more request costs in memory while its work runs, in bytes. */
+async function memory(engine: Engine, requests: number): Promise<Figures> {
+  const before = await collectedBytes()
+  const held = Promise.withResolvers<void>()
+  let entered = 0
+  const all = Promise.withResolvers<void>()
+  const work = () => {
+    if (++entered === requests) all.resolve()
+    return held.promise
+  }
+  const runs = Array.from({ length: requests }, () => runOnce(engine, work))
+  await all.promise
+  const during = await collectedBytes()
+  held.resolve()
+  await Promise.all(runs)
+  return { bytes: (during - before) / requests }
+}

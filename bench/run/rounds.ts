@@ -1,0 +1,67 @@
+import type { FigureName, Figures, LineResult } from '../report/results.ts'
+import type { Line } from './context.ts'
+
+export interface Rounds {
+  readonly rounds: number
+  readonly roundMs: number
+  /** Told before each measurement. */
+  readonly onStep: (step: Step) => void
+}
+
+export interface Step {
+  /** 0: the one that is not counted. */
+  readonly round: number
+  readonly done: number
+  readonly line: Line
+}
+
+/** The round that is not counted only compiles code and warms caches. */
+const WARM_UP_PART = 0.25
+
+/**
+ * Everything in turns: each line is measured once in each round, in another order every time, so
+ * that what the machine does meanwhile, and what a line leaves behind, falls on all of them alike.
+ * A line that fails ends the run: a figure from something that errs is no figure.
+ */
+export async function measureRounds(
+  lines: readonly Line[],
+  { rounds, roundMs, onStep }: Rounds,
+): Promise<LineResult[]> {
+  const figures = new Map(lines.map(({ id }) => [id, [] as Figures[]]))
+  for (let round = 0; round <= rounds; round++) {
+    for (const [done, line] of shuffled(lines).entries()) {
+      onStep({ round, done, line })
+      const measured = await measureOne(line, round === 0 ? roundMs * WARM_UP_PART : roundMs)
+      if (round > 0) figures.get(line.id)!.push(measured)
+    }
+  }
+  return lines.map((line) => {
+    // Without the function that measures it: what is left is data.
+    const { measure, ...names } = line
+    void measure
+    return { ...names, figures: bySeries(figures.get(names.id)!) }
+  })
+}
+
+async function measureOne(line: Line, ms: number): Promise<Figures> {
+  try {
+    return await line.measure(ms)
+  } catch (error) {
+    throw new Error(`${line.id} could not be measured`, { cause: error })
+  }
+}
+
+function bySeries(rounds: readonly Figures[]): Partial<Record<FigureName, number[]>> {
+  const series: Partial<Record<FigureName, number[]>> = {}
+  for (const figures of rounds) {
+    for (const [name, value] of Object.entries(figures) as [FigureName, number][]) {
+      ;(series[name] ??= []).push(value)
+    }
+  }
+  return series
+}
+
+function shuffled<Item>(items: readonly Item[]): Item[] {
+  const order = items.map((item) => ({ item, at: Math.random() }))
+  return order.toSorted((one, other) => one.at - other.at).map(({ item }) => item)
+}

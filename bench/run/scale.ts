@@ -1,0 +1,44 @@
+/** How much of everything a run measures. */
+export interface Scale {
+  readonly rounds: number
+  /** Of each line in each round. */
+  readonly roundMs: number
+  /** Before each measurement, and not counted. */
+  readonly warmMs: number
+  /** Requests under way at once, on the engine. */
+  readonly inFlight: readonly number[]
+  /** The sizes of the tables, the smallest first. */
+  readonly tableRows: readonly number[]
+  /** Of the largest table, how many have expired: they are what is reaped. */
+  readonly expiredRows: number
+  /** How many requests are held at once to see what memory they take. */
+  readonly heldRequests: number
+  /** Through the relay in each round. */
+  readonly messages: number
+  readonly singleMessages: number
+}
+
+export const FULL: Scale = {
+  rounds: 7,
+  roundMs: 1_000,
+  warmMs: 200,
+  inFlight: [1, 8, 64, 256],
+  tableRows: [10_000, 1_000_000, 10_000_000],
+  expiredRows: 400_000,
+  heldRequests: 2_000,
+  messages: 8_000,
+  singleMessages: 40,
+}
+
+/** A rough answer in two minutes: for a first look, not for any claim. */
+export const QUICK: Scale = {
+  rounds: 3,
+  roundMs: 120,
+  warmMs: 30,
+  inFlight: [64],
+  tableRows: [10_000, 200_000],
+  expiredRows: 50_000,
+  heldRequests: 500,
+  messages: 1_000,
+  singleMessages: 5,
+}

@@ -1,0 +1,42 @@
+import { REPLY_TEXT } from './work.ts'
+
+/** Somebody who keeps work from running twice under one key: us, a peer, or bare statements. */
+export interface Subject {
+  /** Runs the work under the key, or gets the reply of the run before. */
+  readonly run: (key: string) => Promise<unknown>
+  /** The text of what `run` gave, where that is more than bytes or JSON. */
+  readonly textOf?: (reply: unknown) => string
+  /** Forgets everything, where what was kept would fill the memory of the machine. */
+  readonly reset?: () => Promise<void>
+  readonly close: () => Promise<void>
+}
+
+/** Counts how often the work has run: whoever claims to protect it cannot cheat. */
+export class Counter {
+  runs = 0
+}
+
+/**
+ * A subject that errs, or runs everything, is quick. So it has to show first that a new key runs
+ * the work once and that the same key gets the same bytes without running it.
+ */
+export async function prove(subject: Subject, counter: Counter, key: string): Promise<void> {
+  const before = counter.runs
+  const first = textOf(subject, await subject.run(key))
+  expectEqual('runs after the first request', counter.runs - before, 1)
+  expectEqual('the first reply', first, REPLY_TEXT)
+  const again = textOf(subject, await subject.run(key))
+  expectEqual('runs after the replay', counter.runs - before, 1)
+  expectEqual('the replayed reply', again, REPLY_TEXT)
+}
+
+export function expectEqual(what: string, got: unknown, wanted: unknown): void {
+  if (got === wanted) return
+  throw new Error(`${what}: expected ${String(wanted)}, got ${String(got)}`)
+}
+
+function textOf(subject: Subject, reply: unknown): string {
+  if (subject.textOf !== undefined) return subject.textOf(reply)
+  if (typeof reply === 'string') return reply
+  return reply instanceof Uint8Array ? Buffer.from(reply).toString() : JSON.stringify(reply)
+}

@@ -1,0 +1,42 @@
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { choiceLines } from '../../bench/groups/choices.ts'
+import { engineLines } from '../../bench/groups/engine.ts'
+import { httpLines } from '../../bench/groups/http.ts'
+import { limitLines } from '../../bench/groups/limits.ts'
+import { peerLines } from '../../bench/groups/peers.ts'
+import { relayLines } from '../../bench/groups/relay.ts'
+import { PANELS } from '../../bench/report/panels.ts'
+import { wrongReferences } from '../../bench/report/references.ts'
+import { TARGETS } from '../../bench/report/targets.ts'
+import type { Context, Line } from '../../bench/run/context.ts'
+import { HttpSubject } from '../../bench/run/http-subject.ts'
+import { FULL } from '../../bench/run/scale.ts'
+
+// A wrong name would leave a target unjudged. Growth is not here: it fills its tables first, and a
+// whole run checks its names before it measures.
+it('has the lines that targets, charts and other lines name', async () => {
+  const proof = vi.spyOn(HttpSubject.prototype, 'prove').mockResolvedValue()
+  onTestFinished(() => proof.mockRestore())
+  const lines: Line[] = []
+  for (const open of [engineLines, httpLines, peerLines, limitLines, choiceLines, relayLines]) {
+    lines.push(...(await open(contextWithoutPrograms())))
+  }
+  const wrong = wrongReferences({ lines, targets: TARGETS, panels: PANELS })
+  expect(wrong.filter((id) => !id.startsWith('growth.'))).toEqual([])
+  expect(proof.mock.calls.length).toBe(lines.filter(isFirstOfItsServer).length)
+})
+
+/** Each server has shown that it works: once, whatever is measured of it. */
+function isFirstOfItsServer({ id }: Line): boolean {
+  return /^(http|peers\.express)\..*\.first\.64$/.test(id)
+}
+
+function contextWithoutPrograms(): Context {
+  const program = { info: { port: 0, forgets: false }, call: async () => ({}) }
+  const context = {
+    scale: FULL,
+    servers: { places: async () => ({ folder: '' }) },
+    start: async () => program,
+  }
+  return context as unknown as Context
+}

@@ -1,0 +1,96 @@
+import { describe, expect, it } from 'vitest'
+import type { Line } from '../../bench/run/context.ts'
+import { measure } from '../../bench/run/measure.ts'
+import { measureRounds } from '../../bench/run/rounds.ts'
+import { Counter, prove, type Subject } from '../../bench/run/subject.ts'
+import { REPLY, REPLY_BYTES } from '../../bench/run/work.ts'
+import { line } from './lines.ts'
+
+describe('rounds', () => {
+  it('measure each line once, in turns, and do not count the first', async () => {
+    const steps: string[] = []
+    let calls = 0
+    const lines = ['a', 'b', 'c'].map((id): Line => {
+      return { ...line(id, {}), measure: async () => ({ rate: ++calls }) }
+    })
+    const results = await measureRounds(lines, {
+      rounds: 2,
+      roundMs: 8,
+      onStep: ({ round, line: { id } }) => steps.push(`${round}${id}`),
+    })
+    expect(steps.slice(0, 3).toSorted()).toEqual(['0a', '0b', '0c'])
+    expect(steps.slice(3, 6).toSorted()).toEqual(['1a', '1b', '1c'])
+    expect(steps.slice(6).toSorted()).toEqual(['2a', '2b', '2c'])
+    expect(results.map(({ id, figures }) => [id, figures.rate?.length])).toEqual([
+      ['a', 2],
+      ['b', 2],
+      ['c', 2],
+    ])
+    const rates = results.flatMap(({ figures }) => figures.rate ?? [])
+    expect(new Set(rates)).toEqual(new Set([4, 5, 6, 7, 8, 9]))
+  })
+
+  it('end with the first line that fails, and name it', async () => {
+    const broken: Line = { ...line('a', {}), measure: () => Promise.reject(new Error('409')) }
+    const rounds = { rounds: 1, roundMs: 1, onStep: () => undefined }
+    const running = measureRounds([broken], rounds)
+    await expect(running).rejects.toThrow('a could not be measured')
+    await expect(running).rejects.toHaveProperty('cause.message', '409')
+  })
+})
+
+describe('measuring', () => {
+  it('keeps as many calls under way as it is told, and counts only what has ended', async () => {
+    let [underWay, most, ended] = [0, 0, 0]
+    const once = async () => {
+      most = Math.max(most, ++underWay)
+      await new Promise((resolve) => setImmediate(resolve))
+      underWay--
+      ended++
+    }
+    const figures = await measure(once, { inFlight: 8, ms: 5, warmMs: 0 })
+    expect(most).toBe(8)
+    expect(ended).toBeGreaterThanOrEqual(16)
+    expect(figures.rate).toBeGreaterThan(0)
+    expect(figures.p99).toBeGreaterThanOrEqual(figures.p50!)
+  })
+
+  it('fails where a call does', async () => {
+    const once = () => Promise.reject(new Error('refused'))
+    await expect(measure(once, { inFlight: 2, ms: 5, warmMs: 0 })).rejects.toThrow('refused')
+  })
+})
+
+describe('a subject', () => {
+  const close = async () => undefined
+  const keeping = (counter: Counter, reply: unknown): Subject => {
+    const kept = new Map<string, unknown>()
+    return {
+      async run(key) {
+        if (!kept.has(key)) {
+          counter.runs++
+          kept.set(key, reply)
+        }
+        return kept.get(key)
+      },
+      close,
+    }
+  }
+
+  it('is believed that runs the work once and gives its reply again', async () => {
+    for (const reply of [REPLY, REPLY_BYTES, JSON.stringify(REPLY)]) {
+      const counter = new Counter()
+      await prove(keeping(counter, reply), counter, 'k')
+    }
+  })
+
+  it('is refused that runs the work every time, or never, or answers otherwise', async () => {
+    const counter = new Counter()
+    const always: Subject = { run: async () => (counter.runs++, REPLY), close }
+    await expect(prove(always, counter, 'k')).rejects.toThrow('runs after the replay')
+    const never: Subject = { run: async () => REPLY, close }
+    await expect(prove(never, counter, 'k')).rejects.toThrow('runs after the first request')
+    const other = keeping(counter, { status: 'refused' })
+    await expect(prove(other, counter, 'k')).rejects.toThrow('the first reply')
+  })
+})
