@@ -47,6 +47,7 @@ const OF_THE_PROCESS = [
   'test/adapters/node.test.ts',
   'test/adapters/status.test.ts',
   'test/adapters/web-graph.test.ts',
+  'test/bench/groups.test.ts',
   'test/clients/hostile-adapters.test.ts',
   'test/clients/mishaps.test.ts',
   'test/core/events.test.ts',
