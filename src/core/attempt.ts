@@ -2,7 +2,6 @@ import type { Clock } from './clock.ts'
 import type { Step, StepOutcome } from './durable-store.ts'
 import type { EngineEvent, EventSubject } from './events.ts'
 import type { OnLapse } from './record.ts'
-import type { RunContext } from './run-context.ts'
 import type { ClaimedFrom, Store } from './store.ts'
 
 /**
@@ -64,18 +63,17 @@ export type OperationEnd =
       readonly errorCode: string | undefined
     }
 
-const attempts = new WeakMap<object, Attempt>()
+/**
+ * Where a context keeps its attempt. Made only when somebody asks: most work runs no operation. A
+ * map with weak keys would keep everything about each request alive until a full collection.
+ */
+export const ATTEMPT: unique symbol = Symbol('attempt')
 
-export function setAttempt(context: RunContext, attempt: Attempt): void {
-  attempts.set(context, attempt)
-}
-
-/** Lets a context that wraps another one stand for the same attempt. */
-export function shareAttempt(from: object, context: object): void {
-  const attempt = attempts.get(from)
-  if (attempt !== undefined) attempts.set(context, attempt)
+/** A context of ours, or one that wraps it and stands for the same attempt. */
+export interface HasAttempt {
+  readonly [ATTEMPT]: Attempt | undefined
 }
 
 export function attemptOf(context: object): Attempt | undefined {
-  return attempts.get(context)
+  return (context as Partial<HasAttempt>)[ATTEMPT]
 }

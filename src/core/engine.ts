@@ -19,9 +19,9 @@ import {
 import type { EngineEvent, EventListener } from './events.ts'
 import {
   Execution,
+  ExecutionRequest,
   type Claimed,
   type ExecutionParts,
-  type ExecutionRequest,
   type RunOutcome,
   type Work,
 } from './execution.ts'
@@ -91,6 +91,8 @@ class OnceEngine implements Engine {
   readonly #lost: LostClaims
   readonly #room: WaitingRoom
   readonly #upkeep: Upkeep
+  /** What every attempt needs. */
+  readonly #parts: ExecutionParts
   #running = 0
   /** Work that runs on after its caller was answered. */
   #outliving = 0
@@ -112,6 +114,17 @@ class OnceEngine implements Engine {
     this.#settler = new Settler(this.clock, this.#port)
     this.#lost = new LostClaims(this.clock, this.#port)
     this.#room = new WaitingRoom(this.clock, store)
+    this.#parts = {
+      clock: this.clock,
+      store,
+      port: this.#port,
+      settler: this.#settler,
+      emit,
+      onSettled: (identity) => this.#room.wake(identity),
+      onOutlive: (by) => {
+        this.#outliving += by
+      },
+    }
     this.#upkeep = new Upkeep({
       store,
       clock: this.clock,
@@ -277,7 +290,7 @@ class OnceEngine implements Engine {
     claim: Claim,
     work: Work,
   ): Promise<RunOutcome> {
-    const { scope, key } = request
+    const { scope } = request
     const { outcome, sentMs } = claim
     this.#report(scope, claim)
     switch (outcome.kind) {
@@ -285,7 +298,10 @@ class OnceEngine implements Engine {
         if (outcome.recoveryPoint !== undefined && policy.onLapse !== 'resume') {
           return this.#refuse(outcome, scope)
         }
-        return this.#execute({ scope, key, policy, claimed: outcome, claimSentMs: sentMs }, work)
+        return new Execution(
+          this.#parts,
+          new ExecutionRequest(request, policy, outcome, sentMs),
+        ).run(work)
       case 'completed':
         return { ...outcome, kind: 'replayed' }
       case 'in_progress':
@@ -303,21 +319,6 @@ class OnceEngine implements Engine {
       case 'expired':
         return { kind: outcome.kind, recordId: outcome.recordId }
     }
-  }
-
-  #execute(request: ExecutionRequest, work: Work): Promise<RunOutcome> {
-    const parts: ExecutionParts = {
-      clock: this.clock,
-      store: this.store,
-      port: this.#port,
-      settler: this.#settler,
-      emit: (event) => this.emit(event),
-      onSettled: (identity) => this.#room.wake(identity),
-      onOutlive: (by) => {
-        this.#outliving += by
-      },
-    }
-    return new Execution(parts, request).run(work)
   }
 
   /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */

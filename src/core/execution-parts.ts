@@ -20,10 +20,28 @@ export interface ExecutionParts {
   readonly onOutlive: (by: 1 | -1) => void
 }
 
-export interface ExecutionRequest {
+/**
+ * A run whose key is claimed. A class, as whatever lives as long as a request does: what is written
+ * as a literal may be moved to the old space for good by V8, and drags all it refers to along.
+ */
+export class ExecutionRequest {
   readonly scope: Scope
   readonly key: string
   readonly policy: Policy
   readonly claimed: Claimed
+  /** The engine's clock before the claim was sent: the store's count starts no earlier. */
   readonly claimSentMs: number
+
+  constructor(
+    { scope, key }: { readonly scope: Scope; readonly key: string },
+    policy: Policy,
+    claimed: Claimed,
+    claimSentMs: number,
+  ) {
+    this.scope = scope
+    this.key = key
+    this.policy = policy
+    this.claimed = claimed
+    this.claimSentMs = claimSentMs
+  }
 }

@@ -1,4 +1,3 @@
-import { setAttempt } from './attempt.ts'
 import {
   InvalidOptionsError,
   OutcomeNotRecordedError,
@@ -13,18 +12,19 @@ import {
   type Failure,
   type FailureVerdict,
 } from './failure.ts'
+import type { Attempt } from './attempt.ts'
 import type { ExecutionParts, ExecutionRequest } from './execution-parts.ts'
 import { liveAttempt } from './live-attempt.ts'
-import { HeldLease } from './held-lease.ts'
+import { HeldLease, type LeaseListener } from './held-lease.ts'
 import type { Proof } from './record.ts'
-import { LiveContext, type LiveContextOptions } from './run-context.ts'
+import { LiveContext, type ContextHost } from './run-context.ts'
 import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
 import type { NotRecorded, SettlingOptions } from './settler.ts'
-import type { RecordView, SettleOutcome, Settlement } from './store.ts'
+import type { Completion, RecordView, SettleOutcome, Settlement } from './store.ts'
 import { toEnding, type Work, type WorkEnd } from './work-end.ts'
 
-export type { Claimed, ExecutionParts, ExecutionRequest } from './execution-parts.ts'
+export { ExecutionRequest, type Claimed, type ExecutionParts } from './execution-parts.ts'
 export type { RunOutcome } from './run-outcome.ts'
 export type { Work, WorkEnd } from './work-end.ts'
 
@@ -36,10 +36,9 @@ const NOT_COMPLETED =
   'whether its rows are kept'
 
 /** One attempt: the work under its lease, and the record brought to what came of it. */
-export class Execution {
+export class Execution implements LeaseListener, ContextHost {
   readonly #parts: ExecutionParts
   readonly #request: ExecutionRequest
-  readonly #subject: EventSubject
   readonly #held: HeldLease
   readonly #context: LiveContext
   /** This attempt has itself brought the record to `unknown`. */
@@ -48,48 +47,50 @@ export class Execution {
   #settling = false
   /** The work goes on although its caller has been answered. */
   #outlived = false
-  #onOverrun: () => void = () => undefined
+  /** Answers the caller. */
+  #resolve!: (outcome: RunOutcome | Promise<RunOutcome>) => void
 
   constructor(parts: ExecutionParts, request: ExecutionRequest) {
     this.#parts = parts
     this.#request = request
-    const { scope, claimed, policy, claimSentMs, key } = request
-    const { recordId, lease } = claimed
-    this.#subject = { identity: lease.identity, ...scope, recordId }
-    this.#held = new HeldLease({
-      lease,
-      tenant: scope.tenant,
-      recordId,
-      policy,
-      clock: parts.clock,
-      port: parts.port,
-      claimSentMs,
-      onLost: () => this.#report('lease_lost'),
-      onOverrun: () => this.#onOverrun(),
-    })
-    this.#context = new LiveContext({
-      key,
-      scope,
-      recordId,
-      retentionMs: policy.retentionMs,
-      isBegun: claimed.recoveryPoint !== undefined,
-      clock: parts.clock,
-      held: this.#held,
-      store: parts.store,
-      transact: (run) => parts.port.transact(scope.tenant, run),
-      probe: () => this.#probe(),
-      settleIn: this.#joining(),
-    })
-    const live = { context: this.#context, subject: this.#subject }
-    setAttempt(this.#context, liveAttempt(parts, request, live))
+    this.#held = new HeldLease(parts, request, this)
+    this.#context = new LiveContext(parts, request, this.#held, this)
   }
 
-  #joining(): LiveContextOptions['settleIn'] {
+  get #recordId(): string {
+    return this.#request.claimed.recordId
+  }
+
+  get #identity(): string {
+    return this.#held.lease.identity
+  }
+
+  /** For those who listen. */
+  #subject(): EventSubject {
+    return { identity: this.#identity, ...this.#request.scope, recordId: this.#recordId }
+  }
+
+  attempt(): Attempt {
+    const live = { context: this.#context, subject: this.#subject() }
+    return liveAttempt(this.#parts, this.#request, live)
+  }
+
+  settleIn(tx: unknown, completion: Completion): Promise<SettleOutcome> {
     const { store, port } = this.#parts
-    const settleIn = store.settleIn?.bind(store)
-    if (settleIn === undefined) return undefined
     const { lease } = this.#held
-    return (tx, completion) => port.askJoined('settleIn', () => settleIn(tx, lease, completion))
+    return port.askJoined('settleIn', () => store.settleIn!(tx, lease, completion))
+  }
+
+  leaseLost(): void {
+    this.#report('lease_lost')
+  }
+
+  leaseOverrun(): void {
+    // What came of the work is known and on its way to the store: nothing to doubt.
+    if (this.#settling) return
+    this.#outlived = true
+    this.#parts.onOutlive(1)
+    this.#resolve(this.#overrun())
   }
 
   /**
@@ -98,13 +99,7 @@ export class Execution {
    */
   run(work: Work): Promise<RunOutcome> {
     return new Promise((resolve, reject) => {
-      this.#onOverrun = () => {
-        // What came of the work is known and on its way to the store: nothing to doubt.
-        if (this.#settling) return
-        this.#outlived = true
-        this.#parts.onOutlive(1)
-        this.#overrun().then(resolve, reject)
-      }
+      this.#resolve = resolve
       // After an overrun nobody listens to these any more; the record has been told all the same.
       this.#finish(work).then(resolve, reject)
     })
@@ -115,22 +110,27 @@ export class Execution {
       return await this.#runAndSettle(work)
     } finally {
       if (this.#outlived) this.#parts.onOutlive(-1)
-      this.#parts.onSettled(this.#subject.identity)
+      this.#parts.onSettled(this.#identity)
     }
   }
 
   async #runAndSettle(work: Work): Promise<RunOutcome> {
+    const context = this.#context
     let end: WorkEnd
     try {
-      end = await work(this.#context)
+      end = await work(context)
     } catch (error) {
-      await this.#workEnded()
+      context.ended = true
+      await context.transactionEnded
+      this.#workEnded()
       const outcome = await this.#afterThrow(error)
       if (outcome !== undefined) return outcome
       throw error
     }
-    await this.#workEnded()
-    const committed = await this.#committed()
+    context.ended = true
+    if (context.transactionEnded !== undefined) await context.transactionEnded
+    this.#workEnded()
+    const committed = context.mayHaveCommitted ? await this.#committed() : undefined
     if (committed !== undefined) {
       this.#held.stop()
       return committed
@@ -138,7 +138,7 @@ export class Execution {
     return this.#afterReturn(end)
   }
 
-  async #afterReturn(end: WorkEnd): Promise<RunOutcome> {
+  #afterReturn(end: WorkEnd): Promise<RunOutcome> {
     const { declared, operationEnd } = this.#context
     const ending = toEnding(end)
     if (operationEnd !== undefined) {
@@ -161,10 +161,8 @@ export class Execution {
     }
   }
 
-  async #workEnded(): Promise<void> {
+  #workEnded(): void {
     const context = this.#context
-    context.ended = true
-    await context.transactionEnded
     // An operation that was begun is ended by its own steps alone: work that has answered without
     // it must not have its phases forgotten.
     if (context.isBegun && !context.hasOperation && context.declared !== 'unknown') {
@@ -180,9 +178,9 @@ export class Execution {
    */
   async #committed(): Promise<RunOutcome | undefined> {
     const { committed, joined, handedOver } = this.#context
-    if (handedOver) return { kind: 'pending', recordId: this.#subject.recordId }
+    if (handedOver) return { kind: 'pending', recordId: this.#recordId }
     if (committed !== undefined) {
-      return { kind: 'ran', recordId: this.#subject.recordId, ...committed }
+      return { kind: 'ran', recordId: this.#recordId, ...committed }
     }
     const recorded = joined ? await this.#recorded() : undefined
     return recorded?.kind === 'ran' ? recorded : undefined
@@ -255,7 +253,7 @@ export class Execution {
   /** The last step of an operation had taken hold after all, although its answer was lost. */
   async #endedBefore(outcome: SettleOutcome | NotRecorded): Promise<RunOutcome | undefined> {
     if (!this.#context.hasOperation || outcome.kind !== 'fenced') return undefined
-    if (outcome.state === 'pending') return { kind: 'pending', recordId: this.#subject.recordId }
+    if (outcome.state === 'pending') return { kind: 'pending', recordId: this.#recordId }
     return outcome.own && outcome.state === 'completed' ? this.#whatTheRecordSays() : undefined
   }
 
@@ -276,7 +274,7 @@ export class Execution {
   }
 
   async #complete(result: Uint8Array): Promise<RunOutcome> {
-    const { recordId } = this.#subject
+    const recordId = this.#recordId
     const { retentionMs } = this.#context
     const settlement: Settlement = {
       kind: 'complete',
@@ -305,7 +303,7 @@ export class Execution {
   }
 
   #standsForCommit(result: Uint8Array): boolean {
-    return this.#context.given.some((given) => isEqual(given, result))
+    return this.#context.given?.some((given) => isEqual(given, result)) === true
   }
 
   /**
@@ -323,7 +321,7 @@ export class Execution {
       case 'fenced':
         return hasResult(outcome) ? this.#settledJoined() : this.#whatTheRecordSays()
       case 'not_recorded':
-        throw new OutcomeNotRecordedError(this.#subject.recordId, outcome.cause)
+        throw new OutcomeNotRecordedError(this.#recordId, outcome.cause)
     }
   }
 
@@ -332,7 +330,7 @@ export class Execution {
     const recorded = await this.#recorded()
     if (recorded !== undefined) return recorded
     const cause = new Error('its record cannot be read')
-    throw new OutcomeNotRecordedError(this.#subject.recordId, cause)
+    throw new OutcomeNotRecordedError(this.#recordId, cause)
   }
 
   async #release(result: Uint8Array, proof: Proof, error: unknown): Promise<RunOutcome> {
@@ -341,13 +339,13 @@ export class Execution {
     const ended = await this.#endedBefore(outcome)
     if (ended !== undefined) return ended
     const expiresAt = outcome.kind === 'settled' ? outcome.expiresAt : undefined
-    return { kind: 'released', recordId: this.#subject.recordId, result, proof, expiresAt }
+    return { kind: 'released', recordId: this.#recordId, result, proof, expiresAt }
   }
 
   async #doubt(result: Uint8Array, error: unknown): Promise<RunOutcome> {
     const outcome = await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
     if (hasResult(outcome)) return this.#whatTheRecordSays()
-    return { kind: 'doubted', recordId: this.#subject.recordId, result }
+    return { kind: 'doubted', recordId: this.#recordId, result }
   }
 
   #releaseAs(proof: Proof, error: unknown): Settlement {
@@ -382,10 +380,9 @@ export class Execution {
       this.#held.stop()
       if (late === undefined) this.#report('settle_abandoned')
       else this.#reportSettled(settlement, late, error)
-      this.#parts.onSettled(this.#subject.identity)
+      this.#parts.onSettled(this.#identity)
     }
-    const options = { ...this.#settlingOptions(), alone: this.#hasJoined }
-    const outcome = await settler.settle(settlement, options, onEnd)
+    const outcome = await settler.settle(settlement, this.#settlingOptions(this.#hasJoined), onEnd)
     if (outcome.kind === 'not_recorded') {
       if (!abandoned) this.#report('settle_late')
       return outcome
@@ -395,9 +392,9 @@ export class Execution {
     return outcome
   }
 
-  #settlingOptions(): SettlingOptions {
+  #settlingOptions(alone: boolean): SettlingOptions {
     const { scope, policy } = this.#request
-    return { tenant: scope.tenant, timeoutMs: policy.settleTimeoutMs }
+    return { tenant: scope.tenant, timeoutMs: policy.settleTimeoutMs, alone }
   }
 
   #reportSettled(settlement: Settlement, outcome: SettleOutcome, error: unknown): void {
@@ -408,35 +405,35 @@ export class Execution {
       const { hasOperation } = this.#context
       const isAsking = settlement.kind === 'doubt' || this.#hasJoined || hasOperation
       if (isAsking && hasResult(outcome)) return
-      this.#parts.emit({ kind: 'settle_fenced', ...this.#subject, attempt, error })
+      this.#parts.emit({ kind: 'settle_fenced', ...this.#subject(), attempt, error })
     } else if (settlement.kind === 'doubt') {
       const { errorCode } = settlement
       if (!this.#doubted) {
-        this.#parts.emit({ kind: 'reconcile_scheduled', ...this.#subject, errorCode })
+        this.#parts.emit({ kind: 'reconcile_scheduled', ...this.#subject(), errorCode })
       }
       this.#doubted = true
     } else if (this.#doubted) {
       // The work itself, ending late, has given the verdict.
       this.#doubted = false
       const to = settlement.kind === 'complete' ? 'completed' : 'failed_retryable'
-      this.#parts.emit({ kind: 'reconcile_resolved', ...this.#subject, to })
+      this.#parts.emit({ kind: 'reconcile_resolved', ...this.#subject(), to })
     }
   }
 
   #report(kind: 'lease_lost' | 'settle_late' | 'settle_abandoned'): void {
-    this.#parts.emit({ kind, ...this.#subject, attempt: this.#held.lease.attempt })
+    this.#parts.emit({ kind, ...this.#subject(), attempt: this.#held.lease.attempt })
   }
 
   /** The record moved on while the work ran. If it has a result by now, that one is the answer. */
   async #whatTheRecordSays(): Promise<RunOutcome> {
-    const { recordId } = this.#subject
+    const recordId = this.#recordId
     return (await this.#recorded()) ?? { kind: 'lease_lost', recordId }
   }
 
   /** The result on record. Of this very attempt, where it may have put one there by itself. */
   async #recorded(): Promise<Extract<RunOutcome, { kind: 'ran' | 'replayed' }> | undefined> {
-    const { recordId, identity } = this.#subject
-    const record = await this.#read(identity)
+    const recordId = this.#recordId
+    const record = await this.#read(this.#identity)
     if (record?.recordId !== recordId || record.state !== 'completed') return undefined
     const { result, expiresAt, attempt } = record
     if (result === undefined) return undefined
@@ -460,10 +457,10 @@ export class Execution {
    * then: once in either case.) A release would prove the same, but would free the key while the
    * work may still begin an outside effect.
    */
-  async #probe(): Promise<SettleOutcome | undefined> {
+  async probe(): Promise<SettleOutcome | undefined> {
     const { settler } = this.#parts
     const settlement = this.#doubtAs('commit_unanswered')
-    const outcome = await settler.settle(settlement, this.#settlingOptions(), () => undefined)
+    const outcome = await settler.settle(settlement, this.#settlingOptions(false), () => undefined)
     if (outcome.kind === 'not_recorded') return undefined
     this.#reportSettled(settlement, outcome, undefined)
     return outcome
@@ -471,7 +468,7 @@ export class Execution {
 
   /** The work has run too long. It may still end, so only what is true now is said. */
   async #overrun(): Promise<RunOutcome> {
-    const { recordId } = this.#subject
+    const recordId = this.#recordId
     const { policy } = this.#request
     const committed = await this.#committed()
     if (committed !== undefined) return committed
@@ -481,7 +478,7 @@ export class Execution {
       return { kind: 'in_progress', recordId, retryAfterMs: policy.leaseMs, expiresAt }
     }
     const outcome = await this.#settle(this.#doubtAs('max_run_exceeded'), undefined)
-    this.#parts.onSettled(this.#subject.identity)
+    this.#parts.onSettled(this.#identity)
     if (outcome.kind === 'fenced') return this.#whatTheRecordSays()
     return { kind: 'unknown', recordId, retryAfterMs: RECONCILE_AFTER_MS }
   }

@@ -1,10 +1,17 @@
 /** The front of an array that is taken from is cut off once it is this long. */
 const SPENT_MAX = 1_024
 
-/** One after the other, from the front; the newest may leave from the back. */
+/** What one tenant has waiting: one after the other; the newest may leave from the back. */
 class Line<Item> {
-  #items: Item[] = []
+  readonly tenant: string
+  /** Whose turn is after this one's. */
+  next: Line<Item> | undefined
+  #items: (Item | undefined)[] = []
   #front = 0
+
+  constructor(tenant: string) {
+    this.tenant = tenant
+  }
 
   get length(): number {
     return this.#items.length - this.#front
@@ -19,6 +26,8 @@ class Line<Item> {
   }
 
   shift(): void {
+    // Or all that was ever asked with it would live until the front is cut off.
+    this.#items[this.#front] = undefined
     this.#front++
     if (this.#front < SPENT_MAX) return
     this.#items = this.#items.slice(this.#front)
@@ -35,8 +44,11 @@ class Line<Item> {
  * came. Whoever sends thousands waits behind their own, and nobody else does.
  */
 export class FairQueue<Item> {
-  /** No line is empty; the one whose turn is next comes first. */
+  /** None of them is empty. */
   readonly #lines = new Map<string, Line<Item>>()
+  /** Whose turn is next, and whose is last. */
+  #head: Line<Item> | undefined
+  #tail: Line<Item> | undefined
   #size = 0
   /** A tenant who had the longest line when somebody looked last. */
   #crowd = ''
@@ -46,27 +58,25 @@ export class FairQueue<Item> {
   }
 
   push(tenant: string, item: Item): void {
-    const line = this.#lines.get(tenant) ?? new Line<Item>()
-    if (line.length === 0) this.#lines.set(tenant, line)
+    const line = this.#lines.get(tenant) ?? this.#open(tenant)
     line.push(item)
     this.#size++
-    if (line.length > this.#lengthOf(this.#crowd)) this.#crowd = tenant
+    if (tenant !== this.#crowd && line.length > this.#lengthOf(this.#crowd)) this.#crowd = tenant
   }
 
   /** What `shift` would give. */
   peek(): Item | undefined {
-    return this.#next()?.[1].first
+    return this.#head?.first
   }
 
   shift(): Item | undefined {
-    const next = this.#next()
-    if (next === undefined) return undefined
-    const [tenant, line] = next
+    const line = this.#head
+    if (line === undefined) return undefined
     const { first } = line
     line.shift()
     this.#size--
-    this.#lines.delete(tenant)
-    if (line.length > 0) this.#lines.set(tenant, line)
+    if (line.length === 0) this.#close(line)
+    else if (line !== this.#tail) this.#append(this.#unlink(line))
     return first
   }
 
@@ -83,9 +93,30 @@ export class FairQueue<Item> {
     return line.pop()
   }
 
-  #next(): [tenant: string, line: Line<Item>] | undefined {
-    for (const next of this.#lines) return next
-    return undefined
+  #open(tenant: string): Line<Item> {
+    const line = new Line<Item>(tenant)
+    this.#lines.set(tenant, line)
+    this.#append(line)
+    return line
+  }
+
+  #close(line: Line<Item>): void {
+    this.#unlink(line)
+    this.#lines.delete(line.tenant)
+  }
+
+  #append(line: Line<Item>): void {
+    if (this.#tail === undefined) this.#head = line
+    else this.#tail.next = line
+    this.#tail = line
+  }
+
+  /** Takes out the one whose turn it is. */
+  #unlink(line: Line<Item>): Line<Item> {
+    this.#head = line.next
+    if (this.#head === undefined) this.#tail = undefined
+    line.next = undefined
+    return line
   }
 
   #lengthOf(tenant: string): number {

@@ -1,26 +1,22 @@
 import type { Clock } from './clock.ts'
 import { LeaseLostError } from './errors.ts'
+import type { ExecutionParts, ExecutionRequest } from './execution-parts.ts'
 import type { Policy } from './policy.ts'
-import type { StorePort } from './store-port.ts'
 import type { Lease } from './store.ts'
 
-export interface HeldLeaseOptions {
-  readonly lease: Lease
-  readonly tenant: string
-  readonly recordId: string
-  readonly policy: Policy
-  readonly clock: Clock
-  readonly port: StorePort
-  /** The holder's clock before its claim was sent: the store's count starts no earlier. */
-  readonly claimSentMs: number
-  readonly onLost: () => void
-  readonly onOverrun: () => void
+/** Hears what becomes of a lease. */
+export interface LeaseListener {
+  leaseLost(): void
+  /** The work has run too long. */
+  leaseOverrun(): void
 }
 
 /** A lease is renewed after this part of it, so that two renewals may fail before it is gone. */
 const RENEWALS_PER_LEASE = 3
 /** After a failed renewal the next one comes sooner. */
 const RETRIES_PER_LEASE = 10
+/** Nobody waits for a renewal: the work itself keeps the process alive. */
+const BACKGROUND = { background: true } as const
 
 /**
  * A lease as its holder sees it: counted by the holder's own monotonic clock, never longer than
@@ -28,22 +24,37 @@ const RETRIES_PER_LEASE = 10
  */
 export class HeldLease {
   readonly lease: Lease
-  readonly #options: HeldLeaseOptions
-  readonly #startedMs: number
+  readonly #parts: ExecutionParts
+  readonly #request: ExecutionRequest
+  readonly #listener: LeaseListener
   #heldUntilMs: number
   #ended: 'no' | 'stopped' | 'lost' | 'overrun' = 'no'
   /** A renewal was sent, and none has succeeded since. */
   #unconfirmed = false
   #isAlone = false
   #abort: AbortController | undefined
-  #cancelTimer: () => void = () => undefined
+  #cancelTimer: () => void = nothing
 
-  constructor(options: HeldLeaseOptions) {
-    this.#options = options
-    this.lease = options.lease
-    this.#startedMs = options.claimSentMs
-    this.#heldUntilMs = options.claimSentMs + options.policy.leaseMs
-    this.#wakeAt(options.claimSentMs + options.policy.leaseMs / RENEWALS_PER_LEASE)
+  constructor(parts: ExecutionParts, request: ExecutionRequest, listener: LeaseListener) {
+    this.#parts = parts
+    this.#request = request
+    this.#listener = listener
+    this.lease = request.claimed.lease
+    const { leaseMs } = request.policy
+    this.#heldUntilMs = request.claimSentMs + leaseMs
+    this.#wakeAt(request.claimSentMs + leaseMs / RENEWALS_PER_LEASE)
+  }
+
+  get #clock(): Clock {
+    return this.#parts.clock
+  }
+
+  get #policy(): Policy {
+    return this.#request.policy
+  }
+
+  get #startedMs(): number {
+    return this.#request.claimSentMs
   }
 
   /** Aborts when the lease is lost or the work has run too long. Made only if somebody asks. */
@@ -57,7 +68,7 @@ export class HeldLease {
 
   isHeld(): boolean {
     if (this.#ended === 'lost' || this.#ended === 'overrun') return false
-    return this.#options.clock.monotonicMs() < this.#heldUntilMs
+    return this.#clock.monotonicMs() < this.#heldUntilMs
   }
 
   assertHeld(): void {
@@ -77,23 +88,24 @@ export class HeldLease {
 
   /** Sets the one timer: for `atMs`, or for the end of `maxRunMs` where that comes first. */
   #wakeAt(atMs: number): void {
-    const { clock, policy } = this.#options
+    const clock = this.#clock
     this.#cancelTimer()
-    const dueMs = Math.min(atMs, this.#startedMs + policy.maxRunMs)
+    const dueMs = Math.min(atMs, this.#startedMs + this.#policy.maxRunMs)
     const tick = () => this.#tick()
-    this.#cancelTimer = clock.after(dueMs - clock.monotonicMs(), tick, { background: true })
+    this.#cancelTimer = clock.after(dueMs - clock.monotonicMs(), tick, BACKGROUND)
   }
 
   #tick(): void {
-    const { clock, policy } = this.#options
-    if (clock.monotonicMs() - this.#startedMs >= policy.maxRunMs) return this.#end('overrun')
-    if (this.#unconfirmed && clock.monotonicMs() >= this.#heldUntilMs) return this.#end('lost')
+    const nowMs = this.#clock.monotonicMs()
+    if (nowMs - this.#startedMs >= this.#policy.maxRunMs) return this.#end('overrun')
+    if (this.#unconfirmed && nowMs >= this.#heldUntilMs) return this.#end('lost')
     // Never rejects: `#renew` answers for every failure.
     void this.#renew()
   }
 
   async #renew(): Promise<void> {
-    const { clock, policy, port, tenant } = this.#options
+    const { clock, port } = this.#parts
+    const { policy, scope } = this.#request
     const sentMs = clock.monotonicMs()
     // While no answer comes, the lease ends when this clock says so. Where it has ended already
     // (the process stood still), only the store knows whether somebody else has the key by now.
@@ -102,7 +114,7 @@ export class HeldLease {
     let renewed: boolean | 'failed'
     try {
       const renewal = { ...this.lease, leaseMs: policy.leaseMs }
-      renewed = await (this.#isAlone ? port.renewAlone(renewal) : port.renew(renewal, tenant))
+      renewed = await (this.#isAlone ? port.renewAlone(renewal) : port.renew(renewal, scope.tenant))
     } catch {
       // Reported by the port as a store error; here it only means: try again while there is time.
       renewed = 'failed'
@@ -121,13 +133,15 @@ export class HeldLease {
   #end(how: 'lost' | 'overrun'): void {
     this.#ended = how
     this.#abort?.abort(this.#reason())
-    if (how === 'overrun') return this.#options.onOverrun()
+    if (how === 'overrun') return this.#listener.leaseOverrun()
     // Nothing to renew, but work that never ends must still be answered for.
     this.#wakeAt(Number.POSITIVE_INFINITY)
-    this.#options.onLost()
+    this.#listener.leaseLost()
   }
 
   #reason(): LeaseLostError {
-    return new LeaseLostError(this.#options.recordId)
+    return new LeaseLostError(this.#request.claimed.recordId)
   }
 }
+
+function nothing(): void {}

@@ -1,12 +1,12 @@
-import type { OperationEnd } from './attempt.ts'
-import type { Clock } from './clock.ts'
+import { ATTEMPT, type Attempt, type HasAttempt, type OperationEnd } from './attempt.ts'
 import type { Step, StepOutcome } from './durable-store.ts'
 import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError, hasCode } from './errors.ts'
+import type { ExecutionParts, ExecutionRequest } from './execution-parts.ts'
 import type { HeldLease } from './held-lease.ts'
 import { deterministicIdOf, downstreamKeyOf, type Scope } from './identity.ts'
 import { describe, wholeNumber } from './options.ts'
 import { RETENTION_MS_MAX } from './policy.ts'
-import type { Completion, SettleOutcome, Store } from './store.ts'
+import type { Completion, SettleOutcome } from './store.ts'
 
 /** What work can know and do while it holds its key. */
 export interface RunContext {
@@ -68,28 +68,20 @@ export interface RunContext {
   completeIn(tx: unknown, result: Uint8Array): Promise<void>
 }
 
-export interface LiveContextOptions {
-  readonly key: string
-  readonly scope: Scope
-  readonly recordId: string
-  readonly retentionMs: number
-  /** An earlier attempt has begun an operation. */
-  readonly isBegun: boolean
-  readonly clock: Clock
-  readonly held: HeldLease
-  readonly store: Store
-  /** Runs a transaction of the store when it is the turn of the tenant. */
-  readonly transact: <Result>(run: () => Promise<Result>) => Promise<Result>
+/** The attempt that a context belongs to, as far as the context asks things of it. */
+export interface ContextHost {
   /** Finds out whether a transaction whose commit was not answered took effect. */
-  readonly probe: () => Promise<SettleOutcome | undefined>
-  /** Completes the key in a transaction of the caller's; absent where the store cannot. */
-  readonly settleIn: ((tx: unknown, completion: Completion) => Promise<SettleOutcome>) | undefined
+  probe(): Promise<SettleOutcome | undefined>
+  /** Completes the key in a transaction of the caller's, where the store can. */
+  settleIn(tx: unknown, completion: Completion): Promise<SettleOutcome>
+  /** What an operation sees of this attempt. */
+  attempt(): Attempt
 }
 
 type StepEnding = Step['end']
 
 /** The context of one attempt, and what the engine needs to know of it afterwards. */
-export class LiveContext implements RunContext {
+export class LiveContext implements RunContext, HasAttempt {
   readonly key: string
   readonly scope: Scope
   readonly recordId: string
@@ -109,7 +101,7 @@ export class LiveContext implements RunContext {
   /** A transaction of the work's own may have completed the key: only the record can tell. */
   joined = false
   /** The results that the work has given to transactions of its own, whatever became of them. */
-  readonly given: Uint8Array[] = []
+  given: Uint8Array[] | undefined
   /** The work was told by this error that an earlier transaction of its own had committed. */
   overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
@@ -131,28 +123,51 @@ export class LiveContext implements RunContext {
   #hasStepped = false
   /** The commit of a transaction was not answered. */
   #unanswered = false
-  readonly #options: LiveContextOptions
+  #attempt: Attempt | undefined
+  readonly #parts: ExecutionParts
+  readonly #held: HeldLease
+  readonly #host: ContextHost
+  /** An earlier attempt has begun an operation. */
+  readonly #wasBegun: boolean
 
-  constructor(options: LiveContextOptions) {
-    this.#options = options
-    this.key = options.key
-    this.scope = options.scope
-    this.recordId = options.recordId
-    this.attempt = options.held.lease.attempt
-    this.retentionMs = options.retentionMs
+  constructor(
+    parts: ExecutionParts,
+    request: ExecutionRequest,
+    held: HeldLease,
+    host: ContextHost,
+  ) {
+    this.#parts = parts
+    this.#held = held
+    this.#host = host
+    const { claimed, policy } = request
+    this.key = request.key
+    this.scope = request.scope
+    this.recordId = claimed.recordId
+    this.attempt = claimed.lease.attempt
+    this.retentionMs = policy.retentionMs
+    this.#wasBegun = claimed.recoveryPoint !== undefined
   }
 
   get signal(): AbortSignal {
-    return this.#options.held.signal
+    return this.#held.signal
+  }
+
+  /** Whether the record may have a result, or another owner, by what happened under this attempt. */
+  get mayHaveCommitted(): boolean {
+    return this.committed !== undefined || this.joined || this.handedOver
+  }
+
+  get [ATTEMPT](): Attempt {
+    return (this.#attempt ??= this.#host.attempt())
   }
 
   /** Something of an operation is on record. */
   get isBegun(): boolean {
-    return this.#options.isBegun || this.#hasStepped
+    return this.#wasBegun || this.#hasStepped
   }
 
   assertHeld(): void {
-    this.#options.held.assertHeld()
+    this.#held.assertHeld()
   }
 
   downstreamKey(name = 'default'): string {
@@ -206,7 +221,7 @@ export class LiveContext implements RunContext {
     if (this.committed !== undefined || this.handedOver || this.operationEnd !== undefined) {
       throw new InvalidOptionsError('the operation of this attempt has ended already')
     }
-    if (mustHold) this.#options.held.assertHeld()
+    if (mustHold) this.#held.assertHeld()
     const outcome = await commit()
     if (outcome.kind !== 'advanced') return outcome
     this.#hasStepped = true
@@ -253,12 +268,12 @@ export class LiveContext implements RunContext {
     if (this.#transactionOpen) {
       throw new InvalidOptionsError('a transaction of this attempt is still open')
     }
-    this.#options.held.assertHeld()
+    this.#held.assertHeld()
   }
 
   async #completeIn(tx: unknown, result: Uint8Array): Promise<void> {
-    const { store, held, settleIn } = this.#options
-    if (settleIn === undefined) {
+    const { store } = this.#parts
+    if (store.settleIn === undefined) {
       throw new InvalidOptionsError(
         `the ${store.name} store cannot complete a key in a transaction of yours`,
       )
@@ -269,16 +284,16 @@ export class LiveContext implements RunContext {
       )
     }
     // Also where nothing is sent: the work may commit its rows all the same.
-    if (!this.ended) this.given.push(result)
+    if (!this.ended) (this.given ??= []).push(result)
     this.#checkFree()
     this.#checkNotBegun()
     const before = this.joined
     // From the moment it is sent: the work may commit whatever it hears of this call.
     this.joined = true
-    held.renewAlone()
+    this.#held.renewAlone()
     this.#transactionOpen = true
     try {
-      const outcome = await settleIn(tx, { result, retentionMs: this.retentionMs })
+      const outcome = await this.#host.settleIn(tx, { result, retentionMs: this.retentionMs })
       if (outcome.kind === 'settled') return
       throw this.#fenced(outcome, before)
     } catch (error) {
@@ -309,7 +324,7 @@ export class LiveContext implements RunContext {
   }
 
   async #transaction<Tx>(work: (tx: Tx) => Uint8Array | Promise<Uint8Array>): Promise<Uint8Array> {
-    const { store, held, transact } = this.#options
+    const { store, port } = this.#parts
     const begin = store.transaction?.bind(store)
     if (begin === undefined) {
       throw new InvalidOptionsError(
@@ -326,7 +341,10 @@ export class LiveContext implements RunContext {
     let outcome: SettleOutcome | undefined
     this.#transactionOpen = true
     try {
-      outcome = await transact(() => begin(held.lease, (tx) => attempt.run(tx as Tx)))
+      const { lease } = this.#held
+      outcome = await port.transact(this.scope.tenant, () =>
+        begin(lease, (tx) => attempt.run(tx as Tx)),
+      )
     } catch (error) {
       // The store itself cannot tell what became of it: nor can we, by asking the record.
       if (hasCode(error, 'OUTCOME_UNKNOWN')) this.declared = 'unknown'
@@ -342,7 +360,7 @@ export class LiveContext implements RunContext {
   /** The store failed around the commit: only the record itself can tell whether it took hold. */
   async #findOut(error: unknown): Promise<SettleOutcome> {
     this.#unanswered = true
-    const probed = await this.#options.probe()
+    const probed = await this.#host.probe()
     if (probed === undefined) {
       // Work that catches this and ends well has not found out either.
       this.declared = 'unknown'
@@ -374,7 +392,7 @@ export class LiveContext implements RunContext {
     const expiresAt =
       outcome.kind === 'settled'
         ? outcome.expiresAt
-        : new Date(this.#options.clock.nowMs() + this.retentionMs)
+        : new Date(this.#parts.clock.nowMs() + this.retentionMs)
     this.committed = { result, expiresAt }
     return result
   }

@@ -1,4 +1,4 @@
-import { shareAttempt } from '../core/attempt.ts'
+import { ATTEMPT, attemptOf, type Attempt, type HasAttempt } from '../core/attempt.ts'
 import { hasCode, InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler, HttpReply } from './exchange.ts'
@@ -64,7 +64,7 @@ export interface Encode {
   readonly returned: (reply: HttpReply) => Uint8Array | Promise<Uint8Array>
 }
 
-export class GuardedContext implements HandlerContext {
+export class GuardedContext implements HandlerContext, HasAttempt {
   /** The last error the handler, or its framework, has reported. */
   error: unknown
   /** The handler says that it has done nothing. */
@@ -90,10 +90,13 @@ export class GuardedContext implements HandlerContext {
     this.#run = run
     this.#handler = handler
     this.#encode = encode
-    shareAttempt(run, this)
     this.hasReturned = new Promise((resolve) => {
       this.#tellReturned = resolve
     })
+  }
+
+  get [ATTEMPT](): Attempt | undefined {
+    return attemptOf(this.#run)
   }
 
   get key(): string {
