@@ -1,18 +1,17 @@
-/** A promise and what settles it. */
-export interface Deferred<Value> {
+/** A promise and what settles it. A class: see `ExecutionRequest`. */
+export class Deferred<Value> {
   readonly promise: Promise<Value>
-  readonly resolve: (value: Value | PromiseLike<Value>) => void
-  readonly reject: (error: unknown) => void
+  resolve!: (value: Value | PromiseLike<Value>) => void
+  reject!: (error: unknown) => void
+
+  constructor() {
+    this.promise = new Promise<Value>((resolve, reject) => {
+      this.resolve = resolve
+      this.reject = reject
+    })
+    // Whoever waits for it hears of a rejection; nobody has to.
+    this.promise.catch(ignore)
+  }
 }
 
-export function deferred<Value>(): Deferred<Value> {
-  let resolve!: Deferred<Value>['resolve']
-  let reject!: (error: unknown) => void
-  const promise = new Promise<Value>((yes, no) => {
-    resolve = yes
-    reject = no
-  })
-  // Whoever waits for it hears of a rejection; nobody has to.
-  promise.catch(() => undefined)
-  return { promise, resolve, reject }
-}
+function ignore(): void {}

@@ -14,13 +14,14 @@ import {
   codedError,
   endWith,
   headersOf,
+  headOf,
   headersSentError,
   joined,
   pairs,
-  readHeaders,
   realMethods,
   runAll,
   sendReply,
+  setStatus,
   statusOf,
   toBytes,
   type Callback,
@@ -30,8 +31,9 @@ import {
   type Status,
 } from './outgoing.ts'
 import { leavingClient } from './leaving-client.ts'
-import { holdSocket, type HeldSocket } from './held-socket.ts'
-import { deferred } from './deferred.ts'
+import { HeldSocket } from './held-socket.ts'
+import { Deferred } from './deferred.ts'
+import { coverQuickly, METHOD_NAMES, uncoverQuickly, type HeldMethods } from './quick-shadows.ts'
 import { Shadows } from './shadows.ts'
 
 type TrailersInput = Parameters<ServerResponse['addTrailers']>[0]
@@ -54,16 +56,26 @@ const HEADER_METHODS = [
 /** By these a response says something before its reply. */
 const INFORMATION_METHODS = ['writeContinue', 'writeEarlyHints', 'writeProcessing'] as const
 
-export class HeldResponse {
+/** What Node keeps as plain properties of a response, and we change while it is held. */
+interface Inside {
+  _header: string | null
+  destroyed: boolean
+  _closed: boolean
+  /** What `on-finished` keeps on a response. Those outside have a list of their own. */
+  __onFinished?: unknown
+}
+
+export class HeldResponse implements HeldMethods {
   readonly #res: ServerResponse
   readonly #bytesMax: number
   readonly #before: Head
   /** Those who listened before the handler came: what they hear is about the client. */
-  readonly #outside: ReadonlySet<unknown>
+  readonly #outside: readonly (readonly unknown[])[]
   readonly #real: RealMethods
-  readonly #shadows: Shadows
   readonly #socket: HeldSocket
   readonly #isLeaving: () => boolean
+  /** Absent as long as the quick ones will do. */
+  #shadows: Shadows | undefined
   #phase: Phase = 'held'
   /** Holds the head of an orphan: that of the response itself has left. */
   #scratch: ServerResponse | undefined
@@ -71,9 +83,13 @@ export class HeldResponse {
   #written: Status | undefined
   /** Of an orphan, the response shows what has left: to those outside, and once all is over. */
   #showsSent = false
-  /** What `on-finished` keeps on a response. Those outside have a list of their own. */
+  /** What the response would show without us. */
+  #isDestroyed = false
+  #isClosed = false
+  #outerFinished: unknown
+  /** What `on-finished` keeps for those inside. */
   #onFinished: unknown
-  #chunks: Uint8Array[] = []
+  #chunks: Uint8Array[] | undefined
   #bytes = 0
   #ended = false
   #crossed = false
@@ -82,21 +98,25 @@ export class HeldResponse {
   /** The handler has cut its reply off. */
   #dropped = false
   #error: { readonly error: unknown } | undefined
-  #callbacks: Callback[] = []
-  #whole = deferred<Produced>()
+  #callbacks: Callback[] | undefined
+  #whole = new Deferred<Produced>()
   /** Whether `#whole` has settled. */
   #told = false
 
   constructor(res: ServerResponse, bytesMax: number) {
     this.#res = res
     this.#bytesMax = bytesMax
-    this.#before = { headers: readHeaders(res), ...statusOf(res) }
-    this.#outside = new Set(LAST_EVENTS.flatMap((event) => res.rawListeners(event)))
+    this.#before = headOf(res)
+    this.#outside = LAST_EVENTS.map((event) => res.rawListeners(event))
     this.#real = realMethods(res)
     this.#isLeaving = leavingClient(res)
-    this.#shadows = new Shadows(res)
-    this.#socket = holdSocket(res)
-    this.#shadow()
+    this.#socket = new HeldSocket(res)
+    if (coverQuickly(res, this)) this.#hideState()
+    else this.#shadow((this.#shadows = new Shadows(res)))
+  }
+
+  get #inside(): Inside {
+    return this.#res as unknown as Inside
   }
 
   get #headWritten(): boolean {
@@ -117,13 +137,14 @@ export class HeldResponse {
     const headers = (): HeaderPair[] => pairs(this.#owner)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
-    return { kind: 'reply', reply: { status, headers: headers(), body: joined(this.#chunks) } }
+    return { kind: 'reply', reply: { status, headers: headers(), body: joined(this.#chunks ?? NOTHING) } }
   }
 
   /** As if the handler had not replied yet. */
   reset(): void {
     if (this.#phase === 'flowing') return
     this.#clear()
+    if (this.#shadows === undefined) this.#inside._header = null
     this.#written = undefined
     this.#showsSent = false
     this.#ended = false
@@ -132,7 +153,7 @@ export class HeldResponse {
     this.#hasTrailers = false
     this.#restoreHead()
     // Whoever has waited in vain so far waits on; whoever was told asks again.
-    if (this.#told) this.#whole = deferred<Produced>()
+    if (this.#told) this.#whole = new Deferred<Produced>()
     this.#told = false
   }
 
@@ -144,13 +165,13 @@ export class HeldResponse {
 
   /** Lets go what was held, with these headers added. What comes after flows through. */
   deliver(headers: readonly HeaderPair[]): void {
-    const chunks = this.#chunks
-    const callbacks = this.#callbacks
+    const chunks = this.#chunks ?? NOTHING
+    const callbacks = this.#callbacks ?? NOTHING
     this.#release()
     this.#socket.letGo()
     this.#clear()
     const res = this.#res
-    Object.assign(res, this.#written)
+    if (this.#written !== undefined) setStatus(res, this.#written)
     const { setHeader, write, end, destroy, flushHeaders } = this.#real
     for (const [name, value] of headers) setHeader.call(res, name, value)
     // In one piece its length is stated, and then there is no room for trailers.
@@ -178,7 +199,7 @@ export class HeldResponse {
     })
     endWith(this.#res, body, this.#real.end)
     process.nextTick(() => {
-      if (!isFinished) this.#emitTo('finish', [], (listener) => !this.#outside.has(listener))
+      if (!isFinished) this.#emitTo('finish', [], (listener) => !this.#isOutside(listener))
       runAll(callbacks)
     })
     this.#emitHeldClose()
@@ -186,14 +207,14 @@ export class HeldResponse {
 
   /** Sends another reply in place of the held one. What the handler brings stays here. */
   replace(reply: HttpReply): void {
-    const head = { headers: readHeaders(this.#res), ...statusOf(this.#res) }
+    const head = headOf(this.#res)
     this.#release()
     this.#restoreHead()
     sendReply(this.#res, reply, this.#real)
     this.#orphan(head)
     if (this.#crossed) this.#clear()
     if (this.#ended || this.#dropped) process.nextTick(() => this.#endOrphan())
-    else if (this.#crossed) process.nextTick(() => this.#resume(this.#callbacks.splice(0)))
+    else if (this.#crossed) process.nextTick(() => this.#resume(this.#takeCallbacks()))
     this.#emitHeldClose()
   }
 
@@ -202,7 +223,7 @@ export class HeldResponse {
    * where the handler has cut the client off itself.
    */
   letGo(): boolean {
-    const callbacks = this.#callbacks
+    const callbacks = this.#callbacks ?? NOTHING
     this.#release()
     this.#socket.letGo()
     this.#clear()
@@ -214,8 +235,18 @@ export class HeldResponse {
   }
 
   #clear(): void {
-    this.#chunks = []
+    this.#chunks = undefined
     this.#bytes = 0
+  }
+
+  #callBack(callback: Callback): void {
+    this.#callbacks = added(this.#callbacks, callback)
+  }
+
+  #takeCallbacks(): readonly Callback[] {
+    const callbacks = this.#callbacks ?? NOTHING
+    this.#callbacks = undefined
+    return callbacks
   }
 
   #restoreHead(): void {
@@ -223,7 +254,7 @@ export class HeldResponse {
     const owner = this.#owner
     for (const name of owner.getHeaderNames()) removeHeader.call(owner, name)
     for (const [name, value] of this.#before.headers) setHeader.call(owner, name, value)
-    Object.assign(owner, statusOf(this.#before))
+    setStatus(owner, this.#before)
   }
 
   /**
@@ -232,12 +263,45 @@ export class HeldResponse {
    */
   #release(): void {
     this.#phase = 'flowing'
-    this.#shadows.takeAway(NEVER_COVERED)
+    if (this.#shadows === undefined) {
+      uncoverQuickly(this.#res, this.#real)
+      this.#showState()
+    } else {
+      this.#shadows.takeAway(NEVER_COVERED)
+    }
     this.#socket.uncover()
   }
 
+  /**
+   * The client may be gone; the handler is to finish as if it were not. `finished` is as it should
+   * be: by it the server tells connections that it may close, and ours has a reply to send.
+   */
+  #hideState(): void {
+    this.#hideEnd()
+    const inside = this.#inside
+    this.#outerFinished = inside.__onFinished
+    if (this.#outerFinished !== undefined) inside.__onFinished = undefined
+  }
+
+  #hideEnd(): void {
+    const inside = this.#inside
+    this.#isDestroyed = inside.destroyed
+    this.#isClosed = inside._closed
+    if (inside.destroyed) inside.destroyed = false
+    if (inside._closed) inside._closed = false
+  }
+
+  #showState(): void {
+    const inside = this.#inside
+    if (this.#headWritten) inside._header = null
+    if (this.#isDestroyed) inside.destroyed = true
+    if (this.#isClosed) inside._closed = true
+    this.#onFinished = inside.__onFinished
+    if (this.#onFinished !== this.#outerFinished) inside.__onFinished = this.#outerFinished
+  }
+
   #emitHeldClose(): void {
-    if (this.#closed) process.nextTick(() => this.#emit('close', []))
+    if (this.#closed) process.nextTick(() => this.emit('close'))
   }
 
   #resume(callbacks: readonly Callback[]): void {
@@ -249,75 +313,83 @@ export class HeldResponse {
   #orphan({ headers, ...status }: Head): void {
     const scratch = new ServerResponse(this.#res.req)
     for (const [name, value] of headers) scratch.setHeader(name, value)
-    Object.assign(scratch, status)
+    setStatus(scratch, status)
     this.#scratch = scratch
     this.#phase = 'orphaned'
-    this.#shadow()
+    const shadows = (this.#shadows ??= new Shadows(this.#res, this.#coveredByOthers()))
+    this.#shadow(shadows)
     for (const name of ['statusCode', 'statusMessage'] as const) {
       const set = (value: unknown) => void Reflect.set(scratch, name, value)
-      this.#show(name, () => scratch[name], set)
+      this.#show(shadows, name, { get: () => scratch[name], set })
     }
     for (const name of HEADER_METHODS) {
       const own = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
       const real = Reflect.get(this.#res, name) as typeof own
       const value = (...args: unknown[]) =>
         this.#showsSent ? real.apply(this.#res, args) : own.apply(scratch, args)
-      this.#shadows.put(name, { value, writable: true })
+      shadows.put(name, { value, writable: true })
     }
     // The client has its reply: a word before it would fall into the next one.
     const value = (...args: unknown[]) => callbackOf(args[0], args[1])?.()
-    for (const name of INFORMATION_METHODS) this.#shadows.put(name, { value, writable: true })
+    for (const name of INFORMATION_METHODS) shadows.put(name, { value, writable: true })
   }
 
-  #shadow(): void {
-    const methods = {
-      write: (chunk: unknown, encoding?: unknown, callback?: unknown) =>
-        this.#write(chunk, encoding, callback),
-      end: (chunk?: unknown, encoding?: unknown, callback?: unknown) =>
-        this.#end(chunk, encoding, callback),
-      writeHead: (status: number, ...rest: unknown[]) => this.#writeHead(status, rest),
-      flushHeaders: () => this.#flushHeaders(),
-      setHeader: this.#unlessSent('setHeader'),
-      appendHeader: this.#unlessSent('appendHeader'),
-      removeHeader: this.#unlessSent('removeHeader'),
-      emit: (event: string | symbol, ...args: unknown[]) => this.#emit(event, args),
-      destroy: (error?: Error) => this.#destroy(error),
-      addTrailers: (trailers: TrailersInput) => this.#addTrailers(trailers),
+  /** Where others have put theirs over our quick ones, and reach us through them. */
+  #coveredByOthers(): string[] {
+    return METHOD_NAMES.filter((name) => this.#res[name] !== this.#real[name])
+  }
+
+  /** By the book: for what the quick ones cannot do. */
+  #shadow(shadows: Shadows): void {
+    for (const name of METHOD_NAMES) {
+      const own = this[name] as (...args: unknown[]) => unknown
+      shadows.put(name, { value: (...args: unknown[]) => own.apply(this, args), writable: true })
     }
-    for (const [name, value] of Object.entries(methods)) {
-      this.#shadows.put(name, { value, writable: true })
-    }
-    this.#show('headersSent', () => this.#headWritten)
-    this.#show('_header', () => (this.#headWritten ? 'held' : null))
-    this.#show('writableEnded', () => this.#ended)
+    this.#show(shadows, 'headersSent', { get: () => this.#headWritten })
+    this.#show(shadows, '_header', { get: () => (this.#headWritten ? 'held' : null) })
+    this.#show(shadows, 'writableEnded', { get: () => this.#ended })
     // By this the server tells connections that it may close, and ours still has a reply to send.
-    this.#show('finished', () => this.#phase === 'orphaned' && this.#ended)
+    this.#show(shadows, 'finished', { get: () => this.#phase === 'orphaned' && this.#ended })
     // The client may be gone; the handler is to finish as if it were not.
     for (const name of ['destroyed', '_closed']) {
-      const set = (value: unknown) => this.#shadows.setBeneath(name, value)
-      this.#show(name, () => false, set)
+      const set = (value: unknown) => shadows.setBeneath(name, value)
+      this.#show(shadows, name, { get: () => false, set })
     }
     const set = (value: unknown) => void (this.#onFinished = value)
-    this.#shadows.put('__onFinished', { get: () => this.#onFinished, set })
+    shadows.put('__onFinished', { get: () => this.#onFinished, set })
     this.#socket.cover()
   }
 
   /** A property as the handler is to see it. */
-  #show(name: string, own: () => unknown, set: (value: unknown) => void = () => undefined): void {
-    const get = () => (this.#showsSent ? this.#shadows.beneath(name) : own())
-    this.#shadows.put(name, { get, set })
+  #show(shadows: Shadows, name: string, own: { get: () => unknown; set?: (to: unknown) => void }) {
+    const get = () => (this.#showsSent ? shadows.beneath(name) : own.get())
+    shadows.put(name, { get, set: own.set ?? (() => undefined) })
   }
 
-  #unlessSent(name: 'setHeader' | 'appendHeader' | 'removeHeader'): (...args: never[]) => unknown {
+  get shownEnded(): boolean | undefined {
+    return this.#phase === 'held' ? this.#ended : undefined
+  }
+
+  setHeader(...args: never[]): unknown {
+    return this.#changeHead('setHeader', args)
+  }
+
+  appendHeader(...args: never[]): unknown {
+    return this.#changeHead('appendHeader', args)
+  }
+
+  removeHeader(...args: never[]): unknown {
+    return this.#changeHead('removeHeader', args)
+  }
+
+  #changeHead(name: 'setHeader' | 'appendHeader' | 'removeHeader', args: never[]): unknown {
     const real: (...args: never[]) => unknown = this.#real[name]
-    return (...args) => {
-      if (this.#phase === 'flowing') return real.apply(this.#res, args)
-      if (this.#headWritten) throw headersSentError(name)
-      return real.apply(this.#owner, args)
-    }
+    if (this.#phase === 'flowing') return real.apply(this.#res, args)
+    if (this.#headWritten) throw headersSentError(name)
+    return real.apply(this.#owner, args)
   }
 
-  #write(chunk: unknown, encoding: unknown, callback: unknown): boolean {
+  write(chunk: unknown, encoding?: unknown, callback?: unknown): boolean {
     if (this.#phase === 'flowing') return Boolean(this.#pass('write', [chunk, encoding, callback]))
     const done = callbackOf(encoding, callback)
     if (this.#ended) {
@@ -330,14 +402,14 @@ export class HeldResponse {
     this.#push(bytes)
     // Until the guard has let the head go, a writer that respects backpressure waits.
     if (this.#crossed && this.#phase === 'held') {
-      if (done !== undefined) this.#callbacks.push(done)
+      if (done !== undefined) this.#callBack(done)
       return false
     }
     if (done !== undefined) process.nextTick(() => done())
     return true
   }
 
-  #end(chunk: unknown, encoding: unknown, callback: unknown): unknown {
+  end(chunk?: unknown, encoding?: unknown, callback?: unknown): unknown {
     if (this.#phase === 'flowing') return this.#pass('end', [chunk, encoding, callback])
     const done = typeof chunk === 'function' ? (chunk as Callback) : callbackOf(encoding, callback)
     // One that was cut off does not become whole by its end, as StreamableFile of Nest 10 tries.
@@ -347,7 +419,7 @@ export class HeldResponse {
     this.#begin()
     this.#push(bytes)
     this.#ended = true
-    if (done !== undefined) this.#callbacks.push(done)
+    if (done !== undefined) this.#callBack(done)
     this.#tell()
     if (this.#phase === 'orphaned') process.nextTick(() => this.#endOrphan())
     return this.#res
@@ -355,9 +427,9 @@ export class HeldResponse {
 
   /** Tells the handler's side that all is over, also where it has cut its reply off. */
   #endOrphan(): void {
-    runAll(this.#callbacks.splice(0))
+    runAll(this.#takeCallbacks())
     const events = this.#ended ? LAST_EVENTS : (['close'] as const)
-    for (const event of events) this.#emitTo(event, [], (one) => !this.#outside.has(one))
+    for (const event of events) this.#emitTo(event, [], (one) => !this.#isOutside(one))
     this.#showsSent = true
     this.#socket.letGo()
   }
@@ -366,7 +438,7 @@ export class HeldResponse {
   #begin(): void {
     if (!this.#headWritten) {
       this.#res.writeHead(this.#res.statusCode)
-      this.#written ??= statusOf(this.#res)
+      if (!this.#headWritten) this.#headIsWritten()
     }
     if (!this.#crossed && isEndless(String(this.#res.getHeader('content-type') ?? ''))) {
       this.#crossed = true
@@ -374,10 +446,16 @@ export class HeldResponse {
     }
   }
 
+  #headIsWritten(): void {
+    this.#written = statusOf(this.#res)
+    // What Node goes by: `headersSent`, too, is whether this is there.
+    if (this.#shadows === undefined) this.#inside._header = 'held'
+  }
+
   #push(bytes: Uint8Array): void {
     // Nobody is left to get what will not be recorded.
     if (this.#crossed && this.#phase === 'orphaned') return
-    if (bytes.length > 0) this.#chunks.push(bytes)
+    if (bytes.length > 0) this.#chunks = added(this.#chunks, bytes)
     this.#bytes += bytes.length
     if (this.#bytes <= this.#bytesMax || this.#crossed) return
     this.#crossed = true
@@ -391,7 +469,7 @@ export class HeldResponse {
     this.#whole.resolve(produced)
   }
 
-  #writeHead(status: number, rest: readonly unknown[]): unknown {
+  writeHead(status: number, ...rest: unknown[]): unknown {
     if (this.#phase === 'flowing') return this.#pass('writeHead', [status, ...rest])
     if (this.#headWritten) throw headersSentError('writeHead')
     const res = this.#res
@@ -401,7 +479,7 @@ export class HeldResponse {
     res.statusCode = asNumber(status)
     if (hasReason) res.statusMessage = rest[0] as string
     this.#setHeaders(headersOf(headers), Array.isArray(headers))
-    this.#written = statusOf(res)
+    this.#headIsWritten()
     return res
   }
 
@@ -416,21 +494,22 @@ export class HeldResponse {
     }
   }
 
-  #flushHeaders(): void {
+  flushHeaders(): void {
     if (this.#phase === 'flowing') this.#real.flushHeaders.call(this.#res)
     else this.#begin()
   }
 
   /** They leave with the first reply. They are of one message, so no replay has them. */
-  #addTrailers(trailers: TrailersInput): void {
+  addTrailers(trailers: TrailersInput): void {
     if (this.#phase === 'orphaned') return
     this.#hasTrailers = true
     this.#real.addTrailers.call(this.#res, trailers)
   }
 
-  #emit(event: string | symbol, args: unknown[]): boolean {
+  emit(event: string | symbol, ...args: unknown[]): boolean {
     if (event === 'close' && this.#phase === 'held') {
       this.#closed = true
+      if (this.#shadows === undefined) this.#hideEnd()
       this.#giveUpIfCutOff()
       return false
     }
@@ -445,10 +524,14 @@ export class HeldResponse {
     const before = this.#showsSent
     this.#showsSent = true
     try {
-      return this.#emitTo(event, args, (listener) => this.#outside.has(listener))
+      return this.#emitTo(event, args, (listener) => this.#isOutside(listener))
     } finally {
       this.#showsSent = before
     }
+  }
+
+  #isOutside(listener: unknown): boolean {
+    return this.#outside.some((listeners) => listeners.includes(listener))
   }
 
   #emitTo(event: string | symbol, args: unknown[], isMeant: (one: unknown) => boolean): boolean {
@@ -457,7 +540,7 @@ export class HeldResponse {
     return meant.length > 0
   }
 
-  #destroy(error: Error | undefined): unknown {
+  destroy(error?: Error): unknown {
     if (this.#phase === 'flowing' || this.#isLeaving()) return this.#pass('destroy', [error])
     // A whole reply stands; without one, this is how the handler says that none will come.
     if (this.#ended) return this.#res
@@ -497,3 +580,11 @@ const NEVER_COVERED: ReadonlySet<string> = new Set(['writeHead'])
 const LAST_EVENTS = ['prefinish', 'finish', 'close'] as const
 
 const NO_BYTES = new Uint8Array(0)
+const NOTHING: readonly never[] = []
+
+/** Most have one, so the list is made with it. */
+function added<Item>(list: Item[] | undefined, item: Item): Item[] {
+  if (list === undefined) return [item]
+  list.push(item)
+  return list
+}

@@ -7,54 +7,91 @@ type Listen = (event: string, listener: Listener) => unknown
 /** By these a socket says that it is over. */
 const LAST_EVENTS: ReadonlySet<string> = new Set(['close', 'end', 'error'])
 
-export interface HeldSocket {
-  /** Lets the message show the quiet socket, and its own again. */
-  cover(): void
-  uncover(): void
-  /** Gives the message its socket back, and all who have listened to the quiet one. */
-  letGo(): void
+type Message = (IncomingMessage | ServerResponse) & { [HOLDER]?: HeldSocket }
+
+const HOLDER = Symbol('held socket')
+
+const NAMES = ['socket', 'connection'] as const
+
+/** The same functions for all messages: with others, each would get a shape of its own. */
+const SHOWN: PropertyDescriptor = {
+  configurable: true,
+  get(this: Message) {
+    return this[HOLDER]!.shown
+  },
+  set(this: Message, real: unknown) {
+    this[HOLDER]!.shown = real
+  },
 }
 
 /** Lets a request or response show a quiet socket in place of its own. */
-export function holdSocket(message: IncomingMessage | ServerResponse): HeldSocket {
-  let own: PropertyDescriptor | undefined
-  let isCovered = false
-  const prototype = Object.getPrototypeOf(message) as object
-  let quiet: QuietSocket | undefined
-  const get = () => {
-    const accessed: unknown =
-      own === undefined ? Reflect.get(prototype, 'socket', message) : own.value
-    const real = accessed as Socket | null
-    if (!real) return real
-    quiet ??= new QuietSocket(real)
-    return quiet.socket
-  }
-  const set = (real: unknown) => {
-    if (own === undefined) Reflect.set(prototype, 'socket', real, message)
-    else own.value = real
-  }
-  const cover = () => {
-    if (isCovered) return
-    isCovered = true
-    // Requests own theirs; responses do up to Node 22, and share an accessor after that.
-    own = Object.getOwnPropertyDescriptor(message, 'socket')
-    for (const name of NAMES) Object.defineProperty(message, name, { configurable: true, get, set })
-  }
-  const uncover = () => {
-    if (!isCovered) return
-    isCovered = false
-    for (const name of NAMES) Reflect.deleteProperty(message, name)
-    if (own !== undefined) Object.defineProperty(message, 'socket', own)
-  }
-  const letGo = () => {
-    uncover()
-    quiet?.letGo()
-  }
-  cover()
-  return { cover, uncover, letGo }
-}
+export class HeldSocket {
+  readonly #message: Message
+  readonly #prototype: object
+  /** What the message has of its own: requests do, and responses up to Node 22. */
+  #own: PropertyDescriptor | undefined
+  /** Another one holds it already, and does so again once this one has let go. */
+  #under: HeldSocket | undefined
+  #isCovered = false
+  #quiet: QuietSocket | undefined
 
-const NAMES = ['socket', 'connection'] as const
+  constructor(message: IncomingMessage | ServerResponse) {
+    this.#message = message
+    this.#prototype = Object.getPrototypeOf(message) as object
+    this.cover()
+  }
+
+  /** Lets the message show the quiet socket, and its own again. */
+  cover(): void {
+    if (this.#isCovered) return
+    this.#isCovered = true
+    const message = this.#message
+    const holder = message[HOLDER]
+    message[HOLDER] = this
+    if (holder !== this) this.#under = holder
+    const own = Object.getOwnPropertyDescriptor(message, 'socket')
+    if (own?.get === SHOWN.get) return
+    this.#own = own
+    for (const name of NAMES) Object.defineProperty(message, name, SHOWN)
+  }
+
+  /** Where there was nothing, our property stays: an object that loses one is slow for ever. */
+  uncover(): void {
+    if (!this.#isCovered) return
+    this.#isCovered = false
+    if (this.#under !== undefined) this.#message[HOLDER] = this.#under
+    if (this.#own === undefined) return
+    for (const name of NAMES) Reflect.deleteProperty(this.#message, name)
+    Object.defineProperty(this.#message, 'socket', this.#own)
+  }
+
+  /** Gives the message its socket back, and all who have listened to the quiet one. */
+  letGo(): void {
+    this.uncover()
+    this.#quiet?.letGo()
+  }
+
+  get shown(): unknown {
+    const real = this.#real
+    if (!this.#isCovered || !real) return real
+    this.#quiet ??= new QuietSocket(real)
+    return this.#quiet.socket
+  }
+
+  set shown(real: unknown) {
+    if (this.#under !== undefined) this.#under.shown = real
+    else if (this.#own !== undefined) this.#own.value = real
+    else Reflect.set(this.#prototype, 'socket', real, this.#message)
+  }
+
+  get #real(): Socket | null {
+    if (this.#under !== undefined) return this.#under.#real
+    const own = this.#own
+    const real: unknown =
+      own === undefined ? Reflect.get(this.#prototype, 'socket', this.#message) : own.value
+    return real as Socket | null
+  }
+}
 
 /** The real ones of the quiet sockets. */
 const REAL = new WeakMap<Socket, Socket>()

@@ -6,7 +6,7 @@ import { isWithin } from '../http/current.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
 import { statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
-import { deferred, type Deferred } from './deferred.ts'
+import { Deferred } from './deferred.ts'
 import { NodeHandler } from './node-handler.ts'
 import { ABOUT_BODY } from './outgoing.ts'
 
@@ -22,7 +22,7 @@ export class KoaHandler implements HeldHandler {
   readonly #next: Next
   readonly #node: NodeHandler
   /** Resolves when the guard has answered. */
-  readonly #answered = deferred<void>()
+  readonly #answered = new Deferred<void>()
   #context: HandlerContext | undefined
   #isRunning = false
   /** Whether those before the guard wait for its answer. */
@@ -38,7 +38,7 @@ export class KoaHandler implements HeldHandler {
   constructor(ctx: Context, next: Next) {
     this.#ctx = ctx
     this.#next = next
-    this.#pass = deferred<void>()
+    this.#pass = new Deferred<void>()
     this.passed = this.#pass.promise
     this.#node = new NodeHandler(ctx.req, ctx.res, {
       enter: (context) => this.#enter(context),

@@ -13,10 +13,10 @@ const CLOSING = new WeakMap<Socket, boolean>()
  * two apart is when it happens.
  */
 export function leavingClient(res: ServerResponse): () => boolean {
-  if (res.socket) return () => false
+  if (res.socket) return never
   const socket: Socket | null | undefined = realSocketOf(res.req)
   // There is none where a framework is asked without a server, by its tests.
-  if (!socket) return () => false
+  if (!socket) return never
   const isClosing = () => CLOSING.get(socket) === true
   // Once for each connection, however many requests it brings.
   if (CLOSING.has(socket)) return isClosing
@@ -27,4 +27,8 @@ export function leavingClient(res: ServerResponse): () => boolean {
     process.nextTick(() => CLOSING.set(socket, false))
   })
   return isClosing
+}
+
+function never(): boolean {
+  return false
 }

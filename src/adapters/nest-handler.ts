@@ -6,7 +6,7 @@ import type { HandlerContext } from '../http/handler-context.ts'
 import { meaningOf, statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
-import { holdSocket, type HeldSocket } from './held-socket.ts'
+import { HeldSocket } from './held-socket.ts'
 import { dropBodyHeaders, withHeaders, type NestCall } from './nest-request.ts'
 import { NodeHandler } from './node-handler.ts'
 
@@ -134,7 +134,7 @@ export class NestHandler implements HeldHandler {
     this.#call.refuseCompression()
     // Nest 11 stops a handler's Observable when the client goes away; ours is to run to its end.
     const isHeld = Object.getOwnPropertyDescriptor(req, 'socket')?.get !== undefined
-    if (!isHeld) this.#socket = holdSocket(req)
+    if (!isHeld) this.#socket = new HeldSocket(req)
     this.#inner = this.#next.handle().subscribe({
       next: (value: unknown) => {
         this.#hasValue = true

@@ -21,6 +21,16 @@ export function statusOf({ statusCode, statusMessage }: Status): Status {
   return { statusCode, statusMessage }
 }
 
+export function setStatus(res: ServerResponse, { statusCode, statusMessage }: Status): void {
+  res.statusCode = statusCode
+  res.statusMessage = statusMessage
+}
+
+export function headOf(res: ServerResponse): Head {
+  const { statusCode, statusMessage } = res
+  return { headers: readHeaders(res), statusCode, statusMessage }
+}
+
 /** Express takes a status as text too. */
 export function asNumber(status: unknown): number {
   return Number(status)
@@ -40,10 +50,14 @@ export interface RealMethods {
   readonly addTrailers: ServerResponse['addTrailers']
 }
 
+/** Of the last response: those of most are the same. */
+let lastReal: RealMethods | undefined
+
 export function realMethods(res: ServerResponse): RealMethods {
+  if (lastReal !== undefined && hasMethods(res, lastReal)) return lastReal
   const { write, end, writeHead, flushHeaders, emit, destroy, addTrailers } = res
   const { setHeader, appendHeader, removeHeader } = res
-  return {
+  lastReal = {
     write,
     end,
     writeHead,
@@ -55,6 +69,22 @@ export function realMethods(res: ServerResponse): RealMethods {
     destroy,
     addTrailers,
   }
+  return lastReal
+}
+
+function hasMethods(res: ServerResponse, real: RealMethods): boolean {
+  return (
+    res.write === real.write &&
+    res.end === real.end &&
+    res.writeHead === real.writeHead &&
+    res.flushHeaders === real.flushHeaders &&
+    res.setHeader === real.setHeader &&
+    res.appendHeader === real.appendHeader &&
+    res.removeHeader === real.removeHeader &&
+    res.emit === real.emit &&
+    res.destroy === real.destroy &&
+    res.addTrailers === real.addTrailers
+  )
 }
 
 /** Sends a reply that no handler has produced. Headers set earlier by others stay. */
@@ -148,7 +178,7 @@ export function toBytes(chunk: unknown, encoding: unknown): Uint8Array {
     return Buffer.from(chunk, name)
   }
   // A copy: the caller may reuse its buffer once `write` has called back.
-  if (chunk instanceof Uint8Array) return Uint8Array.from(chunk)
+  if (chunk instanceof Uint8Array) return Buffer.from(chunk)
   const message = `a reply is written as a string or bytes, got ${typeof chunk}`
   throw codedError(TypeError, message, 'ERR_INVALID_ARG_TYPE')
 }

@@ -1,7 +1,7 @@
 /** Reads a Node request's body for the fingerprint, and leaves it there for the handler. */
 import type { IncomingMessage } from 'node:http'
 import type { ExchangeBody } from '../http/exchange.ts'
-import { holdSocket, type HeldSocket } from './held-socket.ts'
+import { HeldSocket } from './held-socket.ts'
 
 /**
  * The whole body, put back so that a parser behind us finds it untouched. `undefined` where
@@ -66,7 +66,7 @@ export class HeldRequest {
   constructor(req: IncomingMessage) {
     this.#req = req
     const { socket } = req
-    this.#socket = holdSocket(req)
+    this.#socket = new HeldSocket(req)
     const real = req.destroy
     const destroy = (error?: Error) => {
       // Once it is read to its end, it closes: whoever iterates over it waits for that.

@@ -3,10 +3,11 @@ export class Shadows {
   readonly #owner: object
   readonly #shadows = new Map<string, Shadow>()
   /** Others have put theirs over these, and reach ours through them. */
-  readonly #covered = new Set<string>()
+  readonly #covered: Set<string>
 
-  constructor(owner: object) {
+  constructor(owner: object, covered: Iterable<string> = []) {
     this.#owner = owner
+    this.#covered = new Set(covered)
   }
 
   put(name: string, own: PropertyDescriptor): void {

@@ -4,7 +4,7 @@ import type { Answer, HeldHandler, HttpReply, Produced } from '../http/exchange.
 import type { HandlerContext, Sent } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { isEndless } from '../http/endless.ts'
-import { deferred } from './deferred.ts'
+import { Deferred } from './deferred.ts'
 import { joined, readUpTo, resumed, type Begun } from './web-body.ts'
 
 /** What a web handler can know and do about its key. */
@@ -40,7 +40,7 @@ export class WebHandler implements HeldHandler {
   #returned: Kept | undefined
   /** What a transaction of the handler has returned; it comes before anything else. */
   #committing: Kept | undefined
-  #whole = deferred<Produced>()
+  #whole = new Deferred<Produced>()
   /** Another reply leaves: nobody will read what the handler returns. */
   #isVoid = false
 
@@ -67,7 +67,7 @@ export class WebHandler implements HeldHandler {
     if (this.#committing === undefined) return
     drop(this.#committing)
     this.#committing = undefined
-    this.#whole = deferred()
+    this.#whole = new Deferred()
     this.#follow()
   }
 
