@@ -8,7 +8,7 @@ import type { NextFunction, Request, Response } from 'express'
 import type { Engine } from '../core/engine.ts'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { warnOnce } from '../core/warn.ts'
-import type { HttpExchange } from '../http/exchange.ts'
+import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
@@ -16,7 +16,7 @@ import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
 import { seesErrors } from './express-errors.ts'
 import { routeOf } from './express-route.ts'
-import { NodeHandler, splitUrl } from './node-handler.ts'
+import { NodeHandler, splitUrl, type NodeFlow } from './node-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
 export { singleTenant } from '../http/guard-options.ts'
@@ -81,18 +81,9 @@ function makeMiddleware(options: ExpressOptions): IdempotencyMiddleware {
   function idempotency(req: Request, res: Response, next: NextFunction): void {
     if (!guard.protects(req.method)) return next()
     if (req.idempotency !== undefined) return next(mountedTwice())
-    const handler = new NodeHandler(req, res, {
-      enter: (context) => {
-        req.idempotency = context
-        next()
-      },
-      pass: () => next(),
-      fail: next,
-      seesErrors: () => seesErrors(req.app, idempotency) || warnBlind(),
-      parsedBody: () => parsedBody(req),
-    })
+    const handler = new NodeHandler(req, res, new ExpressFlow(req, next, idempotency))
     guard
-      .handle(req, toExchange(req, handler), handler)
+      .handle(req, new ExpressExchange(req, handler), handler)
       .then((answer) => handler.act(answer))
       .catch(next)
   }
@@ -135,17 +126,66 @@ function mountedTwice(): InvalidOptionsError {
   )
 }
 
-function toExchange(req: Request, handler: NodeHandler): HttpExchange {
-  const [path, query] = splitUrl(req.originalUrl)
-  return {
-    method: req.method,
-    path,
-    query,
-    get route() {
-      return routeOf(req, path)
-    },
-    header: (name) => req.headers[name],
-    body: (bytesMax) => handler.body(bytesMax),
+/** What Express does with a request. */
+class ExpressFlow implements NodeFlow {
+  readonly #req: Request
+  readonly #next: NextFunction
+  readonly #middleware: object
+
+  constructor(req: Request, next: NextFunction, middleware: object) {
+    this.#req = req
+    this.#next = next
+    this.#middleware = middleware
+  }
+
+  enter(context: HandlerContext): void {
+    this.#req.idempotency = context
+    this.#next()
+  }
+
+  pass(): void {
+    this.#next()
+  }
+
+  fail(error: unknown): void {
+    this.#next(error)
+  }
+
+  seesErrors(): boolean {
+    return seesErrors(this.#req.app, this.#middleware) || warnBlind()
+  }
+
+  parsedBody(): unknown {
+    return parsedBody(this.#req)
+  }
+}
+
+class ExpressExchange implements HttpExchange {
+  readonly method: string
+  readonly path: string
+  readonly query: string
+  readonly #req: Request
+  readonly #handler: NodeHandler
+
+  constructor(req: Request, handler: NodeHandler) {
+    this.#req = req
+    this.#handler = handler
+    this.method = req.method
+    const [path, query] = splitUrl(req.originalUrl)
+    this.path = path
+    this.query = query
+  }
+
+  get route(): string {
+    return routeOf(this.#req, this.path)
+  }
+
+  header(name: string): string | readonly string[] | undefined {
+    return this.#req.headers[name]
+  }
+
+  body(bytesMax: number): ExchangeBody | Promise<ExchangeBody> {
+    return this.#handler.body(bytesMax)
   }
 }
 

@@ -31,10 +31,8 @@ import {
   type Status,
 } from './outgoing.ts'
 import { leavingClient } from './leaving-client.ts'
-import { HeldSocket } from './held-socket.ts'
 import { Deferred } from './deferred.ts'
-import { coverQuickly, METHOD_NAMES, uncoverQuickly, type HeldMethods } from './quick-shadows.ts'
-import { Shadows } from './shadows.ts'
+import { ResponseCover, type CoveredReply } from './response-cover.ts'
 
 type TrailersInput = Parameters<ServerResponse['addTrailers']>[0]
 
@@ -44,38 +42,15 @@ type TrailersInput = Parameters<ServerResponse['addTrailers']>[0]
  */
 type Phase = 'held' | 'flowing' | 'orphaned'
 
-/** What is asked of, and done to, the headers of a response. */
-const HEADER_METHODS = [
-  'getHeader',
-  'getHeaders',
-  'getHeaderNames',
-  'getRawHeaderNames',
-  'hasHeader',
-] as const
-
-/** By these a response says something before its reply. */
-const INFORMATION_METHODS = ['writeContinue', 'writeEarlyHints', 'writeProcessing'] as const
-
-/** What Node keeps as plain properties of a response, and we change while it is held. */
-interface Inside {
-  _header: string | null
-  destroyed: boolean
-  _closed: boolean
-  /** What `on-finished` keeps on a response. Those outside have a list of their own. */
-  __onFinished?: unknown
-}
-
-export class HeldResponse implements HeldMethods {
+export class HeldResponse implements CoveredReply {
   readonly #res: ServerResponse
   readonly #bytesMax: number
   readonly #before: Head
   /** Those who listened before the handler came: what they hear is about the client. */
   readonly #outside: readonly (readonly unknown[])[]
   readonly #real: RealMethods
-  readonly #socket: HeldSocket
+  readonly #cover: ResponseCover
   readonly #isLeaving: () => boolean
-  /** Absent as long as the quick ones will do. */
-  #shadows: Shadows | undefined
   #phase: Phase = 'held'
   /** Holds the head of an orphan: that of the response itself has left. */
   #scratch: ServerResponse | undefined
@@ -83,12 +58,6 @@ export class HeldResponse implements HeldMethods {
   #written: Status | undefined
   /** Of an orphan, the response shows what has left: to those outside, and once all is over. */
   #showsSent = false
-  /** What the response would show without us. */
-  #isDestroyed = false
-  #isClosed = false
-  #outerFinished: unknown
-  /** What `on-finished` keeps for those inside. */
-  #onFinished: unknown
   #chunks: Uint8Array[] | undefined
   #bytes = 0
   #ended = false
@@ -99,6 +68,7 @@ export class HeldResponse implements HeldMethods {
   #dropped = false
   #error: { readonly error: unknown } | undefined
   #callbacks: Callback[] | undefined
+  #produced: Produced | undefined
   #whole = new Deferred<Produced>()
   /** Whether `#whole` has settled. */
   #told = false
@@ -110,17 +80,7 @@ export class HeldResponse implements HeldMethods {
     this.#outside = LAST_EVENTS.map((event) => res.rawListeners(event))
     this.#real = realMethods(res)
     this.#isLeaving = leavingClient(res)
-    this.#socket = new HeldSocket(res)
-    if (coverQuickly(res, this)) this.#hideState()
-    else this.#shadow((this.#shadows = new Shadows(res)))
-  }
-
-  get #inside(): Inside {
-    return this.#res as unknown as Inside
-  }
-
-  get #headWritten(): boolean {
-    return this.#written !== undefined
+    this.#cover = new ResponseCover(res, this, this.#real)
   }
 
   /** Whose head the handler sees and changes. */
@@ -132,23 +92,32 @@ export class HeldResponse implements HeldMethods {
     return this.#whole.promise
   }
 
+  /** Made once for each reply. */
   produced(): Produced | undefined {
+    return (this.#produced ??= this.#produce())
+  }
+
+  #produce(): Produced | undefined {
     const status = asNumber((this.#written ?? this.#owner).statusCode)
     const headers = (): HeaderPair[] => pairs(this.#owner)
     if (this.#crossed) return { kind: 'oversized', status, headers: headers() }
     if (!this.#ended) return undefined
-    return { kind: 'reply', reply: { status, headers: headers(), body: joined(this.#chunks ?? NOTHING) } }
+    return {
+      kind: 'reply',
+      reply: { status, headers: headers(), body: joined(this.#chunks ?? NOTHING) },
+    }
   }
 
   /** As if the handler had not replied yet. */
   reset(): void {
     if (this.#phase === 'flowing') return
     this.#clear()
-    if (this.#shadows === undefined) this.#inside._header = null
+    this.#cover.showHead(false)
     this.#written = undefined
     this.#showsSent = false
     this.#ended = false
     this.#crossed = false
+    this.#produced = undefined
     if (this.#hasTrailers) this.#real.addTrailers.call(this.#res, {})
     this.#hasTrailers = false
     this.#restoreHead()
@@ -168,7 +137,7 @@ export class HeldResponse implements HeldMethods {
     const chunks = this.#chunks ?? NOTHING
     const callbacks = this.#callbacks ?? NOTHING
     this.#release()
-    this.#socket.letGo()
+    this.#cover.letSocketGo()
     this.#clear()
     const res = this.#res
     if (this.#written !== undefined) setStatus(res, this.#written)
@@ -179,7 +148,7 @@ export class HeldResponse implements HeldMethods {
     if (!isWhole) {
       for (const chunk of chunks) (write as (chunk: Uint8Array) => boolean).call(res, chunk)
       // Those who wait for events want to know at once that they will come.
-      if (this.#headWritten && chunks.length === 0) flushHeaders.call(res)
+      if (this.headWritten && chunks.length === 0) flushHeaders.call(res)
     }
     if (this.#ended) {
       const body = isWhole ? joined(chunks) : NO_BYTES
@@ -225,7 +194,7 @@ export class HeldResponse implements HeldMethods {
   letGo(): boolean {
     const callbacks = this.#callbacks ?? NOTHING
     this.#release()
-    this.#socket.letGo()
+    this.#cover.letSocketGo()
     this.#clear()
     if (this.#dropped) this.#real.destroy.call(this.#res)
     else this.#restoreHead()
@@ -257,47 +226,9 @@ export class HeldResponse implements HeldMethods {
     setStatus(owner, this.#before)
   }
 
-  /**
-   * Takes the shadows away. What others have put over them stays, and reaches the real methods
-   * through them; only the head, which they have seen written, is not written by them again.
-   */
   #release(): void {
     this.#phase = 'flowing'
-    if (this.#shadows === undefined) {
-      uncoverQuickly(this.#res, this.#real)
-      this.#showState()
-    } else {
-      this.#shadows.takeAway(NEVER_COVERED)
-    }
-    this.#socket.uncover()
-  }
-
-  /**
-   * The client may be gone; the handler is to finish as if it were not. `finished` is as it should
-   * be: by it the server tells connections that it may close, and ours has a reply to send.
-   */
-  #hideState(): void {
-    this.#hideEnd()
-    const inside = this.#inside
-    this.#outerFinished = inside.__onFinished
-    if (this.#outerFinished !== undefined) inside.__onFinished = undefined
-  }
-
-  #hideEnd(): void {
-    const inside = this.#inside
-    this.#isDestroyed = inside.destroyed
-    this.#isClosed = inside._closed
-    if (inside.destroyed) inside.destroyed = false
-    if (inside._closed) inside._closed = false
-  }
-
-  #showState(): void {
-    const inside = this.#inside
-    if (this.#headWritten) inside._header = null
-    if (this.#isDestroyed) inside.destroyed = true
-    if (this.#isClosed) inside._closed = true
-    this.#onFinished = inside.__onFinished
-    if (this.#onFinished !== this.#outerFinished) inside.__onFinished = this.#outerFinished
+    this.#cover.takeAway()
   }
 
   #emitHeldClose(): void {
@@ -316,54 +247,23 @@ export class HeldResponse implements HeldMethods {
     setStatus(scratch, status)
     this.#scratch = scratch
     this.#phase = 'orphaned'
-    const shadows = (this.#shadows ??= new Shadows(this.#res, this.#coveredByOthers()))
-    this.#shadow(shadows)
-    for (const name of ['statusCode', 'statusMessage'] as const) {
-      const set = (value: unknown) => void Reflect.set(scratch, name, value)
-      this.#show(shadows, name, { get: () => scratch[name], set })
-    }
-    for (const name of HEADER_METHODS) {
-      const own = Reflect.get(scratch, name) as (...args: unknown[]) => unknown
-      const real = Reflect.get(this.#res, name) as typeof own
-      const value = (...args: unknown[]) =>
-        this.#showsSent ? real.apply(this.#res, args) : own.apply(scratch, args)
-      shadows.put(name, { value, writable: true })
-    }
-    // The client has its reply: a word before it would fall into the next one.
-    const value = (...args: unknown[]) => callbackOf(args[0], args[1])?.()
-    for (const name of INFORMATION_METHODS) shadows.put(name, { value, writable: true })
+    this.#cover.showOrphan(scratch)
   }
 
-  /** Where others have put theirs over our quick ones, and reach us through them. */
-  #coveredByOthers(): string[] {
-    return METHOD_NAMES.filter((name) => this.#res[name] !== this.#real[name])
+  get headWritten(): boolean {
+    return this.#written !== undefined
   }
 
-  /** By the book: for what the quick ones cannot do. */
-  #shadow(shadows: Shadows): void {
-    for (const name of METHOD_NAMES) {
-      const own = this[name] as (...args: unknown[]) => unknown
-      shadows.put(name, { value: (...args: unknown[]) => own.apply(this, args), writable: true })
-    }
-    this.#show(shadows, 'headersSent', { get: () => this.#headWritten })
-    this.#show(shadows, '_header', { get: () => (this.#headWritten ? 'held' : null) })
-    this.#show(shadows, 'writableEnded', { get: () => this.#ended })
-    // By this the server tells connections that it may close, and ours still has a reply to send.
-    this.#show(shadows, 'finished', { get: () => this.#phase === 'orphaned' && this.#ended })
-    // The client may be gone; the handler is to finish as if it were not.
-    for (const name of ['destroyed', '_closed']) {
-      const set = (value: unknown) => shadows.setBeneath(name, value)
-      this.#show(shadows, name, { get: () => false, set })
-    }
-    const set = (value: unknown) => void (this.#onFinished = value)
-    shadows.put('__onFinished', { get: () => this.#onFinished, set })
-    this.#socket.cover()
+  get ended(): boolean {
+    return this.#ended
   }
 
-  /** A property as the handler is to see it. */
-  #show(shadows: Shadows, name: string, own: { get: () => unknown; set?: (to: unknown) => void }) {
-    const get = () => (this.#showsSent ? shadows.beneath(name) : own.get())
-    shadows.put(name, { get, set: own.set ?? (() => undefined) })
+  get isOrphaned(): boolean {
+    return this.#phase === 'orphaned'
+  }
+
+  get showsSent(): boolean {
+    return this.#showsSent
   }
 
   get shownEnded(): boolean | undefined {
@@ -385,7 +285,7 @@ export class HeldResponse implements HeldMethods {
   #changeHead(name: 'setHeader' | 'appendHeader' | 'removeHeader', args: never[]): unknown {
     const real: (...args: never[]) => unknown = this.#real[name]
     if (this.#phase === 'flowing') return real.apply(this.#res, args)
-    if (this.#headWritten) throw headersSentError(name)
+    if (this.headWritten) throw headersSentError(name)
     return real.apply(this.#owner, args)
   }
 
@@ -431,14 +331,14 @@ export class HeldResponse implements HeldMethods {
     const events = this.#ended ? LAST_EVENTS : (['close'] as const)
     for (const event of events) this.#emitTo(event, [], (one) => !this.#isOutside(one))
     this.#showsSent = true
-    this.#socket.letGo()
+    this.#cover.letSocketGo()
   }
 
   /** Writes the head the way Node does: through the response, where others may be listening. */
   #begin(): void {
-    if (!this.#headWritten) {
+    if (!this.headWritten) {
       this.#res.writeHead(this.#res.statusCode)
-      if (!this.#headWritten) this.#headIsWritten()
+      if (!this.headWritten) this.#headIsWritten()
     }
     if (!this.#crossed && isEndless(String(this.#res.getHeader('content-type') ?? ''))) {
       this.#crossed = true
@@ -448,8 +348,7 @@ export class HeldResponse implements HeldMethods {
 
   #headIsWritten(): void {
     this.#written = statusOf(this.#res)
-    // What Node goes by: `headersSent`, too, is whether this is there.
-    if (this.#shadows === undefined) this.#inside._header = 'held'
+    this.#cover.showHead(true)
   }
 
   #push(bytes: Uint8Array): void {
@@ -471,7 +370,7 @@ export class HeldResponse implements HeldMethods {
 
   writeHead(status: number, ...rest: unknown[]): unknown {
     if (this.#phase === 'flowing') return this.#pass('writeHead', [status, ...rest])
-    if (this.#headWritten) throw headersSentError('writeHead')
+    if (this.headWritten) throw headersSentError('writeHead')
     const res = this.#res
     const hasReason = typeof rest[0] === 'string'
     checkHead(status, hasReason ? rest[0] : res.statusMessage)
@@ -509,7 +408,7 @@ export class HeldResponse implements HeldMethods {
   emit(event: string | symbol, ...args: unknown[]): boolean {
     if (event === 'close' && this.#phase === 'held') {
       this.#closed = true
-      if (this.#shadows === undefined) this.#hideEnd()
+      this.#cover.hideEnd()
       this.#giveUpIfCutOff()
       return false
     }
@@ -554,7 +453,7 @@ export class HeldResponse implements HeldMethods {
    * then, it never will be.
    */
   #giveUpIfCutOff(): void {
-    if (this.#error === undefined || !this.#closed || !this.#headWritten || this.#ended) return
+    if (this.#error === undefined || !this.#closed || !this.headWritten || this.#ended) return
     this.#drop(this.#error.error)
   }
 
@@ -572,9 +471,6 @@ export class HeldResponse implements HeldMethods {
     return method.apply(this.#res, [...args])
   }
 }
-
-/** The head was written before the eyes of whoever is over us: it is not written by them again. */
-const NEVER_COVERED: ReadonlySet<string> = new Set(['writeHead'])
 
 /** By these a response says that it is over. */
 const LAST_EVENTS = ['prefinish', 'finish', 'close'] as const

@@ -48,7 +48,7 @@ export class KoaHandler implements HeldHandler {
     })
   }
 
-  body(bytesMax: number): Promise<ExchangeBody> {
+  body(bytesMax: number): ExchangeBody | Promise<ExchangeBody> {
     return this.#node.body(bytesMax)
   }
 

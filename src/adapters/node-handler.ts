@@ -43,8 +43,12 @@ export class NodeHandler implements HeldHandler {
   }
 
   /** The whole body, which stays readable for as long as this request is ours. */
-  async body(bytesMax: number): Promise<ExchangeBody> {
-    const body = await this.#readBody(bytesMax)
+  body(bytesMax: number): ExchangeBody | Promise<ExchangeBody> {
+    const body = this.#readBody(bytesMax)
+    return body instanceof Promise ? body.then((read) => this.#keep(read)) : this.#keep(body)
+  }
+
+  #keep(body: ExchangeBody): ExchangeBody {
     if (body.kind === 'bytes' && !this.#req.readableEnded) {
       this.#heldRequest = new HeldRequest(this.#req)
     }

@@ -23,7 +23,10 @@ export function peekBody(
   return readAndPutBack(req, bytesMax)
 }
 
-function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<ExchangeBody> {
+async function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<ExchangeBody> {
+  // What came together with the head is taken in first. An empty body that ends while somebody
+  // listens for it has ended for the parser behind us, too.
+  await undefined
   return new Promise((resolve) => {
     const chunks: Buffer[] = []
     let bytes = 0
@@ -48,6 +51,7 @@ function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<Exchang
     }
     const onClose = () => finish({ kind: 'aborted' })
     if (req.complete) return onReadable()
+    if (req.destroyed) return onClose()
     req.on('readable', onReadable)
     req.on('close', onClose)
     req.on('error', onClose)

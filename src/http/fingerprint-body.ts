@@ -1,6 +1,6 @@
 import { canonicalJson, canonicalMembers } from './canonical-json.ts'
+import { canonicalValue } from './canonical-value.ts'
 import { boundaryOf, splitMultipart } from './multipart.ts'
-import { valueToJson } from './value-to-json.ts'
 
 /** A request's body, as far as it can still be had. */
 export type FingerprintBody =
@@ -14,9 +14,10 @@ export type FingerprintBody =
   | { readonly kind: 'value'; readonly value: unknown }
   | { readonly kind: 'none' }
 
-/** The part of a hash that bodies need. */
-interface Sink {
-  update(data: string | Uint8Array): unknown
+/** What of a body is hashed: a text, and bytes behind it where they are no text. */
+export interface HashedBody {
+  readonly text: string
+  readonly bytes?: Uint8Array
 }
 
 interface BodyInput {
@@ -32,47 +33,35 @@ const JSON_TEXT = 'j'
 const FIELDS = 'f'
 const MULTIPART = 'm'
 
-/** Hashes head and body. False when the body has no form that could be hashed. */
-export function hashBody(hash: Sink, head: string, input: BodyInput): boolean {
+/** `undefined` when the body has no form that could be hashed. */
+export function hashedBody(input: BodyInput): HashedBody | undefined {
   const { body } = input
-  if (body.kind === 'none' || (body.kind === 'value' && body.value === undefined)) {
-    hash.update(head + NONE)
-    return true
-  }
-  if (body.kind === 'bytes') return hashBytes(hash, head, body.bytes, input)
+  if (body.kind === 'none') return { text: NONE }
+  if (body.kind === 'bytes') return hashedBytes(body.bytes, input)
   const { value } = body
-  if (value instanceof Uint8Array) return hashBytes(hash, head, value, input)
+  if (value === undefined) return { text: NONE }
+  if (value instanceof Uint8Array) return hashedBytes(value, input)
   // A text may be the body unparsed, or a JSON string parsed. Taken as JSON, the body `"1"` would
   // pass for the body `1`; taken as bytes, neither can pass for anything else.
-  if (typeof value === 'string') return hashPlain(hash, head, Buffer.from(value, 'utf8'))
-  const json = valueToJson(value)
-  const canonical = json === undefined ? undefined : canonicalJson(json)
-  if (canonical === undefined) return false
-  hash.update(head + jsonPart(canonical, input.fields))
-  return true
+  if (typeof value === 'string') return plainBytes(Buffer.from(value, 'utf8'))
+  const canonical = canonicalValue(value)
+  return canonical === undefined ? undefined : { text: jsonPart(canonical, input.fields) }
 }
 
-function hashBytes(hash: Sink, head: string, bytes: Uint8Array, input: BodyInput): boolean {
+function hashedBytes(bytes: Uint8Array, input: BodyInput): HashedBody {
   const mediaType = mediaTypeOf(input.mediaType)
   if (bytes.length > 0 && isJsonType(mediaType)) {
     const canonical = canonicalOf(bytes)
-    if (canonical !== undefined) {
-      hash.update(head + jsonPart(canonical, input.fields))
-      return true
-    }
+    if (canonical !== undefined) return { text: jsonPart(canonical, input.fields) }
   }
   const boundary = mediaType.startsWith('multipart/') ? boundaryOf(input.mediaType) : undefined
-  if (boundary === undefined) return hashPlain(hash, head, bytes)
+  if (boundary === undefined) return plainBytes(bytes)
   const { content, lengths } = splitMultipart(bytes, boundary)
-  hash.update(`${head}${MULTIPART}${lengths.join(',')}:`)
-  hash.update(content)
-  return true
+  return { text: `${MULTIPART}${lengths.join(',')}:`, bytes: content }
 }
 
-function hashPlain(hash: Sink, head: string, bytes: Uint8Array): boolean {
-  hash.update(head + (bytes.length === 0 ? NONE : BYTES))
-  hash.update(bytes)
-  return true
+function plainBytes(bytes: Uint8Array): HashedBody {
+  return bytes.length === 0 ? { text: NONE } : { text: BYTES, bytes }
 }
 
 function jsonPart(canonical: string, fields: readonly string[] | undefined): string {

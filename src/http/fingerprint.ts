@@ -1,7 +1,13 @@
-import { createHash, createHmac, createSecretKey, type KeyObject } from 'node:crypto'
+import { createHash, createHmac, createSecretKey, hash, type KeyObject } from 'node:crypto'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, rejectUnknownOptions } from '../core/options.ts'
-import { type FingerprintBody, hashBody, mediaTypeOf, part } from './fingerprint-body.ts'
+import {
+  hashedBody,
+  mediaTypeOf,
+  part,
+  type FingerprintBody,
+  type HashedBody,
+} from './fingerprint-body.ts'
 
 export type { FingerprintBody } from './fingerprint-body.ts'
 
@@ -79,15 +85,24 @@ export function createFingerprinter(options: FingerprinterOptions = {}): Fingerp
 }
 
 function compute(way: Way, input: FingerprintInput): string | undefined {
-  const hash = way.key === undefined ? createHash('sha256') : createHmac('sha256', way.key)
+  const body = hashedBody(input)
+  if (body === undefined) return undefined
   const head =
     part(input.method.toUpperCase()) +
     part(input.path) +
     part(input.query) +
     part(mediaTypeOf(input.mediaType)) +
     (input.principal === undefined ? '-' : part(input.principal))
-  if (!hashBody(hash, head, input)) return undefined
-  return way.prefix + hash.digest('base64url')
+  return way.prefix + digestOf(way.key, head, body)
+}
+
+function digestOf(key: KeyObject | undefined, head: string, { text, bytes }: HashedBody): string {
+  // In one go where there is only text: that takes a third of the time.
+  if (key === undefined && bytes === undefined) return hash('sha256', head + text, 'base64url')
+  const digest = key === undefined ? createHash('sha256') : createHmac('sha256', key)
+  digest.update(head + text)
+  if (bytes !== undefined) digest.update(bytes)
+  return digest.digest('base64url')
 }
 
 function resolveWays(secrets: readonly FingerprintSecret[]): ReadonlyMap<string, Way> {

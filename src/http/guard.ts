@@ -11,9 +11,9 @@ import {
   StoreFailedError,
   hasCode,
 } from '../core/errors.ts'
-import type { RunOutcome, WorkEnd } from '../core/execution.ts'
+import type { RunOutcome } from '../core/execution.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
-import { checkKey, parseKeyHeader, type KeyParse } from '../protocol/key-syntax.ts'
+import { checkKey, parseKeyHeader } from '../protocol/key-syntax.ts'
 import type { ProblemName } from '../protocol/problems.ts'
 import {
   expiresHeader,
@@ -23,9 +23,15 @@ import {
   type ProblemOptions,
 } from './answers.ts'
 import { fieldOf } from './body-field.ts'
-import { runWith } from './current.ts'
 import { decodeBody } from './decode-body.ts'
-import type { Answer, HeldHandler, HttpExchange, HttpReply, Produced } from './exchange.ts'
+import type {
+  Answer,
+  ExchangeBody,
+  HeldHandler,
+  HttpExchange,
+  HttpReply,
+  Produced,
+} from './exchange.ts'
 import type { FingerprintBody, FingerprintInput } from './fingerprint.ts'
 import {
   checkPrincipal,
@@ -34,8 +40,9 @@ import {
   type GuardOptions,
   type ResolvedGuardOptions,
 } from './guard-options.ts'
-import { GuardedContext, RolledBackReply } from './handler-context.ts'
-import { meaningOf, replyOf, standsForCommit, statusOf } from './handler-reply.ts'
+import { GuardedRun, GuardedWork, type Encoder } from './guarded-work.ts'
+import { RolledBackReply, type GuardedContext } from './handler-context.ts'
+import { meaningOf, statusOf } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { readableBy } from './readable-reply.ts'
@@ -59,13 +66,10 @@ export function createGuard<Request>(options: GuardOptions<Request>): Guard<Requ
   return new HttpGuard(resolveGuardOptions(options))
 }
 
-/** What handlers say of their own about a call whose answer was lost, or made no sense. */
-const LOST_STATUS: ReadonlySet<number> = new Set([502, 504])
-
 /** A wait that a client can keep when nothing better is known. */
 const RETRY_SOON_MS = 1_000
 
-class HttpGuard<Request> implements Guard<Request> {
+class HttpGuard<Request> implements Guard<Request>, Encoder {
   readonly #options: ResolvedGuardOptions<Request>
 
   constructor(options: ResolvedGuardOptions<Request>) {
@@ -83,134 +87,105 @@ class HttpGuard<Request> implements Guard<Request> {
   async handle(request: Request, exchange: HttpExchange, handler: HeldHandler): Promise<Answer> {
     if (!this.protects(exchange.method)) return { kind: 'pass' }
     try {
-      const body = once(() => this.#body(exchange))
-      const parsed = await this.#readKey(request, exchange, body)
+      // Where nothing is asked of a promise, nothing waits for one: a request has many such steps.
+      const { keyFrom, keyField, keyHeader, keyRules } = this.#options
+      const early = keyField === undefined ? undefined : await this.#body(exchange)
+      const parsed =
+        keyFrom !== undefined
+          ? checkKey(await keyFrom(request), keyRules)
+          : keyField !== undefined
+            ? checkKey(fieldOf(early!, contentTypeOf(exchange), keyField), keyRules)
+            : parseKeyHeader(exchange.header(keyHeader), keyRules)
       if (parsed.kind === 'malformed') return this.#problem('key_malformed', parsed)
       if (parsed.kind === 'missing') {
         return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
       }
-      return await this.#guard(request, exchange, { key: parsed.key, body, handler })
+      const run = await this.#identify(request, exchange, { key: parsed.key, body: early })
+      if (run === undefined) return this.#problem('request_unreadable')
+      const answer = await this.#run(run, handler)
+      if (answer.kind !== 'reply') return answer
+      const reply = readableBy(exchange.header('accept-encoding')?.toString(), answer.reply)
+      return reply === answer.reply ? answer : { kind: 'reply', reply: await reply }
     } catch (error) {
       if (error instanceof Refused) return error.answer
       return { kind: 'error', error }
     }
   }
 
-  async #readKey(
-    request: Request,
-    exchange: HttpExchange,
-    body: () => Promise<FingerprintBody>,
-  ): Promise<KeyParse> {
-    const { keyFrom, keyField, keyHeader, keyRules } = this.#options
-    if (keyFrom !== undefined) return checkKey(await keyFrom(request), keyRules)
-    if (keyField !== undefined) {
-      return checkKey(fieldOf(await body(), contentTypeOf(exchange), keyField), keyRules)
-    }
-    return parseKeyHeader(exchange.header(keyHeader), keyRules)
+  #body(exchange: HttpExchange): FingerprintBody | Promise<FingerprintBody> {
+    const raw = exchange.body(this.#options.requestBytesMax)
+    const coding = exchange.header('content-encoding')?.toString()
+    if (coding === undefined && !(raw instanceof Promise)) return this.#wholeBody(raw)
+    return this.#decodedBody(raw, coding)
   }
 
-  async #body(exchange: HttpExchange): Promise<FingerprintBody> {
-    const { requestBytesMax } = this.#options
-    const encoding = exchange.header('content-encoding')
-    const raw = await exchange.body(requestBytesMax)
-    const body = await decodeBody(raw, encoding?.toString(), requestBytesMax)
+  async #decodedBody(
+    raw: ExchangeBody | Promise<ExchangeBody>,
+    coding: string | undefined,
+  ): Promise<FingerprintBody> {
+    return this.#wholeBody(await decodeBody(await raw, coding, this.#options.requestBytesMax))
+  }
+
+  #wholeBody(body: ExchangeBody): FingerprintBody {
     if (body.kind === 'too_large') throw new Refused(this.#problem('request_too_large'))
     if (body.kind === 'aborted') throw abortedError()
     return body
   }
 
-  async #guard(
+  /** Whose key it is, and for which request. `undefined` where the body cannot be compared. */
+  async #identify(
     request: Request,
     exchange: HttpExchange,
-    { key, body: readBody, handler }: Keyed,
-  ): Promise<Answer> {
-    const scope = await this.#scope(request, exchange)
-    const body = await readBody()
-
-    const principal = checkPrincipal(await this.#options.principal?.(request))
-    const input = this.#fingerprintInput(exchange, body, principal)
-    const { fingerprinter, policy } = this.#options
-    const fingerprint = fingerprinter.current(input)
-    if (fingerprint === undefined) return this.#problem('request_unreadable')
-    const recompute = (stored: string) => fingerprinter.recompute(stored, input)
-    const answer = await this.#run({ scope, key, fingerprint, recompute, policy }, handler)
-    if (answer.kind !== 'reply') return answer
-    const accepted = exchange.header('accept-encoding')?.toString()
-    return { kind: 'reply', reply: await readableBy(accepted, answer.reply) }
-  }
-
-  async #scope(request: Request, exchange: HttpExchange): Promise<Scope> {
-    const { operation, scopeBy } = this.#options
-    const tenant = checkTenant(await this.#options.tenant(request))
-    if (scopeBy === 'tenant') return { tenant, operation: '*' }
-    const name = typeof operation === 'function' ? operation(request) : operation
-    return { tenant, operation: name ?? operationOf(exchange) }
-  }
-
-  #fingerprintInput(
-    exchange: HttpExchange,
-    body: FingerprintBody,
-    principal: string | undefined,
-  ): FingerprintInput {
-    return {
+    { key, body: early }: { readonly key: string; readonly body: FingerprintBody | undefined },
+  ): Promise<GuardedRun | undefined> {
+    const { tenant, principal, fingerprinter } = this.#options
+    const given = tenant(request)
+    const scope = this.#scope(request, exchange, typeof given === 'string' ? given : await given)
+    const read = early ?? this.#body(exchange)
+    const body = read instanceof Promise ? await read : read
+    const input: FingerprintInput = {
       method: exchange.method,
       path: exchange.path,
       query: exchange.query,
       mediaType: contentTypeOf(exchange),
       body,
-      principal,
+      principal: principal === undefined ? undefined : checkPrincipal(await principal(request)),
       fields: this.#options.fingerprintFields,
     }
+    const fingerprint = fingerprinter.current(input)
+    if (fingerprint === undefined) return undefined
+    return new GuardedRun({ scope, key, fingerprint }, this.#options, input)
+  }
+
+  #scope(request: Request, exchange: HttpExchange, given: unknown): Scope {
+    const { operation, scopeBy } = this.#options
+    const tenant = checkTenant(given)
+    if (scopeBy === 'tenant') return { tenant, operation: '*' }
+    const name = typeof operation === 'function' ? operation(request) : operation
+    return { tenant, operation: name ?? operationOf(exchange) }
   }
 
   async #run(request: RunRequest, handler: HeldHandler): Promise<Answer> {
-    const { engine } = this.#options
-    const entry: Entry = { context: undefined, sent: undefined }
+    const work = new GuardedWork(this, handler)
     try {
-      const outcome = await engine.run(request, async (context) => {
-        const guarded = new GuardedContext(context, handler, {
-          produced: () => this.#encodeForCommit(handler.produced(), guarded),
-          given: (reply) => this.#encodeGiven(reply, guarded),
-          returned: (reply) => this.#encodeReturned(reply, guarded),
-        })
-        entry.context = guarded
-        const end = await this.#work(guarded, handler)
-        if (!(end instanceof Uint8Array)) return end
-        entry.sent = end
-        return standsForCommit(handler.produced(), guarded) ? guarded.joined!.result : end
-      })
-      const { context } = entry
+      const outcome = await this.#options.engine.run(request, (context) => work.run(context))
+      const { context } = work
       if (context?.returned !== undefined) return await this.#returned(outcome, context.returned)
       if (outcome.kind === 'ran' && context?.joined !== undefined) {
-        return await this.#joined(outcome, entry.sent)
+        return await this.#joined(outcome, work.sent)
       }
       return await this.#answer(outcome, handler.produced(), context)
     } catch (error) {
-      return this.#failed(error, entry.context !== undefined, request.scope)
+      return this.#failed(error, work.context !== undefined, request.scope)
     }
   }
 
-  /** Enters the handler and says what its reply means for the record. */
-  async #work(context: GuardedContext, handler: HeldHandler): Promise<WorkEnd> {
-    runWith(context, () => handler.enter(context, this.#options.replyBytesMax))
-    const produced = await replyOf(context, handler)
-    if (context.isRecorded) return NO_BODY
-    const meaning = meaningOf(produced, context)
-    const { error } = context
-    if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
-    const result = await this.#encodeAfterwards(produced, context)
-    if (meaning === 'complete') return result
-    context.confirmNotExecuted()
-    if (error !== undefined) return { kind: 'fail', result, error }
-    if (context.rolledBackReply !== undefined) {
-      return { kind: 'fail', result, error: context.rolledBackReply }
-    }
-    const blind = LOST_STATUS.has(statusOf(produced)) || !handler.seesErrors()
-    return { kind: 'fail', result, error, blind }
+  get replyBytesMax(): number {
+    return this.#options.replyBytesMax
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
-  async #encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array> {
+  async encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array> {
     const { returned } = context
     try {
       return await (returned === undefined ? this.#encode(produced) : this.#encodeNamed(returned))
@@ -233,7 +208,7 @@ class HttpGuard<Request> implements Guard<Request> {
     return sealReply(bytes, seal)
   }
 
-  #encodeForCommit(
+  encodeForCommit(
     produced: Produced | undefined,
     context: GuardedContext,
   ): Uint8Array | Promise<Uint8Array> {
@@ -242,13 +217,13 @@ class HttpGuard<Request> implements Guard<Request> {
     return this.#encode(produced)
   }
 
-  #encodeReturned(reply: HttpReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+  encodeReturned(reply: HttpReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
     const meaning = meaningOf({ kind: 'reply', reply }, context)
     if (meaning !== 'complete') throw new RolledBackReply()
     return this.#encodeNamed(reply)
   }
 
-  #encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+  encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
     const { replyBytesMax } = this.#options
     const reply = toReply('completeIn', given)
     const { status, body } = reply
@@ -294,11 +269,11 @@ class HttpGuard<Request> implements Guard<Request> {
     return { kind: 'reply', reply: toRecorded(decoded.reply, expiresAt) }
   }
 
-  async #answer(
+  #answer(
     outcome: RunOutcome,
     produced: Produced | undefined,
     context?: GuardedContext,
-  ): Promise<Answer> {
+  ): Answer | Promise<Answer> {
     switch (outcome.kind) {
       case 'ran':
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
@@ -330,8 +305,10 @@ class HttpGuard<Request> implements Guard<Request> {
     }
   }
 
-  async #replay(result: Uint8Array, expiresAt: Date): Promise<Answer> {
-    return { kind: 'reply', reply: await replayOf(result, expiresAt, this.#options) }
+  #replay(result: Uint8Array, expiresAt: Date): Answer | Promise<Answer> {
+    const reply = replayOf(result, expiresAt, this.#options)
+    if (!(reply instanceof Promise)) return { kind: 'reply', reply }
+    return reply.then((replay) => ({ kind: 'reply', reply: replay }))
   }
 
   #unreadable(): Answer {
@@ -394,13 +371,6 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 }
 
-/** A request whose key was read. */
-interface Keyed {
-  readonly key: string
-  readonly body: () => Promise<FingerprintBody>
-  readonly handler: HeldHandler
-}
-
 /** Ends the handling of a request early. */
 class Refused extends Error {
   readonly answer: Answer
@@ -411,21 +381,9 @@ class Refused extends Error {
   }
 }
 
-function once<Value>(make: () => Promise<Value>): () => Promise<Value> {
-  let made: Promise<Value> | undefined
-  return () => (made ??= make())
-}
-
 function contentTypeOf(exchange: HttpExchange): string {
   const value = exchange.header('content-type')
   return (typeof value === 'string' ? value : value?.[0]) ?? ''
-}
-
-/** What is known of a handler that was entered. */
-interface Entry {
-  context: GuardedContext | undefined
-  /** Its reply, in the form in which it is recorded. */
-  sent: Uint8Array | undefined
 }
 
 const NO_BODY = new Uint8Array(0)

@@ -79,9 +79,8 @@ export class GuardedContext implements HandlerContext, HasAttempt {
   returned: HttpReply | undefined
   /** It is on record already, or stands for what is. */
   isRecorded = false
-  /** Resolves when `returned` is there. */
-  readonly hasReturned: Promise<void>
-  #tellReturned!: () => void
+  /** Tells whoever waits that `returned` is there. */
+  #tellReturned: ((nothing: undefined) => void) | undefined
   readonly #run: RunContext
   readonly #handler: HeldHandler
   readonly #encode: Encode
@@ -90,8 +89,14 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     this.#run = run
     this.#handler = handler
     this.#encode = encode
-    this.hasReturned = new Promise((resolve) => {
+  }
+
+  /** What comes of `sent`, or `undefined` as soon as `returned` is there. */
+  unlessReturned<Value>(sent: Promise<Value>): Promise<Value | undefined> {
+    return new Promise((resolve, reject) => {
       this.#tellReturned = resolve
+      if (this.returned !== undefined) resolve(undefined)
+      sent.then(resolve, reject)
     })
   }
 
@@ -210,7 +215,7 @@ export class GuardedContext implements HandlerContext, HasAttempt {
   /** With this reply the request is answered, once the record says so. */
   answerWith(reply: HttpReply): void {
     this.returned = reply
-    this.#tellReturned()
+    this.#tellReturned?.(undefined)
   }
 
   /** The same, where a step of an operation has recorded it. */

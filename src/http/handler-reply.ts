@@ -8,7 +8,7 @@ const RELEASED_STATUS: ReadonlySet<number> = new Set([401, 403, 408, 425, 429])
 
 /** What a transaction has returned, or whatever the handler sends. */
 export async function replyOf(context: GuardedContext, handler: HeldHandler): Promise<Produced> {
-  const sent = await Promise.race([wholeReply(context, handler), context.hasReturned])
+  const sent = await context.unlessReturned(wholeReply(context, handler))
   if (context.returned !== undefined) return { kind: 'reply', reply: context.returned }
   return sent!
 }
@@ -18,7 +18,7 @@ async function wholeReply(context: GuardedContext, handler: HeldHandler): Promis
   for (;;) {
     await handler.whole()
     const ended = context.transactionEnded
-    await ended
+    if (ended !== undefined) await ended
     // Asked only now: the handler may have answered the failure of its transaction with another
     // reply, or with another transaction.
     const produced = handler.produced()

@@ -17,15 +17,19 @@ const OF_CODED_BYTES: ReadonlySet<string> = new Set([
  * A recorded reply as this client can read it. Where compression runs behind the guard, the bytes
  * on record are those that the first client had asked for; the next one may be another.
  */
-export async function readableBy(
+export function readableBy(
   accepted: string | undefined,
   reply: HttpReply,
-): Promise<HttpReply> {
+): HttpReply | Promise<HttpReply> {
   const coding = reply.headers.find(([name]) => name.toLowerCase() === 'content-encoding')?.[1]
   if (coding === undefined || reply.body.byteLength === 0) return reply
   // Of a part, the range is one of coded bytes.
   if (reply.status === 206) return reply
   if (acceptsCoding(accepted, coding.trim().toLowerCase())) return reply
+  return decodedReply(reply, coding)
+}
+
+async function decodedReply(reply: HttpReply, coding: string): Promise<HttpReply> {
   const decoded = await decodeContent(reply.body, coding, DECODED_BYTES_MAX)
   // Better the bytes of the first reply than none.
   if (decoded.kind !== 'decoded') return reply

@@ -1,6 +1,6 @@
 import { retryAfterUnknown, toReplay, type Answers } from './answers.ts'
 import type { HttpReply } from './exchange.ts'
-import { openReply, type SealHook } from './reply-codec.ts'
+import { openReply, type ReplyDecode, type SealHook } from './reply-codec.ts'
 
 /** How recorded replies are read. */
 export interface ReplayOptions {
@@ -10,13 +10,22 @@ export interface ReplayOptions {
   readonly upgradeReply: ((reply: HttpReply, fromVersion: number) => HttpReply) | undefined
 }
 
-/** The recorded reply, marked as a replay; or why it cannot be shown. */
-export async function replayOf(
+/** The recorded reply, marked as a replay; or why it cannot be shown. At once, if it can be. */
+export function replayOf(
   result: Uint8Array,
   expiresAt: Date,
-  { answers, open, replyVersion, upgradeReply }: ReplayOptions,
-): Promise<HttpReply> {
-  const decoded = await openReply(result, open)
+  options: ReplayOptions,
+): HttpReply | Promise<HttpReply> {
+  const opened = openReply(result, options.open)
+  if (!(opened instanceof Promise)) return shown(opened, expiresAt, options)
+  return opened.then((decoded) => shown(decoded, expiresAt, options))
+}
+
+function shown(
+  decoded: ReplyDecode,
+  expiresAt: Date,
+  { answers, replyVersion, upgradeReply }: ReplayOptions,
+): HttpReply {
   if (decoded.kind === 'unreadable') return unreadableReply(answers)
   const { reply } = decoded
   const replay = toReplay(reply, expiresAt)

@@ -1,0 +1,111 @@
+/** A request and its handler, as the engine is given them. */
+import type { RunRequest } from '../core/engine.ts'
+import type { WorkEnd } from '../core/execution.ts'
+import type { Scope } from '../core/identity.ts'
+import type { Policy } from '../core/policy.ts'
+import type { RunContext } from '../core/run-context.ts'
+import { runWith } from './current.ts'
+import type { HeldHandler, HttpReply, Produced } from './exchange.ts'
+import type { Fingerprinter, FingerprintInput } from './fingerprint.ts'
+import { GuardedContext, type Encode } from './handler-context.ts'
+import { meaningOf, replyOf, standsForCommit, statusOf } from './handler-reply.ts'
+import type { GivenReply } from './http-reply.ts'
+
+/** What handlers say of their own about a call whose answer was lost, or made no sense. */
+const LOST_STATUS: ReadonlySet<number> = new Set([502, 504])
+
+const NO_BODY = new Uint8Array(0)
+
+/** A request under its key. Classes, as all that lives as long as a request: `ExecutionRequest`. */
+export class GuardedRun implements RunRequest {
+  readonly scope: Scope
+  readonly key: string
+  readonly fingerprint: string
+  readonly policy: Policy
+  readonly #fingerprinter: Fingerprinter
+  readonly #input: FingerprintInput
+
+  constructor(
+    { scope, key, fingerprint }: Pick<RunRequest, 'scope' | 'key' | 'fingerprint'>,
+    { policy, fingerprinter }: { readonly policy: Policy; readonly fingerprinter: Fingerprinter },
+    input: FingerprintInput,
+  ) {
+    this.scope = scope
+    this.key = key
+    this.fingerprint = fingerprint
+    this.policy = policy
+    this.#fingerprinter = fingerprinter
+    this.#input = input
+  }
+
+  recompute(stored: string): string | undefined {
+    return this.#fingerprinter.recompute(stored, this.#input)
+  }
+}
+
+/** What the work of a request asks of its guard. */
+export interface Encoder {
+  readonly replyBytesMax: number
+  encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array>
+  encodeForCommit(
+    produced: Produced | undefined,
+    context: GuardedContext,
+  ): Uint8Array | Promise<Uint8Array>
+  encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array>
+  encodeReturned(reply: HttpReply, context: GuardedContext): Uint8Array | Promise<Uint8Array>
+}
+
+/** The handler of a request as the work of an engine. */
+export class GuardedWork implements Encode {
+  /** Where the handler was entered. */
+  context: GuardedContext | undefined
+  /** Its reply, in the form in which it is recorded. */
+  sent: Uint8Array | undefined
+  readonly #guard: Encoder
+  readonly #handler: HeldHandler
+
+  constructor(guard: Encoder, handler: HeldHandler) {
+    this.#guard = guard
+    this.#handler = handler
+  }
+
+  produced(): Uint8Array | Promise<Uint8Array> {
+    return this.#guard.encodeForCommit(this.#handler.produced(), this.context!)
+  }
+
+  given(reply: GivenReply): Uint8Array | Promise<Uint8Array> {
+    return this.#guard.encodeGiven(reply, this.context!)
+  }
+
+  returned(reply: HttpReply): Uint8Array | Promise<Uint8Array> {
+    return this.#guard.encodeReturned(reply, this.context!)
+  }
+
+  async run(run: RunContext): Promise<WorkEnd> {
+    const handler = this.#handler
+    const context = new GuardedContext(run, handler, this)
+    this.context = context
+    runWith(context, () => handler.enter(context, this.#guard.replyBytesMax))
+    const produced = await replyOf(context, handler)
+    const end = context.isRecorded ? NO_BODY : await this.#endOf(produced, context)
+    if (!(end instanceof Uint8Array)) return end
+    this.sent = end
+    return standsForCommit(handler.produced(), context) ? context.joined!.result : end
+  }
+
+  /** What the reply means for the record. */
+  async #endOf(produced: Produced, context: GuardedContext): Promise<WorkEnd> {
+    const meaning = meaningOf(produced, context)
+    const { error } = context
+    if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
+    const result = await this.#guard.encodeAfterwards(produced, context)
+    if (meaning === 'complete') return result
+    context.confirmNotExecuted()
+    if (error !== undefined) return { kind: 'fail', result, error }
+    if (context.rolledBackReply !== undefined) {
+      return { kind: 'fail', result, error: context.rolledBackReply }
+    }
+    const blind = LOST_STATUS.has(statusOf(produced)) || !this.#handler.seesErrors()
+    return { kind: 'fail', result, error, blind }
+  }
+}

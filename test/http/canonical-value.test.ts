@@ -1,0 +1,54 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { canonicalJson } from '../../src/http/canonical-json.ts'
+import { canonicalValue } from '../../src/http/canonical-value.ts'
+import { valueToJson } from '../../src/http/value-to-json.ts'
+
+/** By way of the text, as every value can go. */
+function byText(value: unknown): string | undefined {
+  const json = valueToJson(value)
+  return json === undefined ? undefined : canonicalJson(json)
+}
+
+it('gives every JSON value the form that its text has', () => {
+  fc.assert(
+    fc.property(fc.jsonValue({ noUnicodeString: false }), (value) => {
+      expect(canonicalValue(value)).toBe(byText(value))
+    }),
+  )
+})
+
+it('gives every other value the form that its text has, or none', () => {
+  const anything = fc.anything({
+    withBigInt: true,
+    withBoxedValues: true,
+    withDate: true,
+    withMap: true,
+    withNullPrototype: true,
+    withObjectString: true,
+    withSet: true,
+    withSparseArray: true,
+    withTypedArray: true,
+    withUnicodeString: true,
+  })
+  fc.assert(
+    fc.property(anything, (value) => {
+      expect(canonicalValue(value)).toBe(byText(value))
+    }),
+  )
+})
+
+class Opaque {}
+
+it.each([
+  ['half a surrogate pair', { '\ud800': '\udfff' }],
+  ['names in the order of their code units', { b: 1, a: 2, '\u{1f600}': 3, '\ufb33': 4 }],
+  ['minus zero, and what is no number', [-0, Number.NaN, Number.POSITIVE_INFINITY, 1e21, 1e-7]],
+  ['members that JSON leaves out', { a: undefined, b: () => 1, c: Symbol('c'), d: [undefined] }],
+  ['what says itself how it is written', { at: new Date(0), own: { toJSON: () => ({ z: 1 }) } }],
+  ['a class without members', { opaque: new Opaque() }],
+  ['a member called __proto__', JSON.parse('{"__proto__":{"a":1},"b":2}')],
+  ['nesting beyond what is walked', JSON.parse(`${'['.repeat(40)}1${']'.repeat(40)}`)],
+])('does so for %s', (_, value: unknown) => {
+  expect(canonicalValue(value)).toBe(byText(value))
+})
