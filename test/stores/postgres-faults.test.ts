@@ -248,8 +248,8 @@ it.each([3_600_000, -3_600_000])(
     expect(isNow).toBe(true)
     expect([await wrong.engine.sweep(), await wrong.engine.reap()]).toEqual([0, 0])
     // What has lapsed by the database's clock is swept by either.
-    await app.query(`UPDATE oncekey_record SET state = 'in_progress', lease_until = now()
-      WHERE key = 'own'`)
+    await app.query(`UPDATE oncekey_record SET state = 'in_progress',
+      lease_until = now() - interval '1 second' WHERE key = 'own'`)
     expect(await wrong.engine.sweep()).toBe(1)
     expect((await receipts()).size).toBe(2)
   },

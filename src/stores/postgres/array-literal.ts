@@ -9,7 +9,16 @@ export function numberArray(values: readonly (number | null)[]): string {
 
 /** Refuses half a surrogate pair: drivers write U+FFFD for it, and two keys would become one. */
 export function textArray(values: readonly (string | null | undefined)[]): string {
-  return `{${values.map(textElement).join(',')}}`
+  let text = '{'
+  let before: string | null | undefined
+  let element = ''
+  for (const value of values) {
+    // Tenants, operations and choices are mostly those of the row before.
+    if (element === '' || value !== before) element = textElement(value)
+    before = value
+    text += text.length === 1 ? element : `,${element}`
+  }
+  return `${text}}`
 }
 
 /** From hexadecimal text; what is not hexadecimal is refused by the database. */
@@ -43,11 +52,13 @@ export class ValueFault extends Error {}
 function textElement(value: string | null | undefined): string {
   if (value === null || value === undefined) return 'NULL'
   if (!value.isWellFormed()) throw new ValueFault('a text contains half a surrogate pair')
-  return `"${/["\\]/.test(value) ? value.replaceAll(/["\\]/g, String.raw`\$&`) : value}"`
+  const isPlain = !value.includes('"') && !value.includes('\\')
+  return `"${isPlain ? value : value.replaceAll(/["\\]/g, String.raw`\$&`)}"`
 }
 
 function hexElement(hex: string): string {
-  if (/["\\]/.test(hex)) throw new ValueFault('an identity is not hexadecimal')
+  if (hex.includes('"') || hex.includes('\\'))
+    throw new ValueFault('an identity is not hexadecimal')
   return String.raw`"\\x${hex}"`
 }
 

@@ -265,36 +265,45 @@ class TableStore implements PostgresStore {
   }
 
   async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const outcomes = new Map<string, ClaimOutcome>()
-    let left = requests
-    for (let tries = 1; ; tries++) {
-      const asked = left
-      const rows = await this.#send('claim', CLAIM, (nowMs) =>
-        claimValues(nowMs, this.#hasHistory, asked),
-      )
-      const byIdentity = firstOfEach(rows)
-      left = asked.filter((request) => {
-        const row = byIdentity.get(request.identity)
-        const isLast = tries === LOCKED_TRIES
-        const outcome = row === undefined ? withoutRow(request) : toClaimOutcome(row, request)
-        if (outcome !== AGAIN) outcomes.set(request.identity, outcome)
-        else if (isLast && row !== undefined) outcomes.set(request.identity, inProgress(row))
-        return !outcomes.has(request.identity)
-      })
-      if (left.length === 0) return requests.map(({ identity }) => outcomes.get(identity)!)
-      if (tries === LOCKED_TRIES) throw storeFailed('claim', new Error('a key comes and goes'))
+    const outcomes = await this.#claimOnce(requests, false)
+    for (let tries = 2; outcomes.includes(AGAIN); tries++) {
+      if (tries > LOCKED_TRIES) throw storeFailed('claim', new Error('a key comes and goes'))
       await sleep(systemClock, LOCKED_MS)
+      const left = [...outcomes.keys()].filter((index) => outcomes[index] === AGAIN)
+      const asked = left.map((index) => requests[index]!)
+      const answers = await this.#claimOnce(asked, tries === LOCKED_TRIES)
+      for (const [n, index] of left.entries()) outcomes[index] = answers[n]!
     }
+    return outcomes as ClaimOutcome[]
+  }
+
+  async #claimOnce(
+    requests: readonly ClaimRequest[],
+    isLast: boolean,
+  ): Promise<(ClaimOutcome | typeof AGAIN)[]> {
+    const rows = await this.#send('claim', CLAIM, (nowMs) =>
+      claimValues(nowMs, this.#hasHistory, requests),
+    )
+    const byIdentity = firstOfEach(rows)
+    return requests.map((request) => {
+      const row = byIdentity.get(request.identity)
+      if (row === undefined) return withoutRow(request)
+      const outcome = toClaimOutcome(row, request)
+      return outcome === AGAIN && isLast ? inProgress(row) : outcome
+    })
   }
 
   async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
     const rows = await this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
     const byIdentity = firstOfEach(rows)
+    const outcomes = settlements.map((settlement) =>
+      toSettleOutcome(byIdentity.get(settlement.lease.identity), settlement),
+    )
+    if (!outcomes.includes(AGAIN)) return outcomes as SettleOutcome[]
     return Promise.all(
-      settlements.map(async (settlement) => {
-        const outcome = toSettleOutcome(byIdentity.get(settlement.lease.identity), settlement)
+      outcomes.map(async (outcome, index) => {
         if (outcome !== AGAIN) return outcome
-        const [again] = await this.#settle([settlement])
+        const [again] = await this.#settle([settlements[index]!])
         return again!
       }),
     )

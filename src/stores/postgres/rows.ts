@@ -12,6 +12,7 @@ import type { Row } from './client.ts'
 /** A row to look at again: somebody has it locked, or moved it on between two statements. */
 export const AGAIN = 'again'
 
+/** Of a record that is `new`, only its identity and its expiry: the rest is as it was asked for. */
 type ClaimRow = readonly [
   identity: string,
   how: ClaimedFrom | 'found' | 'found_expired' | 'found_overdue',
@@ -32,6 +33,7 @@ export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | 
   const [, how, recordId, state, , own, fingerprint] = row as ClaimRow
   switch (how) {
     case 'new':
+      return request.mode === 'accept' ? accepted(row, request) : claimedNew(row, request)
     case 'retry':
     case 'lapsed':
     case 'expired':
@@ -90,6 +92,22 @@ function found(row: Row, { mode }: ClaimRequest): ClaimOutcome | typeof AGAIN {
 function pending(row: Row): ClaimOutcome {
   const [, , recordId, , , own, , , , , , expiresAtMs] = row as ClaimRow
   return { kind: 'pending', recordId, accepted: own, expiresAt: new Date(expiresAtMs) }
+}
+
+function accepted(row: Row, { recordId }: ClaimRequest): ClaimOutcome {
+  const expiresAt = new Date((row as ClaimRow)[11])
+  return { kind: 'pending', recordId, accepted: true, expiresAt }
+}
+
+function claimedNew(row: Row, { identity, token, recordId }: ClaimRequest): ClaimOutcome {
+  return {
+    kind: 'claimed',
+    lease: { identity, token, attempt: 1 },
+    recordId,
+    from: 'new',
+    recoveryPoint: undefined,
+    expiresAt: new Date((row as ClaimRow)[11]),
+  }
 }
 
 function claimed(row: Row, request: ClaimRequest, from: ClaimedFrom): ClaimOutcome {
