@@ -60,7 +60,9 @@ const COMPLETE = `
   FROM held WHERE r.id = held.id RETURNING encode(r.id, 'hex') AS id`
 
 /** A plan must not depend on statistics that a new table has not got. */
-const PLANNER = '-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off'
+const PLANNER =
+  '-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off ' +
+  '-c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan'
 
 const LIMITS = { rowsMax: 128, callsMax: 2 } as const
 

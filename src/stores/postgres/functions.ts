@@ -67,20 +67,17 @@ const found = (how: string, result: string) => `encode(r.identity, 'hex'), ${how
         r.record_id::text, r.state, r.attempt, r.token = q.token, r.fingerprint,
         r.recovery_point, ${result}`
 
-/** Takes free keys. Of a new record nothing is told that whoever asked for it knows. */
 const insertFree = (filter: string) => `
       INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
       SELECT ${FRESH}
       FROM ${CLAIM_REQUESTS}
       WHERE q.mode <> 'take' ${filter}
       ORDER BY q.identity
-      ON CONFLICT (identity) DO NOTHING
-      RETURNING encode(r.identity, 'hex'), 'new', NULL::text, NULL::text, NULL::int, NULL::bool,
-        NULL::text, NULL::text, NULL::bytea, NULL::float8, NULL::float8,
-        ${epochMs('r.expires_at')}`
+      ON CONFLICT (identity) DO NOTHING`
 
 /**
- * 1. Takes the keys where all are free, as those of first requests are.
+ * 1. Takes the keys where all are free, as those of first requests are, and tells no more than
+ *    that, in one row: the rest is as it was asked for.
  * 2. Reads what is completed: most retries end here. In a batch that goes on, step 5 tells the same
  *    of it again. Then takes the free keys among the others. Existing rows are filtered before the
  *    INSERT, because DO NOTHING would wait for a row that an open transaction has updated.
@@ -110,9 +107,13 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
     SELECT count(*) INTO v_count FROM unnest(p_identity) AS q (identity)
       JOIN ${RECORD} r ON r.identity = q.identity;
     IF v_count = 0 THEN
-      RETURN QUERY ${insertFree('')};
+      ${insertFree('')};
       GET DIAGNOSTICS v_count = ROW_COUNT;
-      IF v_count = cardinality(p_identity) THEN RETURN; END IF;
+      IF v_count = cardinality(p_identity) THEN
+        RETURN QUERY SELECT NULL::text, 'all_new', NULL::text, NULL::text, NULL::int, NULL::bool,
+          NULL::text, NULL::text, NULL::bytea, NULL::float8, NULL::float8, ${epochMs('v_now')};
+        RETURN;
+      END IF;
     END IF;
 
     RETURN QUERY
@@ -126,7 +127,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 
     RETURN QUERY ${insertFree(
       `AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL`,
-    )};
+    )}
+      RETURNING ${taken(`'new'`)};
     GET DIAGNOSTICS v_count = ROW_COUNT;
     IF v_completed + v_count = cardinality(p_identity) THEN RETURN; END IF;
 

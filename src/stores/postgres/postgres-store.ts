@@ -45,6 +45,7 @@ import {
 } from './options.ts'
 import {
   AGAIN,
+  allNew,
   inProgress,
   nothingToTake,
   toClaimOutcome,
@@ -284,6 +285,8 @@ class TableStore implements PostgresStore {
     const rows = await this.#send('claim', CLAIM, (nowMs) =>
       claimValues(nowMs, this.#hasHistory, requests),
     )
+    const fresh = allNew(rows, requests)
+    if (fresh !== undefined) return fresh
     const byIdentity = firstOfEach(rows)
     return requests.map((request) => {
       const row = byIdentity.get(request.identity)

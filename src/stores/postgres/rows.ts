@@ -12,7 +12,6 @@ import type { Row } from './client.ts'
 /** A row to look at again: somebody has it locked, or moved it on between two statements. */
 export const AGAIN = 'again'
 
-/** Of a record that is `new`, only its identity and its expiry: the rest is as it was asked for. */
 type ClaimRow = readonly [
   identity: string,
   how: ClaimedFrom | 'found' | 'found_expired' | 'found_overdue',
@@ -33,7 +32,6 @@ export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | 
   const [, how, recordId, state, , own, fingerprint] = row as ClaimRow
   switch (how) {
     case 'new':
-      return request.mode === 'accept' ? accepted(row, request) : claimedNew(row, request)
     case 'retry':
     case 'lapsed':
     case 'expired':
@@ -49,6 +47,24 @@ export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | 
       if (fingerprint !== request.fingerprint) return { kind: 'mismatch', recordId, fingerprint }
       return found(row, request)
   }
+}
+
+/**
+ * One row for all, where all were new: when they were claimed. All that is on record is what was
+ * asked for. `undefined` where there is a row for each.
+ */
+export function allNew(rows: readonly Row[], requests: readonly ClaimRequest[]) {
+  const [, how, , , , , , , , , , nowMs] = rows[0] ?? []
+  if (how !== 'all_new') return undefined
+  return requests.map((request) => claimedNew(request, nowMs as number))
+}
+
+function claimedNew(request: ClaimRequest, nowMs: number): ClaimOutcome {
+  const { identity, token, recordId } = request
+  const expiresAt = new Date(nowMs + request.retentionMs)
+  if (request.mode === 'accept') return { kind: 'pending', recordId, accepted: true, expiresAt }
+  const lease = { identity, token, attempt: 1 }
+  return { kind: 'claimed', lease, recordId, from: 'new', recoveryPoint: undefined, expiresAt }
 }
 
 /** A key without a record. */
@@ -92,22 +108,6 @@ function found(row: Row, { mode }: ClaimRequest): ClaimOutcome | typeof AGAIN {
 function pending(row: Row): ClaimOutcome {
   const [, , recordId, , , own, , , , , , expiresAtMs] = row as ClaimRow
   return { kind: 'pending', recordId, accepted: own, expiresAt: new Date(expiresAtMs) }
-}
-
-function accepted(row: Row, { recordId }: ClaimRequest): ClaimOutcome {
-  const expiresAt = new Date((row as ClaimRow)[11])
-  return { kind: 'pending', recordId, accepted: true, expiresAt }
-}
-
-function claimedNew(row: Row, { identity, token, recordId }: ClaimRequest): ClaimOutcome {
-  return {
-    kind: 'claimed',
-    lease: { identity, token, attempt: 1 },
-    recordId,
-    from: 'new',
-    recoveryPoint: undefined,
-    expiresAt: new Date((row as ClaimRow)[11]),
-  }
 }
 
 function claimed(row: Row, request: ClaimRequest, from: ClaimedFrom): ClaimOutcome {
