@@ -74,9 +74,16 @@ function digestOf(purpose: string, recordId: string, name: string): Buffer {
  * in a store's index and a new one costs no page of its own.
  */
 export function newRecordId(nowMs: number): string {
-  const time = Math.max(0, Math.floor(nowMs)).toString(16).padStart(12, '0').slice(-12)
+  if (nowMs !== timeOfMs) {
+    timeOfMs = nowMs
+    time = Math.max(0, Math.floor(nowMs)).toString(16).padStart(12, '0').slice(-12)
+  }
   return toUuid(time + newToken().slice(12), '7')
 }
+
+/** The time of the last id, and how it is written: many are made in one millisecond. */
+let timeOfMs = Number.NaN
+let time = ''
 
 /** 32 hexadecimal digits as a UUID: 6 of their 128 bits give way to the version and variant. */
 function toUuid(hex: string, version: '7' | '8'): string {
@@ -87,7 +94,7 @@ function toUuid(hex: string, version: '7' | '8'): string {
 }
 
 // Random bytes are drawn in bulk: one system call serves 256 tokens.
-const pool = new Uint8Array(4096)
+const pool = Buffer.alloc(4096)
 let used = pool.length
 
 /** 128 random bits as 32 hexadecimal characters. */
@@ -96,7 +103,7 @@ export function newToken(): string {
     randomFillSync(pool)
     used = 0
   }
-  const bytes = Buffer.from(pool.buffer, used, 16)
+  const token = pool.toString('hex', used, used + 16)
   used += 16
-  return bytes.toString('hex')
+  return token
 }

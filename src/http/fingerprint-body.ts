@@ -89,11 +89,19 @@ function select(
 
 function canonicalOf(bytes: Uint8Array): string | undefined {
   try {
-    // Made anew each time: a shared one may carry state over from a body it choked on.
-    return canonicalJson(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+    return canonicalJson(decoder.decode(bytes))
   } catch {
+    // It may carry state over from a body it choked on.
+    decoder = newDecoder()
     return undefined
   }
+}
+
+/** Making one takes as long as all the rest of a small body. */
+let decoder = newDecoder()
+
+function newDecoder(): TextDecoder {
+  return new TextDecoder('utf-8', { fatal: true })
 }
 
 /** The media type in lower case, without parameters. */
