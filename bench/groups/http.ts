@@ -10,6 +10,9 @@ import { WHAT_TITLES, type What } from './subject-lines.ts'
 
 const CONNECTIONS = 64
 
+/** A whole framework is compiled only after thousands of requests. */
+const WARM_UP = 5
+
 const FRAMEWORK_TITLES: Readonly<Record<Framework, string>> = {
   express: 'Express',
   fastify: 'Fastify',
@@ -86,6 +89,7 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
         ...(base === undefined ? {} : { base: base(what, connections) }),
         ...(note === undefined ? {} : { note }),
         measure: (ms) => server[what]({ connections, ms, warmMs }),
+        warmUp: WARM_UP,
       }
     }),
   )

@@ -2,13 +2,17 @@ import { parseArgs } from 'node:util'
 import { GROUPS, type Group } from '../report/results.ts'
 import { FULL, QUICK, type Scale } from './scale.ts'
 
+/** What is left out tells of choices that were made long ago. */
+const QUICK_GROUPS = GROUPS.filter((group) => group !== 'choices' && group !== 'relay')
+
 export const HELP = `npm run bench -- [options]
 
 Measures oncekey on servers that it starts and ends itself (PostgreSQL, MariaDB, Redis), against
-bare routes, hand-written SQL and other packages. Everything in one run, in turns. About forty
+bare routes, hand-written SQL and other packages. Everything in one run, in turns. About fifty
 minutes; the first run also installs the other packages (bench/node_modules).
 
-  --quick           a rough answer in two minutes: ${QUICK.rounds} short rounds, small tables
+  --quick           a rough answer in two minutes: ${QUICK.rounds} short rounds, small tables,
+                    without choices and relay
   --only GROUPS     some groups alone, with commas between them. Targets that need the others are
                     not judged
                     ${GROUPS.join(', ')}
@@ -19,7 +23,7 @@ minutes; the first run also installs the other packages (bench/node_modules).
   --help            this text
 
 Exit code: 0, or 1 where a target is missed by more than the spread of the rounds, or 2 where
-something could not be measured.
+something could not be measured. A quick run judges no target.
 `
 
 export interface Command {
@@ -51,7 +55,7 @@ export function parseCommand(args: readonly string[]): ParsedCommand {
   if (roundMs === undefined) {
     return wrong(`--round-ms must be a whole number, got ${parsed['round-ms']}`)
   }
-  const names = parsed.only?.split(',') ?? GROUPS
+  const names = parsed.only?.split(',') ?? (isQuick ? QUICK_GROUPS : GROUPS)
   const unknown = names.find((name) => !(GROUPS as readonly string[]).includes(name))
   if (unknown !== undefined) {
     return wrong(`--only ${unknown}: the groups are ${GROUPS.join(', ')}`)

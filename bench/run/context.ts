@@ -7,6 +7,8 @@ import { startProgram, type RunningProgram } from './start-program.ts'
 export interface Line extends LineNames {
   /** Takes about so long, unless what it does has an end of its own. */
   readonly measure: (ms: number) => Promise<Figures>
+  /** Of the round that is not counted, in rounds. @default 0.5 */
+  readonly warmUp?: number
 }
 
 /** What a group needs to set up its lines, and what is ended with the run. */

@@ -15,8 +15,8 @@ export interface Step {
   readonly line: Line
 }
 
-/** The round that is not counted only compiles code and warms caches. */
-const WARM_UP_PART = 0.25
+/** The round that is not counted compiles code and warms caches: so much of a round. */
+const WARM_UP = 0.5
 
 /**
  * Everything in turns: each line is measured once in each round, in another order every time, so
@@ -31,14 +31,16 @@ export async function measureRounds(
   for (let round = 0; round <= rounds; round++) {
     for (const [done, line] of shuffled(lines).entries()) {
       onStep({ round, done, line })
-      const measured = await measureOne(line, round === 0 ? roundMs * WARM_UP_PART : roundMs)
+      const part = round === 0 ? (line.warmUp ?? WARM_UP) : 1
+      const measured = await measureOne(line, roundMs * part)
       if (round > 0) figures.get(line.id)!.push(measured)
     }
   }
   return lines.map((line) => {
     // Without the function that measures it: what is left is data.
-    const { measure, ...names } = line
+    const { measure, warmUp, ...names } = line
     void measure
+    void warmUp
     return { ...names, figures: bySeries(figures.get(names.id)!) }
   })
 }

@@ -33,11 +33,11 @@ export const FULL: Scale = {
 /** A rough answer in two minutes: for a first look, not for any claim. */
 export const QUICK: Scale = {
   rounds: 3,
-  roundMs: 120,
-  warmMs: 30,
+  roundMs: 80,
+  warmMs: 20,
   inFlight: [64],
-  tableRows: [10_000, 200_000],
-  expiredRows: 50_000,
+  tableRows: [10_000, 50_000],
+  expiredRows: 20_000,
   heldRequests: 500,
   messages: 1_000,
   singleMessages: 5,

@@ -35,7 +35,8 @@ export async function startProgram(
   config: unknown,
   title: string,
 ): Promise<RunningProgram> {
-  const child = fork(MAIN, [name, JSON.stringify(config)], { execArgv: FLAGS })
+  const env = { ...process.env, NODE_ENV: 'production' }
+  const child = fork(MAIN, [name, JSON.stringify(config)], { execArgv: FLAGS, env })
   running.add(child)
   child.once('exit', () => running.delete(child))
   const answers = new Answers(child, title)

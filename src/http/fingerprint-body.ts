@@ -98,11 +98,8 @@ function canonicalOf(bytes: Uint8Array): string | undefined {
 }
 
 /** Making one takes as long as all the rest of a small body. */
+const newDecoder = () => new TextDecoder('utf-8', { fatal: true })
 let decoder = newDecoder()
-
-function newDecoder(): TextDecoder {
-  return new TextDecoder('utf-8', { fatal: true })
-}
 
 /** The media type in lower case, without parameters. */
 export function mediaTypeOf(contentType: string): string {
