@@ -33,7 +33,7 @@ export const FULL: Scale = {
 /** A rough answer in two minutes: for a first look, not for any claim. */
 export const QUICK: Scale = {
   rounds: 3,
-  roundMs: 80,
+  roundMs: 60,
   warmMs: 20,
   inFlight: [64],
   tableRows: [10_000, 50_000],
