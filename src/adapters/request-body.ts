@@ -26,7 +26,7 @@ export function peekBody(
 async function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<ExchangeBody> {
   // What came together with the head is taken in first. An empty body that ends while somebody
   // listens for it has ended for the parser behind us, too.
-  await undefined
+  await Promise.resolve()
   return new Promise((resolve) => {
     const chunks: Buffer[] = []
     let bytes = 0

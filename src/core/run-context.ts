@@ -152,7 +152,7 @@ export class LiveContext implements RunContext, HasAttempt {
     return this.#held.signal
   }
 
-  /** Whether the record may have a result, or another owner, by what happened under this attempt. */
+  /** Whether the record may have a result, or another owner, by what this attempt has done. */
   get mayHaveCommitted(): boolean {
     return this.committed !== undefined || this.joined || this.handedOver
   }
