@@ -47,8 +47,9 @@ export class Execution implements LeaseListener, ContextHost {
   #settling = false
   /** The work goes on although its caller has been answered. */
   #outlived = false
-  /** Answers the caller. */
-  #resolve!: (outcome: RunOutcome | Promise<RunOutcome>) => void
+  /** Answer the caller; only the first call counts. */
+  #resolve!: (outcome: RunOutcome) => void
+  #reject!: (error: unknown) => void
 
   constructor(parts: ExecutionParts, request: ExecutionRequest) {
     this.#parts = parts
@@ -90,7 +91,7 @@ export class Execution implements LeaseListener, ContextHost {
     if (this.#settling) return
     this.#outlived = true
     this.#parts.onOutlive(1)
-    this.#resolve(this.#overrun())
+    this.#overrun().then(this.#resolve, this.#reject)
   }
 
   /**
@@ -100,6 +101,7 @@ export class Execution implements LeaseListener, ContextHost {
   run(work: Work): Promise<RunOutcome> {
     return new Promise((resolve, reject) => {
       this.#resolve = resolve
+      this.#reject = reject
       // After an overrun nobody listens to these any more; the record has been told all the same.
       this.#finish(work).then(resolve, reject)
     })
