@@ -76,7 +76,7 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
   await server.prove(isBare).catch((error: unknown) => {
     throw new Error(`${title} does not do what it says`, { cause: error })
   })
-  const { warmMs } = context.scale
+  const { serverWarmMs: warmMs } = context.scale
   const whats: readonly What[] = isBare ? ['first'] : ['first', 'replay']
   return whats.flatMap((what) =>
     entry.connections.map((connections): Line => {

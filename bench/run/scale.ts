@@ -5,6 +5,8 @@ export interface Scale {
   readonly roundMs: number
   /** Before each measurement, and not counted. */
   readonly warmMs: number
+  /** The same for a server: one that has rested for minutes needs longer to wake up. */
+  readonly serverWarmMs: number
   /** Requests under way at once, on the engine. */
   readonly inFlight: readonly number[]
   /** The sizes of the tables, the smallest first. */
@@ -22,6 +24,7 @@ export const FULL: Scale = {
   rounds: 7,
   roundMs: 1_000,
   warmMs: 200,
+  serverWarmMs: 1_500,
   inFlight: [1, 8, 64, 256],
   tableRows: [10_000, 1_000_000, 10_000_000],
   expiredRows: 400_000,
@@ -35,6 +38,7 @@ export const QUICK: Scale = {
   rounds: 3,
   roundMs: 60,
   warmMs: 20,
+  serverWarmMs: 20,
   inFlight: [64],
   tableRows: [10_000, 50_000],
   expiredRows: 20_000,
