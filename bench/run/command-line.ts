@@ -8,8 +8,8 @@ const QUICK_GROUPS = GROUPS.filter((group) => group !== 'choices' && group !== '
 export const HELP = `npm run bench -- [options]
 
 Measures oncekey on servers that it starts and ends itself (PostgreSQL, MariaDB, Redis), against
-bare routes, hand-written SQL and other packages. Everything in one run, in turns. About forty
-minutes; the first run also installs the other packages (bench/node_modules).
+bare routes, hand-written SQL and other packages. Everything in one run, in turns. Three quarters
+of an hour; the first run also installs the other packages (bench/node_modules).
 
   --quick           a rough answer in two minutes: ${QUICK.rounds} short rounds, small tables,
                     without choices and relay
