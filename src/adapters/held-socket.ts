@@ -48,9 +48,11 @@ export class HeldSocket {
     const message = this.#message
     const holder = message[HOLDER]
     message[HOLDER] = this
-    if (holder !== this) this.#under = holder
     const own = Object.getOwnPropertyDescriptor(message, 'socket')
-    if (own?.get === SHOWN.get) return
+    if (own?.get === SHOWN.get) {
+      if (holder !== this) this.#under = holder
+      return
+    }
     this.#own = own
     for (const name of NAMES) Object.defineProperty(message, name, SHOWN)
   }

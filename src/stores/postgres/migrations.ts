@@ -9,14 +9,7 @@ import { resolveTableName, type TableOptions } from './options.ts'
 import { forTable, type TableName } from './sql.ts'
 
 /** In the order in which rows have them most often. */
-const RECORD_STATES = [
-  'in_progress',
-  'completed',
-  'failed_retryable',
-  'unknown',
-  'pending',
-  'expired',
-]
+const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending', 'expired']
 
 /** One after the other: an IN list is an array to PostgreSQL, and takes ten times as long. */
 function isOneOf(column: string, words: readonly string[]): string {
@@ -45,7 +38,7 @@ CREATE TABLE "{schema}"."{table}" (
   completed_at timestamptz,
   expires_at timestamptz NOT NULL,
   reconcile_at timestamptz,
-  state text NOT NULL CHECK (${isOneOf('state', RECORD_STATES)}),
+  state text NOT NULL CHECK (${isOneOf('state', STATES)}),
   on_lapse text NOT NULL CHECK (${isOneOf('on_lapse', ['unknown', 'rerun', 'resume'])}),
   after_expiry text NOT NULL CHECK (${isOneOf('after_expiry', ['new', 'refuse'])}),
   proof text CHECK (${isOneOf('proof', ['proven', 'declared'])}),

@@ -203,7 +203,7 @@ export class Watcher {
     }
     for (const [identity, watch] of batch) {
       const how = answers.get(identity)
-      // Woken meanwhile, the record was moved after it was marked: the mark is no longer there.
+      // Woken meanwhile, the record was moved after it was marked: this watch is over.
       if (this.#watches.get(identity) !== watch) continue
       if (how === 'watched') watch.isMarked = true
       else if (how === undefined) this.#wake(identity)
