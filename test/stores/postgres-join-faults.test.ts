@@ -278,13 +278,13 @@ describe('a statement that fails', () => {
       const { open, app, ...connections } = await setup()
       const store = await open()
       const lease = await hold(store)
-      await app.query('DROP FUNCTION oncekey_record_settle')
+      await app.query('DROP FUNCTION oncekey_record_settle_one')
       const tool = TOOLS[name]!(connections)
       const failed = tool.transact(({ tx }) => store.settleIn(tx, lease, completion('secret')))
       const error = await failed.catch((reason: unknown) => reason)
       expect(error).toMatchObject({ code: 'STORE_FAILED', failure: 'unavailable' })
       const { message } = error as Error
-      expect(message).toContain('oncekey_record_settle')
+      expect(message).toContain('oncekey_record_settle_one')
       expect(message).not.toContain(Buffer.from('secret').toString('hex'))
     },
   )

@@ -85,6 +85,28 @@ const CASES: readonly Case[] = [
     },
   },
   {
+    name: 'claim a free key, settle it and repeat both',
+    by: ['pkey'],
+    run: async (store, _client, from) => {
+      const request = claimRequest({ tenant: `single ${from}` })
+      const { identity, token } = request
+      const settlement = completeOf({ identity, token, attempt: 1 })
+      expect(await store.claim([request])).toMatchObject([{ kind: 'claimed', from: 'new' }])
+      for (const _ of [1, 2]) {
+        expect(await store.settle([settlement])).toMatchObject([{ kind: 'settled' }])
+      }
+      expect(await store.claim([request])).toMatchObject([{ kind: 'completed' }])
+    },
+  },
+  {
+    name: 'claim a single lapsed key',
+    by: ['pkey'],
+    run: async (store, _client, from) => {
+      const [request] = claimsOn(401, { from })
+      expect(await store.claim([request!])).toMatchObject([{ kind: 'claimed', from: 'lapsed' }])
+    },
+  },
+  {
     name: 'claim completed keys',
     by: ['pkey'],
     run: async (store, _client, from) => {

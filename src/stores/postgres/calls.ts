@@ -14,6 +14,7 @@ import {
   hexValue,
   numberArray,
   textArray,
+  textValue,
 } from './array-literal.ts'
 import type { Driver, Row, Value } from './client.ts'
 import { isConflict, isWrongIsolation, storeFailed } from './failures.ts'
@@ -105,6 +106,31 @@ export function claimValues(
   ]
 }
 
+/** In the order of `claimValues`, each by itself. */
+export function claimOneValues(
+  nowMs: number | null,
+  history: boolean,
+  request: ClaimRequest,
+): Value[] {
+  return [
+    nowMs,
+    `${history}`,
+    textValue(request.mode),
+    hexValue(request.identity),
+    textValue(request.recordId),
+    textValue(request.tenant),
+    textValue(request.operation),
+    textValue(request.key),
+    textValue(request.fingerprint),
+    textValue(request.token),
+    request.leaseMs,
+    request.retentionMs,
+    textValue(request.onLapse),
+    request.maxAttempts,
+    textValue(request.afterExpiry),
+  ]
+}
+
 export function settleValues(nowMs: number | null, settlements: readonly Settlement[]): Value[] {
   return [
     nowMs,
@@ -118,6 +144,24 @@ export function settleValues(nowMs: number | null, settlements: readonly Settlem
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
     numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
     numberArray(settlements.map((one) => (one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0))),
+  ]
+}
+
+/** In the order of `settleValues`, each by itself. */
+export function settleOneValues(nowMs: number | null, one: Settlement): Value[] {
+  const { identity, token, attempt } = one.lease
+  return [
+    nowMs,
+    hexValue(identity),
+    textValue(token),
+    attempt,
+    one.kind,
+    one.kind === 'complete' ? bytesValue(one.result) : null,
+    one.kind === 'release' ? one.proof : null,
+    one.kind === 'complete' ? null : textValue(one.errorCode),
+    one.kind === 'doubt' ? null : one.retentionMs,
+    one.kind === 'doubt' ? one.reconcileAfterMs : null,
+    one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0,
   ]
 }
 

@@ -26,12 +26,14 @@ import type {
 } from '../../core/store.ts'
 import {
   Calls,
+  claimOneValues,
   claimValues,
   historyValues,
   isUuid,
   reapValues,
   renewValues,
   resolveValues,
+  settleOneValues,
   settleValues,
 } from './calls.ts'
 import type { Driver, Row, Value } from './client.ts'
@@ -56,6 +58,7 @@ import {
 import {
   channelOf,
   CLAIM,
+  CLAIM_ONE,
   CLOCK,
   FIND,
   FIND_BY_RECORD_ID,
@@ -65,6 +68,7 @@ import {
   RENEW,
   RESOLVE,
   SETTLE,
+  SETTLE_ONE,
   SWEEP,
   type TableName,
 } from './sql.ts'
@@ -282,9 +286,7 @@ class TableStore implements PostgresStore {
     requests: readonly ClaimRequest[],
     isLast: boolean,
   ): Promise<(ClaimOutcome | typeof AGAIN)[]> {
-    const rows = await this.#send('claim', CLAIM, (nowMs) =>
-      claimValues(nowMs, this.#hasHistory, requests),
-    )
+    const rows = await this.#sendClaims(requests)
     const fresh = allNew(rows, requests)
     if (fresh !== undefined) return fresh
     const byIdentity = firstOfEach(rows)
@@ -296,8 +298,24 @@ class TableStore implements PostgresStore {
     })
   }
 
+  #sendClaims(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
+    const [first] = requests
+    if (requests.length !== 1 || first === undefined) {
+      return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, this.#hasHistory, requests))
+    }
+    return this.#send('claim', CLAIM_ONE, (nowMs) => claimOneValues(nowMs, this.#hasHistory, first))
+  }
+
+  #sendSettlements(settlements: readonly Settlement[]): Promise<readonly Row[]> {
+    const [first] = settlements
+    if (settlements.length !== 1 || first === undefined) {
+      return this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
+    }
+    return this.#send('settle', SETTLE_ONE, (nowMs) => settleOneValues(nowMs, first))
+  }
+
   async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    const rows = await this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
+    const rows = await this.#sendSettlements(settlements)
     const byIdentity = firstOfEach(rows)
     const outcomes = settlements.map((settlement) =>
       toSettleOutcome(byIdentity.get(settlement.lease.identity), settlement),

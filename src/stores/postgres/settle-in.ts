@@ -34,22 +34,22 @@ export async function settleIn(
 const SETTLE_IN = `coalesce((
     SELECT CAST(pg_catalog.json_build_object('done', s.out_done, 'own', s.out_own,
       'state', s.out_state, 'expiresAtMs', s.out_expires_at_ms) AS text)
-    FROM "{schema}"."{table}_settle"({values}) AS s), 'absent')`
+    FROM "{schema}"."{table}_settle_one"({values}) AS s), 'absent')`
 
 /** In the order of the parameters of the function. */
 function settleLiterals(nowMs: number | null, lease: Lease, completion: Completion): string {
   const { identity, token, attempt } = lease
-  const none = (type: string) => `ARRAY[CAST(NULL AS ${type})]`
+  const none = (type: string) => `CAST(NULL AS ${type})`
   return [
     numberLiteral(nowMs),
-    `ARRAY[${hexLiteral(identity)}]`,
-    `ARRAY[${textLiteral(token)}]`,
-    `ARRAY[${numberLiteral(attempt, 'int')}]`,
-    `ARRAY[${textLiteral('complete')}]`,
-    `ARRAY[${bytesLiteral(completion.result)}]`,
+    hexLiteral(identity),
+    textLiteral(token),
+    numberLiteral(attempt, 'int'),
+    textLiteral('complete'),
+    bytesLiteral(completion.result),
     none('text'),
     none('text'),
-    `ARRAY[${numberLiteral(completion.retentionMs)}]`,
+    numberLiteral(completion.retentionMs),
     none('float8'),
     none('float8'),
   ].join(', ')

@@ -35,58 +35,73 @@ export const call = (
     FROM "{schema}"."{table}_${name}"(${values})`
 }
 
+const CLAIM_TYPES = [
+  'text',
+  'bytea',
+  'uuid',
+  'text',
+  'text',
+  'text',
+  'text',
+  'text',
+  'float8',
+  'float8',
+  'text',
+  'int',
+  'text',
+]
+
+const CLAIM_COLUMNS = [
+  'identity',
+  'how',
+  'record_id',
+  'state',
+  'attempt',
+  'own',
+  'fingerprint',
+  'recovery_point',
+  'result',
+  'lease_left_ms',
+  'reconcile_in_ms',
+  'expires_at_ms',
+]
+
+const arraysOf = (types: readonly string[]) => types.map((type) => `${type}[]`)
+
+/** Drivers have ideas of their own about bytes. */
+const singlesOf = (types: readonly string[]) =>
+  types.map((type) => (type === 'bytea' ? 'text::bytea' : type))
+
 export const CLAIM = call(
   'claim',
-  [
-    'float8',
-    'text::bool',
-    'text[]',
-    'bytea[]',
-    'uuid[]',
-    'text[]',
-    'text[]',
-    'text[]',
-    'text[]',
-    'text[]',
-    'float8[]',
-    'float8[]',
-    'text[]',
-    'int[]',
-    'text[]',
-  ],
-  [
-    'identity',
-    'how',
-    'record_id',
-    'state',
-    'attempt',
-    'own',
-    'fingerprint',
-    'recovery_point',
-    'result',
-    'lease_left_ms',
-    'reconcile_in_ms',
-    'expires_at_ms',
-  ],
+  ['float8', 'text::bool', ...arraysOf(CLAIM_TYPES)],
+  CLAIM_COLUMNS,
 )
 
-export const SETTLE = call(
-  'settle',
-  [
-    'float8',
-    'bytea[]',
-    'text[]',
-    'int[]',
-    'text[]',
-    'bytea[]',
-    'text[]',
-    'text[]',
-    'float8[]',
-    'float8[]',
-    'float8[]',
-  ],
-  ['identity', 'done', 'own', 'state', 'expires_at_ms'],
+export const CLAIM_ONE = call(
+  'claim_one',
+  ['float8', 'text::bool', ...singlesOf(CLAIM_TYPES)],
+  CLAIM_COLUMNS,
 )
+
+const SETTLE_TYPES = [
+  'bytea',
+  'text',
+  'int',
+  'text',
+  'bytea',
+  'text',
+  'text',
+  'float8',
+  'float8',
+  'float8',
+]
+
+const SETTLE_COLUMNS = ['identity', 'done', 'own', 'state', 'expires_at_ms']
+
+export const SETTLE = call('settle', ['float8', ...arraysOf(SETTLE_TYPES)], SETTLE_COLUMNS)
+
+export const SETTLE_ONE = call('settle_one', ['float8', ...singlesOf(SETTLE_TYPES)], SETTLE_COLUMNS)
 
 export const RENEW = call(
   'renew',

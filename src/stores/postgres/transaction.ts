@@ -6,11 +6,11 @@ import type { StoredRecord } from '../../core/record.ts'
 import { revocable } from '../../core/revocable.ts'
 import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
 import { ValueFault } from './array-literal.ts'
-import { settleValues, type Calls } from './calls.ts'
+import { settleOneValues, type Calls } from './calls.ts'
 import type { Driver, Session } from './client.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
 import { AGAIN, isWritten, toRecord, toSettleOutcome } from './rows.ts'
-import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE } from './sql.ts'
+import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE_ONE } from './sql.ts'
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
 
@@ -102,8 +102,8 @@ export function completing(
       await releaseSeal(session)
       const settlement: Settlement = { kind: 'complete', lease, ...completion }
       try {
-        const values = settleValues(calls.nowMs, [settlement])
-        const [row] = await session.query(calls.textOf(SETTLE), values)
+        const values = settleOneValues(calls.nowMs, settlement)
+        const [row] = await session.query(calls.textOf(SETTLE_ONE), values)
         const outcome = toSettleOutcome(row, settlement)
         if (outcome === AGAIN) throw new Error('the record changed while it was settled')
         return { outcome, isKept: isWritten(row) }

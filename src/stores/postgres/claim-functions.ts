@@ -1,0 +1,230 @@
+/** Takes keys, or tells what is known of them. `functions.ts` says what holds for all functions. */
+import {
+  CHECK_ISOLATION,
+  epochMs,
+  IS_BEGUN,
+  IS_EXPIRED,
+  keepHistory,
+  ms,
+  NOW,
+  RECORD,
+  resumeAt,
+  SETTINGS,
+  wake,
+} from './function-parts.ts'
+
+const CLAIM_COLUMNS = `identity, record_id, tenant, operation, key, fingerprint, state, attempt,
+        lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at, expires_at`
+
+/** What is asked for, as rows. */
+const REQUESTS = `unnest(p_mode, p_identity, p_record_id, p_tenant, p_operation, p_key,
+        p_fingerprint, p_token, p_lease_ms, p_retention_ms, p_on_lapse, p_max_attempts,
+        p_after_expiry)
+      AS q (mode, identity, record_id, tenant, operation, key, fingerprint, token, lease_ms,
+        retention_ms, on_lapse, max_attempts, after_expiry)`
+
+/** The same of a single one. The planner puts the parameters where the columns are used. */
+const REQUEST = `(SELECT p_mode AS mode, p_identity AS identity, p_record_id AS record_id,
+        p_tenant AS tenant, p_operation AS operation, p_key AS key,
+        p_fingerprint AS fingerprint, p_token AS token, p_lease_ms AS lease_ms,
+        p_retention_ms AS retention_ms, p_on_lapse AS on_lapse, p_max_attempts AS max_attempts,
+        p_after_expiry AS after_expiry) AS q`
+
+/** A first attempt, or none yet, from a claim request. Another mode is an error of the row. */
+const FRESH = `q.identity, q.record_id, q.tenant, q.operation, q.key, q.fingerprint,
+        CASE q.mode WHEN 'hold' THEN 'in_progress' WHEN 'accept' THEN 'pending' END,
+        (q.mode = 'hold')::int, 0, q.token,
+        v_now + ${ms(`CASE q.mode WHEN 'hold' THEN q.lease_ms ELSE 0 END`)},
+        CASE WHEN 1 >= q.max_attempts THEN 'unknown' ELSE q.on_lapse END,
+        q.after_expiry, v_now, v_now, v_now + ${ms('q.retention_ms')}`
+
+/** What a claim that has just written tells. */
+const taken = (how: string, own = 'true') => `encode(r.identity, 'hex'), ${how},
+        r.record_id::text, r.state, r.attempt, ${own}, r.fingerprint, r.recovery_point,
+        NULL::bytea, 0::float8, 0::float8,
+        ${epochMs('r.expires_at')}`
+
+const TAKEN_OVER = `CASE l.was WHEN 'in_progress' THEN 'lapsed' WHEN 'pending' THEN 'accepted'
+        ELSE 'retry' END`
+
+/** What a claim that only finds tells. */
+const found = (how: string, result: string) => `encode(r.identity, 'hex'), ${how},
+        r.record_id::text, r.state, r.attempt, r.token = q.token, r.fingerprint,
+        r.recovery_point, ${result}`
+
+const insertFree = (requests: string, filter: string, order: string) => `
+      INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
+      SELECT ${FRESH}
+      FROM ${requests}
+      WHERE q.mode <> 'take' ${filter}
+      ${order}
+      ON CONFLICT (identity) DO NOTHING`
+
+const IN_ORDER = 'ORDER BY q.identity'
+
+const IS_FREE = `AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL`
+
+const readCompleted = (requests: string) => `
+      SELECT ${found(`'found'`, 'r.result')}, 0::float8, 0::float8, ${epochMs('r.expires_at')}
+      FROM ${requests}
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE CASE r.state WHEN 'completed'
+        THEN r.fingerprint = q.fingerprint AND r.expires_at > v_now ELSE false END`
+
+/** What both functions tell, a row for each request; or one row for all, where all were new. */
+const OUTCOMES = `TABLE (
+  out_identity text, out_how text, out_record_id text, out_state text, out_attempt int,
+  out_own bool, out_fingerprint text, out_recovery_point text, out_result bytea,
+  out_lease_left_ms float8, out_reconcile_in_ms float8, out_expires_at_ms float8
+)`
+
+const RETURN_ALL_NEW = `
+        out_how := 'all_new';
+        out_expires_at_ms := ${epochMs('v_now')};
+        RETURN NEXT;
+        RETURN;`
+
+/**
+ * 1. Takes the keys where all are free, as those of first requests are, and tells no more than
+ *    that, in one row: the rest is as it was asked for.
+ * 2. Reads what is completed: most retries end here. In a batch that goes on, step 5 tells the same
+ *    of it again. Then takes the free keys among the others. Existing rows are filtered before the
+ *    INSERT, because DO NOTHING would wait for a row that an open transaction has updated.
+ * 3. Takes over what was released, accepted or has lapsed, or moves a lapsed record to \`unknown\`.
+ * 4. Replaces expired records, by DELETE, so that rows which refer to the old one let go of it.
+ * 5. Reads the rest. A row of step 3 or 4 that somebody has locked shows up here as it was.
+ *
+ * CASE, not OR or AND, on the state: the planner would walk an index of all rows in that state.
+ */
+const CLAIM = `
+CREATE FUNCTION "{schema}"."{table}_claim" (
+  p_now_ms float8, p_history bool, p_mode text[], p_identity bytea[], p_record_id uuid[],
+  p_tenant text[], p_operation text[], p_key text[], p_fingerprint text[], p_token text[],
+  p_lease_ms float8[], p_retention_ms float8[], p_on_lapse text[], p_max_attempts int[],
+  p_after_expiry text[]
+) RETURNS ${OUTCOMES} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_count int;
+    v_completed int;
+    v_gone bytea[];
+  BEGIN ${CHECK_ISOLATION}
+    SELECT count(*) INTO v_count FROM unnest(p_identity) AS q (identity)
+      JOIN ${RECORD} r ON r.identity = q.identity;
+    IF v_count = 0 THEN
+      ${insertFree(REQUESTS, '', IN_ORDER)};
+      GET DIAGNOSTICS v_count = ROW_COUNT;
+      IF v_count = cardinality(p_identity) THEN ${RETURN_ALL_NEW}
+      END IF;
+    END IF;
+
+    RETURN QUERY ${readCompleted(
+      'unnest(p_identity, p_fingerprint, p_token) AS q (identity, fingerprint, token)',
+    )};
+    GET DIAGNOSTICS v_completed = ROW_COUNT;
+    IF v_completed = cardinality(p_identity) THEN RETURN; END IF;
+
+    RETURN QUERY ${insertFree(REQUESTS, IS_FREE, IN_ORDER)}
+      RETURNING ${taken(`'new'`)};
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_completed + v_count = cardinality(p_identity) THEN RETURN; END IF;
+
+    RETURN QUERY
+      WITH l AS MATERIALIZED (
+        SELECT r.identity AS id, r.state AS was, r.watched,
+          r.state = 'in_progress' AND r.on_lapse = 'unknown' AS doubt,
+          (r.state = 'in_progress')::int AS lapsed, q.mode = 'accept' AS later,
+          q.token, q.lease_ms, q.retention_ms, q.on_lapse, q.max_attempts, q.after_expiry
+        FROM ${REQUESTS}
+        JOIN ${RECORD} r ON r.identity = q.identity
+        WHERE r.fingerprint = q.fingerprint AND CASE r.state
+          WHEN 'failed_retryable' THEN r.token <> q.token
+            AND (r.recovery_point IS NOT NULL OR r.expires_at > v_now)
+          WHEN 'in_progress' THEN r.lease_until <= v_now AND r.token <> q.token
+          WHEN 'pending' THEN q.mode = 'take' AND (r.expires_at > v_now OR ${IS_BEGUN})
+          ELSE false END
+        ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
+      UPDATE ${RECORD} r SET
+        state = CASE WHEN l.doubt THEN 'unknown' WHEN l.later THEN 'pending'
+          ELSE 'in_progress' END,
+        attempt = CASE WHEN l.doubt OR l.later THEN r.attempt ELSE r.attempt + 1 END,
+        lapses = CASE WHEN l.doubt THEN r.lapses ELSE r.lapses + l.lapsed END,
+        token = CASE WHEN l.doubt THEN r.token ELSE l.token END,
+        lease_until = CASE WHEN l.doubt THEN r.lease_until WHEN l.later THEN v_now
+          ELSE v_now + ${ms('l.lease_ms')} END,
+        watched = r.watched AND NOT l.doubt,
+        on_lapse = CASE WHEN l.doubt THEN r.on_lapse
+          WHEN r.lapses + l.lapsed + 1 >= l.max_attempts THEN 'unknown'
+          ELSE l.on_lapse END,
+        after_expiry = CASE WHEN l.doubt THEN r.after_expiry ELSE l.after_expiry END,
+        proof = NULL,
+        error_code = CASE WHEN l.doubt THEN 'lease_lapsed' END,
+        reconcile_at = CASE WHEN l.doubt THEN v_now WHEN l.later THEN ${resumeAt('v_now')} END,
+        tries = CASE WHEN l.doubt THEN 0 ELSE r.tries END,
+        last_run_at = CASE WHEN l.doubt THEN r.last_run_at ELSE v_now END,
+        expires_at = CASE WHEN l.doubt THEN r.expires_at
+          ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
+      FROM l WHERE r.identity = l.id
+      RETURNING ${taken(TAKEN_OVER, wake('l.doubt AND l.watched'))};
+
+    WITH l AS MATERIALIZED (
+      SELECT r.identity AS id
+      FROM ${REQUESTS}
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED}
+      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
+    SELECT array_agg(l.id) INTO v_gone FROM l;
+    IF v_gone IS NOT NULL THEN ${keepHistory('v_gone')}
+      DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
+      RETURN QUERY
+        INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
+        SELECT ${FRESH}
+        FROM ${REQUESTS}
+        WHERE q.identity = ANY (v_gone)
+        ORDER BY q.identity
+        RETURNING ${taken(`'expired'`)};
+    END IF;
+
+    RETURN QUERY
+      SELECT ${found(
+        `CASE WHEN ${IS_EXPIRED} THEN 'found_expired'
+          WHEN r.state = 'pending' AND r.expires_at <= v_now AND NOT ${IS_BEGUN}
+            THEN 'found_overdue'
+          ELSE 'found' END`,
+        `CASE WHEN r.state = 'completed' AND r.fingerprint = q.fingerprint THEN r.result END`,
+      )},
+        greatest(0, ${epochMs('r.lease_until - v_now')}),
+        greatest(0, coalesce(${epochMs('r.reconcile_at - v_now')}, 0)),
+        ${epochMs('r.expires_at')}
+      FROM ${REQUESTS}
+      JOIN ${RECORD} r ON r.identity = q.identity;
+  END $body$;`
+
+/**
+ * The same for a single request, which is what a quiet server sends: sets of one, sorted and
+ * joined, take twice as long as the row itself. Whatever is neither free nor completed is for the
+ * other function to decide.
+ */
+const CLAIM_ONE = `
+CREATE FUNCTION "{schema}"."{table}_claim_one" (
+  p_now_ms float8, p_history bool, p_mode text, p_identity bytea, p_record_id uuid, p_tenant text,
+  p_operation text, p_key text, p_fingerprint text, p_token text, p_lease_ms float8,
+  p_retention_ms float8, p_on_lapse text, p_max_attempts int, p_after_expiry text
+) RETURNS ${OUTCOMES} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+  BEGIN ${CHECK_ISOLATION}
+    ${insertFree(REQUEST, IS_FREE, '')};
+    IF FOUND THEN ${RETURN_ALL_NEW}
+    END IF;
+
+    RETURN QUERY ${readCompleted(REQUEST)};
+    IF FOUND THEN RETURN; END IF;
+
+    RETURN QUERY SELECT * FROM "{schema}"."{table}_claim"(p_now_ms, p_history, ARRAY[p_mode],
+      ARRAY[p_identity], ARRAY[p_record_id], ARRAY[p_tenant], ARRAY[p_operation], ARRAY[p_key],
+      ARRAY[p_fingerprint], ARRAY[p_token], ARRAY[p_lease_ms], ARRAY[p_retention_ms],
+      ARRAY[p_on_lapse], ARRAY[p_max_attempts], ARRAY[p_after_expiry]);
+  END $body$;`
+
+export const CLAIM_FUNCTIONS: readonly string[] = [CLAIM, CLAIM_ONE]
