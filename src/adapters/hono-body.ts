@@ -1,6 +1,7 @@
 import type { Context } from 'hono'
 import { InvalidRequestError } from '../core/errors.ts'
 import type { ExchangeBody } from '../http/exchange.ts'
+import { readIncoming } from './hono-node.ts'
 import { readRequest } from './web-body.ts'
 
 /** What was read by `c.req` stays there, as a promise. */
@@ -13,10 +14,14 @@ interface Cached {
 }
 
 /** The body as it was sent; or, where a middleware before us has read it, as Hono has kept it. */
-export async function readBody(c: Context, bytesMax: number): Promise<ExchangeBody> {
-  const { raw, bodyCache } = c.req
-  if (!raw.bodyUsed) return readRequest(raw, bytesMax)
-  const { arrayBuffer, blob, text, json } = bodyCache as unknown as Cached
+export function readBody(c: Context, bytesMax: number): Promise<ExchangeBody> {
+  const { raw } = c.req
+  if (raw.bodyUsed) return readCached(c, bytesMax)
+  return readIncoming(c, bytesMax) ?? readRequest(raw, bytesMax)
+}
+
+async function readCached({ req }: Context, bytesMax: number): Promise<ExchangeBody> {
+  const { arrayBuffer, blob, text, json } = req.bodyCache as unknown as Cached
   if (arrayBuffer !== undefined) return sized(await arrayBuffer, bytesMax)
   if (blob !== undefined) return sized(await (await blob).arrayBuffer(), bytesMax)
   if (text !== undefined) return sized(new TextEncoder().encode(await text).buffer, bytesMax)

@@ -5,6 +5,7 @@ import type { HandlerContext, Sent } from '../http/handler-context.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { isEndless } from '../http/endless.ts'
 import { Deferred } from './deferred.ts'
+import { lightBody } from './light-response.ts'
 import { joined, readUpTo, resumed, type Begun } from './web-body.ts'
 
 /** What a web handler can know and do about its key. */
@@ -174,9 +175,31 @@ interface Kept {
   readonly head: Response
   readonly body: Begun
   readonly produced: Produced
+  /** The text of a body that was never a stream, and need not become one. */
+  readonly text: string | null | undefined
 }
 
-async function keep(response: Response, bytesMax: number): Promise<Kept> {
+function keep(response: Response, bytesMax: number): Kept | Promise<Kept> {
+  return keepLight(response, bytesMax) ?? keepRead(response, bytesMax)
+}
+
+function keepLight(response: Response, bytesMax: number): Kept | undefined {
+  const text = isResponse(response) ? lightBody(response) : undefined
+  if (text === undefined || !isFinal(response.status)) return undefined
+  const { status } = response
+  const content = response.headers.get('content-type') ?? ''
+  if (isEndless(content) || (text !== null && hasNoBody(status))) return undefined
+  const bytes = encoder.encode(text ?? '')
+  if (bytes.byteLength > bytesMax) return undefined
+  const headers = [...response.headers] as HeaderPair[]
+  const chunks = bytes.byteLength === 0 ? [] : [bytes]
+  const produced: Produced = { kind: 'reply', reply: { status, headers, body: bytes } }
+  return { head: response, body: { chunks, rest: undefined }, produced, text }
+}
+
+const encoder = new TextEncoder()
+
+async function keepRead(response: Response, bytesMax: number): Promise<Kept> {
   checkResponse(response)
   const { status } = response
   const headers = [...response.headers] as HeaderPair[]
@@ -187,19 +210,24 @@ async function keep(response: Response, bytesMax: number): Promise<Kept> {
     body.rest === undefined
       ? { kind: 'reply', reply: { status, headers, body: joined(body.chunks) } }
       : { kind: 'oversized', status, headers }
-  return { head: response, body, produced }
+  return { head: response, body, produced, text: undefined }
 }
 
-function responseOf({ head, body }: Kept, added: readonly HeaderPair[]): Response {
-  const { status, statusText } = head
-  const headers = new Headers(head.headers)
-  for (const [name, value] of added) headers.set(name, value)
-  const { chunks, rest } = body
+function responseOf(kept: Kept, added: readonly HeaderPair[]): Response {
+  const { head, body, text } = kept
+  // Another response, with headers of its own: a handler may give the same one to many requests.
+  const response = text === undefined ? remade(head, body) : new Response(text, head)
+  for (const [name, value] of added) response.headers.set(name, value)
   // It said how the body would be sent in pieces; it is one piece now, and has a length.
-  if (rest === undefined) headers.delete('transfer-encoding')
+  if (body.rest === undefined) response.headers.delete('transfer-encoding')
+  return response
+}
+
+function remade(head: Response, { chunks, rest }: Begun): Response {
+  const { status, statusText } = head
   const isEmpty = hasNoBody(status) || (rest === undefined && chunks.length === 0)
   const content = isEmpty ? null : rest === undefined ? joined(chunks) : resumed(chunks, rest)
-  return new Response(content, { status, statusText, headers })
+  return new Response(content, { status, statusText, headers: new Headers(head.headers) })
 }
 
 /** Nobody will read the rest. */
@@ -212,7 +240,7 @@ export function toResponse({ status, headers, body }: HttpReply): Response {
   const all = new Headers()
   for (const [name, value] of headers) all.append(name, value)
   const isEmpty = hasNoBody(status) || body.byteLength === 0
-  return new Response(isEmpty ? null : Uint8Array.from(body), { status, headers: all })
+  return new Response(isEmpty ? null : new Uint8Array(body), { status, headers: all })
 }
 
 /** Statuses with which a `Response` must not be given a body. */
@@ -223,7 +251,7 @@ function hasNoBody(status: number): boolean {
 /** The handler has run: without a reply that can be kept, its outcome is open, not undone. */
 function checkResponse(response: unknown): asserts response is Response {
   const { status = -1, bodyUsed, body } = (response ?? {}) as Partial<Response>
-  if (!isResponse(response) || status < 200 || status > 599) {
+  if (!isResponse(response) || !isFinal(status)) {
     throw new OutcomeUnknownError(whyNoReply(response, status))
   }
   if (bodyUsed === true || body?.locked === true) {
@@ -232,6 +260,10 @@ function checkResponse(response: unknown): asserts response is Response {
         'nothing to send or keep: return a fresh one, or response.clone()',
     )
   }
+}
+
+function isFinal(status: number): boolean {
+  return status >= 200 && status <= 599
 }
 
 function whyNoReply(response: unknown, status: number): string {

@@ -212,8 +212,22 @@ describe('a stream', () => {
 })
 
 describe('a response', () => {
-  it('that a handler keeps for later requests is refused when it was sent before', async () => {
-    const shared = new Response('shared', { status: 201 })
+  it('that a handler keeps for later requests is sent again as it was made', async () => {
+    let shared: Response | undefined
+    const make = () => new Response('shared', { status: 201, headers: { 'x-made': 'once' } })
+    const guard = guardOf({ tenant: (c) => c.req.header('x-tenant') ?? 'none' })
+    const { send } = await serveHono(new Hono().post('/', guard, () => (shared ??= make())))
+    for (const tenant of ['one', 'two']) {
+      const first = await send({ key: 'k', headers: { 'x-tenant': tenant } })
+      expect([first.status, text(first), header(first, 'x-made')]).toEqual([201, 'shared', 'once'])
+      const again = await send({ key: 'k', headers: { 'x-tenant': tenant } })
+      expect([text(again), header(again, 'idempotent-replayed')]).toEqual(['shared', 'true'])
+    }
+    expect([...shared!.headers.keys()]).toEqual(['x-made'])
+  })
+
+  it('that a handler keeps for later requests is refused when its stream was sent', async () => {
+    const shared = new Response(new Blob(['shared']).stream(), { status: 201 })
     const app = new Hono().post('/', guardOf(), () => shared)
     app.onError((error, c) => c.text(error.message, 500))
     const { send } = await serveHono(app)

@@ -1,0 +1,240 @@
+/** Hono on Node: bodies are read from the request beneath, and nobody behind the guard can tell. */
+import { Hono, type Context, type MiddlewareHandler } from 'hono'
+import { describe, expect, it } from 'vitest'
+import { idempotency, singleTenant } from '../../src/adapters/hono.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { gate, header, rawRequest, text, type Send, type TestServer } from './run-express.ts'
+import { serveHono } from './serve-web.ts'
+
+const JSON_TYPE = { 'content-type': 'application/json' }
+const FORM_TYPE = { 'content-type': 'application/x-www-form-urlencoded' }
+
+/** More than a Node stream holds at once, and not all of one byte. */
+const LARGE = JSON.stringify({ of: Array.from({ length: 40_000 }, (_, n) => n) })
+
+interface Setup {
+  readonly before?: MiddlewareHandler
+  readonly handler: (c: Context) => Response | Promise<Response>
+}
+
+/** An app whose server is known by now: of the first request it is found out what it can do. */
+async function serveKnown({ before, handler }: Setup): Promise<TestServer> {
+  const app = new Hono()
+  const guard = idempotency({ tenant: singleTenant, store: memoryStore() })
+  app.post('/known', guard, (c) => c.text(wasReadBeneath(c) ? 'beneath' : 'as usual'))
+  if (before !== undefined) app.use(before)
+  app.post('/', guard, handler)
+  const server = await serveHono(app)
+  const ask = async (key: string) =>
+    text(await server.send({ key, path: '/known', headers: JSON_TYPE, body: '{}' }))
+  await ask('first')
+  expect(await ask('second')).toBe('beneath')
+  return server
+}
+
+function wasReadBeneath(c: Context): boolean {
+  const { incoming } = c.env as { readonly incoming: { readonly rawBody?: unknown } }
+  return incoming.rawBody instanceof Buffer
+}
+
+const READS: readonly (readonly [how: string, read: (c: Context) => unknown])[] = [
+  ['c.req.json()', async (c) => JSON.stringify(await c.req.json())],
+  ['c.req.text()', (c) => c.req.text()],
+  ['c.req.arrayBuffer()', async (c) => decode(await c.req.arrayBuffer())],
+  ['c.req.blob()', async (c) => (await c.req.blob()).text()],
+  ['c.req.raw.text()', (c) => c.req.raw.text()],
+  ['c.req.raw.json()', async (c) => JSON.stringify(await c.req.raw.json())],
+  ['c.req.raw.arrayBuffer()', async (c) => decode(await c.req.raw.arrayBuffer())],
+  ['c.req.raw.body', (c) => new Response(c.req.raw.body).text()],
+  ['c.req.raw.clone()', (c) => c.req.raw.clone().text()],
+  ['new Request(c.req.raw)', (c) => new Request(c.req.raw).text()],
+  ['c.req.text() twice', async (c) => (await c.req.text()) && c.req.text()],
+]
+
+function decode(buffer: ArrayBuffer): string {
+  return new TextDecoder().decode(buffer)
+}
+
+describe('a handler behind the guard', () => {
+  it.each(READS)('finds the body as it was sent, by %s', async (_how, read) => {
+    const reads: boolean[] = []
+    const server = await serveKnown({
+      handler: async (c) => {
+        reads.push(wasReadBeneath(c))
+        return c.text(String(await read(c)), 201)
+      },
+    })
+    for (const body of ['{"a":1}', '{"ä":"☃"}', LARGE]) {
+      const sent: Send = { key: `k${body.length}`, headers: JSON_TYPE, body }
+      expect(text(await server.send(sent))).toBe(body)
+      const again = await server.send(sent)
+      expect([text(again), header(again, 'idempotent-replayed')]).toEqual([body, 'true'])
+    }
+    expect(reads).toEqual([true, true, true])
+  })
+
+  it('finds a form', async () => {
+    const { send } = await serveKnown({ handler: async (c) => c.json(await c.req.parseBody()) })
+    const reply = await send({ key: 'k', headers: FORM_TYPE, body: 'a=1&b=two' })
+    expect(text(reply)).toBe('{"a":"1","b":"two"}')
+  })
+
+  it('finds a body that came in pieces', async () => {
+    const server = await serveKnown({ handler: async (c) => c.text(await c.req.text(), 201) })
+    const request = rawRequest({ key: 'k', headers: JSON_TYPE, body: LARGE })
+    const client = await server.connect({ path: '/nowhere' })
+    await client.until(/404/)
+    for (let at = 0; at < request.length; at += 30_000) {
+      client.socket.write(request.slice(at, at + 30_000))
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    expect(await client.until(/39999\]\}/)).toContain('201 Created')
+  })
+
+  it('finds the body also where its client has gone after it was sent', async () => {
+    const [entered, gone, read] = [gate(), gate(), gate<string>()]
+    const server = await serveKnown({
+      handler: async (c) => {
+        entered.open()
+        await gone.passed
+        const body = await c.req.text()
+        read.open(body)
+        return c.text(body, 201)
+      },
+    })
+    server.server.on('connection', (socket) => void socket.on('close', () => gone.open()))
+    const client = await server.connect({ key: 'k', headers: JSON_TYPE, body: '{"a":1}' })
+    await entered.passed
+    client.cut()
+    expect(await read.passed).toBe('{"a":1}')
+    const reply = await server.send({ key: 'k', headers: JSON_TYPE, body: '{"a":1}' })
+    expect(header(reply, 'idempotent-replayed')).toBe('true')
+  })
+})
+
+describe('the usual way is taken', () => {
+  it.each<readonly [what: string, before: MiddlewareHandler]>([
+    ['has copied the request', (c, next) => (c.req.raw.clone(), next())],
+    ['has looked at its stream', (c, next) => (void c.req.raw.body, next())],
+    ['has read it', async (c, next) => (await c.req.text(), next())],
+    ['has replaced it', (c, next) => ((c.req.raw = new Request(c.req.raw)), next())],
+  ])('where a middleware before %s', async (_what, before) => {
+    let wasBeneath = true
+    const { send } = await serveKnown({
+      before,
+      handler: async (c) => {
+        wasBeneath = wasReadBeneath(c)
+        return c.text(await c.req.text(), 201)
+      },
+    })
+    expect(text(await send({ key: 'k', headers: JSON_TYPE, body: '{"a":1}' }))).toBe('{"a":1}')
+    expect(wasBeneath).toBe(false)
+    const other = await send({ key: 'k', headers: JSON_TYPE, body: '{"a":2}' })
+    expect(other.status).toBe(422)
+  })
+
+  it('where a body does not say how long it is', async () => {
+    const server = await serveKnown({
+      handler: async (c) => c.text(`${wasReadBeneath(c)} ${await c.req.text()}`, 201),
+    })
+    const client = await server.connect({ path: '/nowhere' })
+    await client.until(/404/)
+    client.socket.write(
+      'POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\n' +
+        'Transfer-Encoding: chunked\r\n\r\n7\r\n{"a":1}\r\n0\r\n\r\n',
+    )
+    expect(await client.until(/"a":1\}/)).toContain('false {"a":1}')
+  })
+
+  it('where a server does not take bodies that were read before', async () => {
+    const app = new Hono()
+    const guard = idempotency({ tenant: singleTenant, store: memoryStore() })
+    app.post('/', guard, async (c) => c.text(await c.req.text(), 201))
+    for (const key of ['a', 'b', 'c']) {
+      const request = Object.create(OLD_REQUEST) as OldRequest
+      request[incomingKey] = incomingOf(key)
+      const reply = await app.fetch(request as unknown as Request, {
+        incoming: request[incomingKey],
+      })
+      expect(await reply.text()).toBe('{"a":1}')
+    }
+  })
+})
+
+const incomingKey = Symbol('incomingKey')
+
+/** Of a server that only ever reads itself. */
+const OLD_REQUEST = {
+  method: 'POST',
+  url: 'http://localhost/',
+  get headers() {
+    return realOf(this).headers
+  },
+  get body() {
+    return realOf(this).body
+  },
+  get bodyUsed() {
+    return realOf(this).bodyUsed
+  },
+  text() {
+    return realOf(this).text()
+  },
+  arrayBuffer() {
+    return realOf(this).arrayBuffer()
+  },
+  clone() {
+    return realOf(this).clone()
+  },
+}
+
+const reals = new WeakMap<object, Request>()
+
+function realOf(old: object): Request {
+  const { sent = '', headers } = (old as OldRequest)[incomingKey]
+  const real =
+    reals.get(old) ?? new Request(OLD_REQUEST.url, { method: 'POST', body: sent, headers })
+  reals.set(old, real)
+  return real
+}
+
+interface OldRequest {
+  [incomingKey]: ReturnType<typeof incomingOf>
+}
+
+/** A request that nobody has read, and where nobody should look for its body. */
+function incomingOf(key: string) {
+  return {
+    sent: '{"a":1}' as string | undefined,
+    httpVersionMajor: 1,
+    headers: { ...JSON_TYPE, 'content-length': '7', 'idempotency-key': key },
+    readableDidRead: false,
+    readableEncoding: null,
+    destroyed: false,
+    listenerCount: () => 0,
+    read: () => {
+      throw new Error('it was read beneath')
+    },
+  }
+}
+
+it('a client that leaves amid its body has used no key', async () => {
+  let runs = 0
+  const server = await serveKnown({
+    handler: async (c) => {
+      runs++
+      return c.text(await c.req.text(), 201)
+    },
+  })
+  const body = '{"a":1}'
+  const request = rawRequest({ key: 'k', headers: JSON_TYPE, body })
+  const arrived = gate()
+  server.server.once('request', () => arrived.open())
+  const client = await server.connect({ path: '/nowhere' })
+  await client.until(/404/)
+  client.socket.write(request.slice(0, -3))
+  await arrived.passed
+  client.cut()
+  await client.closed()
+  expect((await server.send({ key: 'k', headers: JSON_TYPE, body })).status).toBe(201)
+  expect(runs).toBe(1)
+})
