@@ -4,11 +4,23 @@
  * where everything is as we know it; and the usual way wherever it is not.
  */
 import type { Context } from 'hono'
-import type { IncomingMessage } from 'node:http'
 import type { ExchangeBody } from '../http/exchange.ts'
 
-/** `rawBody` is what the server takes for the body where somebody has read it before. */
-type Incoming = IncomingMessage & { rawBody?: Buffer }
+/** The part of Node's request that is used. */
+interface Incoming {
+  /** What the server takes for the body where somebody has read it before. */
+  rawBody?: Buffer
+  readonly httpVersionMajor: number
+  readonly headers: { readonly 'content-length'?: string }
+  readonly complete: boolean
+  readonly destroyed: boolean
+  readonly readableDidRead: boolean
+  readonly readableEncoding: string | null
+  read(): Buffer | null
+  on(event: 'readable' | 'close' | 'error', listener: () => void): unknown
+  off(event: 'readable' | 'close' | 'error', listener: () => void): unknown
+  listenerCount(event: string): number
+}
 
 /**
  * The body, read once and left for whoever reads the request next. `undefined` where the request
@@ -93,7 +105,7 @@ async function read(incoming: Incoming, length: number): Promise<ExchangeBody> {
   await Promise.resolve()
   const chunks: Buffer[] = []
   const take = () => {
-    for (let chunk = next(incoming); chunk !== null; chunk = next(incoming)) chunks.push(chunk)
+    for (let chunk = incoming.read(); chunk !== null; chunk = incoming.read()) chunks.push(chunk)
     return incoming.complete
   }
   if (!take()) await untilComplete(incoming, take)
@@ -101,10 +113,6 @@ async function read(incoming: Incoming, length: number): Promise<ExchangeBody> {
   if (bytes.byteLength !== length) return { kind: 'aborted' }
   incoming.rawBody = bytes
   return { kind: 'bytes', bytes }
-}
-
-function next(incoming: Incoming): Buffer | null {
-  return incoming.read() as Buffer | null
 }
 
 /** Until all of it has arrived, or the client has gone. */

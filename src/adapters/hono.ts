@@ -13,7 +13,7 @@ import {
   OutcomeUnknownError,
 } from '../core/errors.ts'
 import { looksLikeLostCall } from '../core/failure.ts'
-import type { HttpExchange } from '../http/exchange.ts'
+import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard } from '../http/guard.ts'
 import { markGuard } from '../http/route-audit.ts'
@@ -81,7 +81,7 @@ export function idempotency<E extends Env = any>(
       watch.enter(context)
       return respond(c, context, { next, watch })
     })
-    const answer = await guard.handle(c, toExchange(c), held)
+    const answer = await guard.handle(c, new HonoExchange(c), held)
     const wasAnswered = watch.end()
     if (answer.kind === 'pass') return next()
     // Forgotten first: Hono merges the headers of the old response into the new one, and into what
@@ -159,17 +159,31 @@ function tooLate(): OutcomeUnknownError {
   return new OutcomeUnknownError('the handler has ended after its request was answered')
 }
 
-function toExchange(c: Context): HttpExchange {
-  const { pathname, search } = new URL(c.req.url)
-  return {
-    method: c.req.method,
-    path: pathname,
-    query: search.slice(1),
-    get route() {
-      return routeOf(c, pathname)
-    },
-    header: (name) => c.req.header(name),
-    body: (bytesMax) => readBody(c, bytesMax),
+/** A class, as `ExecutionRequest`, and because an accessor of each request's own would keep it. */
+class HonoExchange implements HttpExchange {
+  readonly method: string
+  readonly path: string
+  readonly query: string
+  readonly #c: Context
+
+  constructor(c: Context) {
+    const { pathname, search } = new URL(c.req.url)
+    this.method = c.req.method
+    this.path = pathname
+    this.query = search.slice(1)
+    this.#c = c
+  }
+
+  get route(): string {
+    return routeOf(this.#c, this.path)
+  }
+
+  header(name: string): string | undefined {
+    return this.#c.req.header(name)
+  }
+
+  body(bytesMax: number): Promise<ExchangeBody> {
+    return readBody(this.#c, bytesMax)
   }
 }
 

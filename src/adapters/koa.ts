@@ -7,7 +7,7 @@
 import type { Context, DefaultContext, DefaultState, Next, ParameterizedContext } from 'koa'
 import type { Engine } from '../core/engine.ts'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
-import type { HttpExchange } from '../http/exchange.ts'
+import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
@@ -76,7 +76,7 @@ export function idempotency<StateT = DefaultState, ContextT = DefaultContext>(
     check(ctx)
     const handler = new KoaHandler(ctx, next)
     guard
-      .handle(given, toExchange(ctx, idempotencyGuard, handler), handler)
+      .handle(given, new KoaExchange(ctx, idempotencyGuard, handler), handler)
       .then((answer) => handler.act(answer))
       .catch((error: unknown) => handler.act({ kind: 'error', error }))
     return handler.passed
@@ -121,16 +121,34 @@ function check(ctx: Context): void {
   }
 }
 
-function toExchange(ctx: Context, guard: unknown, handler: KoaHandler): HttpExchange {
-  const [path, query] = splitUrl(ctx.originalUrl)
-  return {
-    method: ctx.method,
-    path,
-    query,
-    get route() {
-      return routeOf(ctx, guard, path)
-    },
-    header: (name) => ctx.req.headers[name],
-    body: (bytesMax) => handler.body(bytesMax),
+/** A class, as `ExecutionRequest`, and because an accessor of each request's own would keep it. */
+class KoaExchange implements HttpExchange {
+  readonly method: string
+  readonly path: string
+  readonly query: string
+  readonly #ctx: Context
+  readonly #guard: unknown
+  readonly #handler: KoaHandler
+
+  constructor(ctx: Context, guard: unknown, handler: KoaHandler) {
+    const [path, query] = splitUrl(ctx.originalUrl)
+    this.method = ctx.method
+    this.path = path
+    this.query = query
+    this.#ctx = ctx
+    this.#guard = guard
+    this.#handler = handler
+  }
+
+  get route(): string {
+    return routeOf(this.#ctx, this.#guard, this.path)
+  }
+
+  header(name: string): string | readonly string[] | undefined {
+    return this.#ctx.req.headers[name]
+  }
+
+  body(bytesMax: number): Promise<ExchangeBody> | ExchangeBody {
+    return this.#handler.body(bytesMax)
   }
 }

@@ -1,7 +1,7 @@
 import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common'
 import { Observable } from 'rxjs'
 import { InvalidOptionsError } from '../core/errors.ts'
-import type { HttpExchange } from '../http/exchange.ts'
+import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
 import { NestHandler } from './nest-handler.ts'
 import { NestCall, type NestRequest } from './nest-request.ts'
 import type { NestRoutes } from './nest-routes.ts'
@@ -34,7 +34,7 @@ export class IdempotencyInterceptor implements NestInterceptor {
       guarded.add(request)
       const handler = new NestHandler(call, next, outer)
       guard
-        .handle(request, toExchange(call, handler, suffix), handler)
+        .handle(request, new NestExchange(call, handler, suffix), handler)
         .then((answer) => {
           const isTried = request.idempotency !== undefined || answer.kind === 'reply'
           if (!isTried) guarded.delete(request)
@@ -46,17 +46,35 @@ export class IdempotencyInterceptor implements NestInterceptor {
   }
 }
 
-function toExchange(call: NestCall, handler: NestHandler, suffix: string): HttpExchange {
-  const [path, query] = splitUrl(call.request.originalUrl)
-  return {
-    method: call.request.method,
-    path,
-    query,
-    get route() {
-      return call.template + suffix
-    },
-    header: (name) => call.req.headers[name],
-    body: (bytesMax) => handler.body(bytesMax),
+/** A class, as `ExecutionRequest`, and because an accessor of each request's own would keep it. */
+class NestExchange implements HttpExchange {
+  readonly method: string
+  readonly path: string
+  readonly query: string
+  readonly #call: NestCall
+  readonly #handler: NestHandler
+  readonly #suffix: string
+
+  constructor(call: NestCall, handler: NestHandler, suffix: string) {
+    const [path, query] = splitUrl(call.request.originalUrl)
+    this.method = call.request.method
+    this.path = path
+    this.query = query
+    this.#call = call
+    this.#handler = handler
+    this.#suffix = suffix
+  }
+
+  get route(): string {
+    return this.#call.template + this.#suffix
+  }
+
+  header(name: string): string | readonly string[] | undefined {
+    return this.#call.req.headers[name]
+  }
+
+  body(bytesMax: number): Promise<ExchangeBody> | ExchangeBody {
+    return this.#handler.body(bytesMax)
   }
 }
 
