@@ -45,6 +45,7 @@ const OF_THE_PROCESS = [
   'test/adapters/hono.test.ts',
   'test/adapters/koa-unawaited.test.ts',
   'test/adapters/node.test.ts',
+  'test/adapters/promotion.test.ts',
   'test/adapters/status.test.ts',
   'test/adapters/web-graph.test.ts',
   'test/bench/groups.test.ts',

@@ -10,6 +10,27 @@ import { Deferred } from './deferred.ts'
 import { NodeHandler } from './node-handler.ts'
 import { ABOUT_BODY } from './outgoing.ts'
 
+const WATCH = Symbol('oncekey.watch')
+
+interface WatchedContext extends Context {
+  /** What it was set to, and who is to hear that it was asked for. */
+  [WATCH]: { readonly isEnding: () => void; respond: boolean | undefined }
+}
+
+/** One for all contexts: V8 keeps what accessors refer to until a full collection. */
+const RESPOND: PropertyDescriptor & ThisType<WatchedContext> = {
+  configurable: true,
+  enumerable: true,
+  get(): boolean | undefined {
+    const watch = this[WATCH]
+    watch.isEnding()
+    return watch.respond
+  },
+  set(value: boolean) {
+    this[WATCH].respond = value
+  },
+}
+
 /**
  * Koa replies only when every middleware has ended, those before the guard too. So the response
  * is held while they do, and what Koa writes then is the reply.
@@ -157,18 +178,12 @@ export class KoaHandler implements HeldHandler {
 
   /** Koa asks for `ctx.respond` when the middlewares before the guard have ended. */
   #watchKoa(context: HandlerContext): void {
-    let { respond } = this.#ctx
-    Object.defineProperty(this.#ctx, 'respond', {
-      configurable: true,
-      enumerable: true,
-      get: () => {
-        if (this.#isRunning && !isWithin(context)) this.#isForsaken = true
-        return respond
-      },
-      set: (value: boolean) => {
-        respond = value
-      },
-    })
+    const ctx = this.#ctx as WatchedContext
+    const isEnding = () => {
+      if (this.#isRunning && !isWithin(context)) this.#isForsaken = true
+    }
+    ctx[WATCH] = { isEnding, respond: ctx.respond }
+    Object.defineProperty(ctx, 'respond', RESPOND)
   }
 
   /** Koa gives errors to `ctx.onerror`: those of its chain, of streams, and of the socket. */

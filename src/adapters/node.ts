@@ -60,7 +60,11 @@ export interface Protect {
   with(route: Partial<NodeOptions>): Protect
 }
 
-const contexts = new WeakMap<IncomingMessage, HandlerContext>()
+/** On the request itself: what a WeakMap refers to lives until a full collection. */
+const CONTEXT = Symbol('oncekey.context')
+
+type Entered = IncomingMessage & { [CONTEXT]?: HandlerContext }
+
 const protectedListeners = new WeakSet<NodeListener>()
 
 /**
@@ -130,7 +134,7 @@ export function idempotencyStatus(
 
 /** The key of this request and what its listener may do about it. Throws where there is none. */
 export function idempotencyOf(req: IncomingMessage): HandlerContext {
-  const context = contexts.get(req)
+  const { [CONTEXT]: context } = req as Entered
   if (context !== undefined) return context
   throw new InvalidRequestError(
     `${req.method} ${req.url} is not protected: wrap its listener in withIdempotency(), and send ` +
@@ -147,9 +151,9 @@ function protectedBy(
   answerError: AnswerError,
 ): ProtectedListener {
   checkListener(listener)
-  const protectedListener = (req: IncomingMessage, res: ServerResponse): void => {
+  const protectedListener = (req: Entered, res: ServerResponse): void => {
     // Thrown, not answered: the guard around us is to see it.
-    if (contexts.has(req)) throw wrappedTwice()
+    if (req[CONTEXT] !== undefined) throw wrappedTwice()
     const fail = (error: unknown) => void answerError(error, req, res)
     const run = async (context?: HandlerContext) => {
       try {
@@ -163,7 +167,7 @@ function protectedBy(
     if (req.httpVersionMajor >= 2) return fail(notSupported())
     const handler = new NodeHandler(req, res, {
       enter: (context) => {
-        contexts.set(req, context)
+        req[CONTEXT] = context
         void run(context)
       },
       pass: () => void run(),
