@@ -4,6 +4,7 @@
  * where everything is as we know it; and the usual way wherever it is not.
  */
 import type { Context } from 'hono'
+import { InvalidRequestError } from '../core/errors.ts'
 import type { ExchangeBody } from '../http/exchange.ts'
 
 /** The part of Node's request that is used. */
@@ -32,7 +33,7 @@ export function readIncoming(c: Context, bytesMax: number): Promise<ExchangeBody
   // The parser holds the client to the length that it has sent.
   const length = Number(incoming.headers['content-length'])
   if (!(length > 0 && length <= bytesMax)) return undefined
-  return incoming.destroyed ? undefined : read(incoming, length)
+  return incoming.destroyed ? undefined : readWhole(c, incoming, length)
 }
 
 /** The request beneath, where nobody has read it or begun to. */
@@ -100,7 +101,27 @@ async function tryOut(kind: object, symbols: readonly symbol[]): Promise<boolean
   return texts.every((text) => text === TRIAL)
 }
 
-async function read(incoming: Incoming, length: number): Promise<ExchangeBody> {
+async function readWhole(c: Context, incoming: Incoming, length: number): Promise<ExchangeBody> {
+  const bytes = await read(incoming)
+  if (bytes.byteLength !== length) {
+    if (!incoming.complete) return { kind: 'aborted' }
+    throw new InvalidRequestError(
+      'the body was read by something else at the same time as by idempotency(), and cannot be ' +
+        'compared with a retry: wait for next() before reading it, or read it before',
+    )
+  }
+  incoming.rawBody = bytes
+  if (!isLight(c.req.raw, incoming)) replace(c, bytes)
+  return { kind: 'bytes', bytes }
+}
+
+/** Somebody has begun with the request meanwhile, and found nothing: the handler is to find it. */
+function replace({ req }: Context, body: Buffer): void {
+  const { url, method, headers, signal } = req.raw
+  req.raw = new Request(url, { method, headers, signal, body: new Uint8Array(body) })
+}
+
+async function read(incoming: Incoming): Promise<Buffer> {
   // What came together with the head is taken in first.
   await Promise.resolve()
   const chunks: Buffer[] = []
@@ -109,10 +130,7 @@ async function read(incoming: Incoming, length: number): Promise<ExchangeBody> {
     return incoming.complete
   }
   if (!take()) await untilComplete(incoming, take)
-  const bytes = chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)
-  if (bytes.byteLength !== length) return { kind: 'aborted' }
-  incoming.rawBody = bytes
-  return { kind: 'bytes', bytes }
+  return chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)
 }
 
 /** Until all of it has arrived, or the client has gone. */

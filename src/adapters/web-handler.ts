@@ -187,8 +187,11 @@ function keepLight(response: Response, bytesMax: number): Kept | undefined {
   const text = isResponse(response) ? lightBody(response) : undefined
   if (text === undefined || !isFinal(response.status)) return undefined
   const { status } = response
-  const content = response.headers.get('content-type') ?? ''
-  if (isEndless(content) || (text !== null && hasNoBody(status))) return undefined
+  if (text !== null) {
+    const content = response.headers.get('content-type')
+    // Its type would be added on the way out, and the record would not know of it.
+    if (content === null || isEndless(content) || hasNoBody(status)) return undefined
+  }
   const bytes = encoder.encode(text ?? '')
   if (bytes.byteLength > bytesMax) return undefined
   const headers = [...response.headers] as HeaderPair[]

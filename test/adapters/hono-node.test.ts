@@ -3,7 +3,15 @@ import { Hono, type Context, type MiddlewareHandler } from 'hono'
 import { describe, expect, it } from 'vitest'
 import { idempotency, singleTenant } from '../../src/adapters/hono.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
-import { gate, header, rawRequest, text, type Send, type TestServer } from './run-express.ts'
+import {
+  gate,
+  header,
+  rawRequest,
+  text,
+  type Reply,
+  type Send,
+  type TestServer,
+} from './run-express.ts'
 import { serveHono } from './serve-web.ts'
 
 const JSON_TYPE = { 'content-type': 'application/json' }
@@ -110,6 +118,50 @@ describe('a handler behind the guard', () => {
     const reply = await server.send({ key: 'k', headers: JSON_TYPE, body: '{"a":1}' })
     expect(header(reply, 'idempotent-replayed')).toBe('true')
   })
+})
+
+describe('something that reads the request while the guard does', () => {
+  it.each<readonly [what: string, size: number]>([
+    ['a small body', 10],
+    ['a large one', 200_000],
+  ])('takes nothing of %s away from the handler', async (_what, size) => {
+    const seen: string[] = []
+    const { send } = await serveKnown({
+      before: async (c, next) => {
+        const ended = next()
+        seen.push(await c.req.raw.clone().text())
+        await ended
+      },
+      handler: async (c) => c.text(await c.req.text(), 201),
+    })
+    const body = JSON.stringify('x'.repeat(size))
+    const reply = await send({ key: 'k', headers: JSON_TYPE, body })
+    // Who comes late to a stream may find it empty; a handler may not.
+    if (reply.status === 201) expect(text(reply)).toBe(body)
+    else expect([reply.status, seen.length]).toEqual([500, 1])
+  })
+})
+
+it.each([
+  ['c.json()', (c: Context) => c.json({ a: 1 }, 201)],
+  ['c.text()', (c: Context) => c.text('text', 201)],
+  ['c.html()', (c: Context) => c.html('<p>text</p>', 201)],
+  ['c.body()', (c: Context) => c.body('text', 201)],
+  ['c.body(null)', (c: Context) => c.body(null, 204)],
+  ['a Response', () => new Response('text', { status: 201 })],
+  ['a Response with other headers', () => new Response('text', { headers: { 'x-a': 'b' } })],
+  ['c.redirect()', (c: Context) => c.redirect('/elsewhere', 303)],
+] as const)('what is answered by %s is replayed as it was', async (_how, handler) => {
+  const { send } = await serveKnown({ handler })
+  const shown = (reply: Reply) => [
+    reply.status,
+    text(reply),
+    ...['content-type', 'content-length', 'location'].map((name) => header(reply, name)),
+  ]
+  const first = await send({ key: 'k', headers: JSON_TYPE, body: '{}' })
+  const again = await send({ key: 'k', headers: JSON_TYPE, body: '{}' })
+  expect(shown(again)).toEqual(shown(first))
+  expect(header(again, 'idempotent-replayed')).toBe('true')
 })
 
 describe('the usual way is taken', () => {

@@ -46,7 +46,8 @@ const SERVERS: Readonly<Record<string, () => Promise<TestServer>>> = {
       ctx.status = 201
       ctx.body = REPLY
     })
-    return serve(app.callback())
+    const listener = app.callback()
+    return serve((req, res) => void listener(req, res))
   },
   async 'a listener of Node'() {
     const options = { ...optionsOf(), operation: 'pay' }

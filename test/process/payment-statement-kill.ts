@@ -26,7 +26,8 @@ const ENDS = /^\s*(COMMIT|ROLLBACK)/i
 const SETS = /^\s*(SET|DO) /i
 const READS = /^\s*\(?\s*SELECT/i
 /** Functions of the PostgreSQL store that write. */
-const WRITING = /_(claim|settle|step|sweep|take_unknown|postpone|act_write|message_\w+)"\(/
+const WRITING =
+  /_(claim|claim_one|settle|settle_one|step|sweep|take_unknown|postpone|act_write|message_\w+)"\(/
 
 export class StatementKill {
   readonly #killAt: number
