@@ -7,18 +7,25 @@ export function numberArray(values: readonly (number | null)[]): string {
   return `{${values.map((value) => value ?? 'NULL').join(',')}}`
 }
 
+/** Of a column that mostly says the same in all rows: then once, and it stands for all. */
+export function sharedNumbers(values: readonly (number | null)[]): string {
+  return numberArray(areSame(values) ? values.slice(0, 1) : values)
+}
+
+/** The same of texts. */
+export function sharedTexts(values: readonly (string | null | undefined)[]): string {
+  return textArray(areSame(values) ? values.slice(0, 1) : values)
+}
+
+function areSame(values: readonly unknown[]): boolean {
+  const [first] = values
+  for (const value of values) if (value !== first) return false
+  return true
+}
+
 /** Refuses half a surrogate pair: drivers write U+FFFD for it, and two keys would become one. */
 export function textArray(values: readonly (string | null | undefined)[]): string {
-  let text = '{'
-  let before: string | null | undefined
-  let element = ''
-  for (const value of values) {
-    // Tenants, operations and choices are mostly those of the row before.
-    if (element === '' || value !== before) element = textElement(value)
-    before = value
-    text += text.length === 1 ? element : `,${element}`
-  }
-  return `${text}}`
+  return `{${values.map(textElement).join(',')}}`
 }
 
 /** From hexadecimal text; what is not hexadecimal is refused by the database. */

@@ -13,6 +13,8 @@ import {
   hexArray,
   hexValue,
   numberArray,
+  sharedNumbers,
+  sharedTexts,
   textArray,
   textValue,
 } from './array-literal.ts'
@@ -90,19 +92,19 @@ export function claimValues(
   return [
     nowMs,
     `${history}`,
-    textArray(requests.map((one) => one.mode)),
+    sharedTexts(requests.map((one) => one.mode)),
     hexArray(requests.map((one) => one.identity)),
     textArray(requests.map((one) => one.recordId)),
-    textArray(requests.map((one) => one.tenant)),
-    textArray(requests.map((one) => one.operation)),
+    sharedTexts(requests.map((one) => one.tenant)),
+    sharedTexts(requests.map((one) => one.operation)),
     textArray(requests.map((one) => one.key)),
     textArray(requests.map((one) => one.fingerprint)),
     textArray(requests.map((one) => one.token)),
-    numberArray(requests.map((one) => one.leaseMs)),
-    numberArray(requests.map((one) => one.retentionMs)),
-    textArray(requests.map((one) => one.onLapse)),
-    numberArray(requests.map((one) => one.maxAttempts)),
-    textArray(requests.map((one) => one.afterExpiry)),
+    sharedNumbers(requests.map((one) => one.leaseMs)),
+    sharedNumbers(requests.map((one) => one.retentionMs)),
+    sharedTexts(requests.map((one) => one.onLapse)),
+    sharedNumbers(requests.map((one) => one.maxAttempts)),
+    sharedTexts(requests.map((one) => one.afterExpiry)),
   ]
 }
 
@@ -136,14 +138,16 @@ export function settleValues(nowMs: number | null, settlements: readonly Settlem
     nowMs,
     hexArray(settlements.map(({ lease }) => lease.identity)),
     textArray(settlements.map(({ lease }) => lease.token)),
-    numberArray(settlements.map(({ lease }) => lease.attempt)),
-    textArray(settlements.map((one) => one.kind)),
+    sharedNumbers(settlements.map(({ lease }) => lease.attempt)),
+    sharedTexts(settlements.map((one) => one.kind)),
     bytesArray(settlements.map((one) => (one.kind === 'complete' ? one.result : null))),
-    textArray(settlements.map((one) => (one.kind === 'release' ? one.proof : null))),
-    textArray(settlements.map((one) => (one.kind === 'complete' ? null : one.errorCode))),
-    numberArray(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
-    numberArray(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
-    numberArray(settlements.map((one) => (one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0))),
+    sharedTexts(settlements.map((one) => (one.kind === 'release' ? one.proof : null))),
+    sharedTexts(settlements.map((one) => (one.kind === 'complete' ? null : one.errorCode))),
+    sharedNumbers(settlements.map((one) => (one.kind === 'doubt' ? null : one.retentionMs))),
+    sharedNumbers(settlements.map((one) => (one.kind === 'doubt' ? one.reconcileAfterMs : null))),
+    sharedNumbers(
+      settlements.map((one) => (one.kind === 'release' ? (one.resumeAfterMs ?? 0) : 0)),
+    ),
   ]
 }
 

@@ -10,6 +10,7 @@ import {
   RECORD,
   resumeAt,
   SETTINGS,
+  shared,
   wake,
 } from './function-parts.ts'
 
@@ -17,11 +18,14 @@ const CLAIM_COLUMNS = `identity, record_id, tenant, operation, key, fingerprint,
         lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at, expires_at`
 
 /** What is asked for, as rows. */
-const REQUESTS = `unnest(p_mode, p_identity, p_record_id, p_tenant, p_operation, p_key,
-        p_fingerprint, p_token, p_lease_ms, p_retention_ms, p_on_lapse, p_max_attempts,
-        p_after_expiry)
-      AS q (mode, identity, record_id, tenant, operation, key, fingerprint, token, lease_ms,
-        retention_ms, on_lapse, max_attempts, after_expiry)`
+const REQUESTS = `(SELECT ${shared('mode')}, u.identity, u.record_id, ${shared('tenant')},
+        ${shared('operation')}, u.key, u.fingerprint, u.token, ${shared('lease_ms')},
+        ${shared('retention_ms')}, ${shared('on_lapse')}, ${shared('max_attempts')},
+        ${shared('after_expiry')}
+      FROM unnest(p_mode, p_identity, p_record_id, p_tenant, p_operation, p_key, p_fingerprint,
+          p_token, p_lease_ms, p_retention_ms, p_on_lapse, p_max_attempts, p_after_expiry)
+        AS u (mode, identity, record_id, tenant, operation, key, fingerprint, token, lease_ms,
+          retention_ms, on_lapse, max_attempts, after_expiry)) AS q`
 
 /** The same of a single one. The planner puts the parameters where the columns are used. */
 const REQUEST = `(SELECT p_mode AS mode, p_identity AS identity, p_record_id AS record_id,

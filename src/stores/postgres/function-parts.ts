@@ -94,6 +94,13 @@ export const resumeAt = (at: string) => `CASE WHEN r.recovery_point IS NOT NULL 
 export const wake = (watched: string) => `CASE WHEN ${watched}
         THEN pg_notify('{channel}', encode(r.identity, 'hex')) IS NOT NULL ELSE true END`
 
+/**
+ * A column of `u`, the rows of a batch. Most columns say the same in all rows, and then their array
+ * has one element, which stands for all: reading arrays is a good part of what a row costs.
+ */
+export const shared = (column: string) => `CASE WHEN cardinality(p_${column}) = 1
+        THEN p_${column}[1] ELSE u.${column} END AS ${column}`
+
 const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, created_at, last_run_at,
         completed_at, expires_at, reconcile_at, tries, on_lapse, after_expiry, proof, fingerprint,
         tenant, operation, key, error_code, recovery_point, result`

@@ -28,6 +28,7 @@ import {
   RECORD,
   resumeAt,
   SETTINGS,
+  shared,
   VIEW_COLUMNS,
   VIEW_TYPES,
   wake,
@@ -45,7 +46,6 @@ import { UPKEEP_FUNCTIONS } from './upkeep-functions.ts'
  * whoever it tells once more than needed looks, and finds nothing new.
  */
 const settleRows = (settlements: string) => `
-    RETURN QUERY
       UPDATE ${RECORD} r SET
         state = CASE l.kind WHEN 'complete' THEN 'completed' WHEN 'release' THEN 'failed_retryable'
           ELSE 'unknown' END,
@@ -66,9 +66,7 @@ const settleRows = (settlements: string) => `
           WHEN 'in_progress' THEN true
           WHEN 'unknown' THEN l.kind = 'complete' OR (l.kind = 'release' AND l.proof = 'proven')
           WHEN 'failed_retryable' THEN l.kind = 'complete'
-          ELSE false END
-      RETURNING encode(r.identity, 'hex'), ${wake('r.watched')}, true, r.state,
-        ${epochMs('r.expires_at')};`
+          ELSE false END`
 
 /** What has become of those that were not written. */
 const readRows = (settlements: string) => `
@@ -84,6 +82,7 @@ const SETTLED = `TABLE (
   out_identity text, out_done bool, out_own bool, out_state text, out_expires_at_ms float8
 )`
 
+/** One row for all, where all were written and none expires later than was asked for. */
 const SETTLE = `
 CREATE FUNCTION "{schema}"."{table}_settle" (
   p_now_ms float8, p_identity bytea[], p_token text[], p_attempt int[], p_kind text[],
@@ -93,16 +92,30 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
   DECLARE
     v_now timestamptz := ${NOW};
     v_count int;
-  BEGIN ${CHECK_ISOLATION_UNLESS_JOINED} ${settleRows(`(
-        SELECT * FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof,
+    v_as_asked bool;
+  BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
+    WITH written AS (${settleRows(`(
+        SELECT u.identity, u.token, ${shared('attempt')}, ${shared('kind')}, u.result,
+          ${shared('proof')}, ${shared('error_code')}, ${shared('retention_ms')},
+          ${shared('reconcile_after_ms')}, ${shared('resume_after_ms')}
+        FROM unnest(p_identity, p_token, p_attempt, p_kind, p_result, p_proof,
             p_error_code, p_retention_ms, p_reconcile_after_ms, p_resume_after_ms)
-          AS q (identity, token, attempt, kind, result, proof, error_code, retention_ms,
+          AS u (identity, token, attempt, kind, result, proof, error_code, retention_ms,
             reconcile_after_ms, resume_after_ms)
-        ORDER BY q.identity OFFSET 0)`)}
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    IF v_count = cardinality(p_identity) THEN RETURN; END IF;
-    ${readRows(`unnest(p_identity, p_token, p_attempt, p_kind)
-        AS q (identity, token, attempt, kind)`)}
+        ORDER BY u.identity OFFSET 0)`)}
+      RETURNING ${wake('r.watched')}
+        AND coalesce(r.expires_at = v_now + ${ms('l.retention_ms')}, false) AS as_asked)
+    SELECT count(*), bool_and(as_asked) INTO v_count, v_as_asked FROM written;
+    IF v_count = cardinality(p_identity) AND v_as_asked THEN
+      out_done := true;
+      out_expires_at_ms := ${epochMs('v_now')};
+      RETURN NEXT;
+      RETURN;
+    END IF;
+    ${readRows(`(
+        SELECT u.identity, u.token, ${shared('attempt')}, ${shared('kind')}
+        FROM unnest(p_identity, p_token, p_attempt, p_kind)
+          AS u (identity, token, attempt, kind)) AS q`)}
   END $body$;`
 
 /** The same for a single one: no set to open, to sort and to join. */
@@ -114,11 +127,14 @@ CREATE FUNCTION "{schema}"."{table}_settle_one" (
 ) RETURNS ${SETTLED} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
-  BEGIN ${CHECK_ISOLATION_UNLESS_JOINED} ${settleRows(`(
+  BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
+    RETURN QUERY ${settleRows(`(
         SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt, p_kind AS kind,
           p_result AS result, p_proof AS proof, p_error_code AS error_code,
           p_retention_ms AS retention_ms, p_reconcile_after_ms AS reconcile_after_ms,
           p_resume_after_ms AS resume_after_ms)`)}
+      RETURNING encode(r.identity, 'hex'), ${wake('r.watched')}, true, r.state,
+        ${epochMs('r.expires_at')};
     IF FOUND THEN RETURN; END IF;
     ${readRows(`(SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt,
         p_kind AS kind) AS q`)}

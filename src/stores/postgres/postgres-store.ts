@@ -48,6 +48,7 @@ import {
 import {
   AGAIN,
   allNew,
+  allSettled,
   inProgress,
   nothingToTake,
   toClaimOutcome,
@@ -316,6 +317,8 @@ class TableStore implements PostgresStore {
 
   async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
     const rows = await this.#sendSettlements(settlements)
+    const settled = allSettled(rows, settlements)
+    if (settled !== undefined) return settled
     const byIdentity = firstOfEach(rows)
     const outcomes = settlements.map((settlement) =>
       toSettleOutcome(byIdentity.get(settlement.lease.identity), settlement),

@@ -148,6 +148,19 @@ const SETTLED_STATE = {
   doubt: 'unknown',
 } as const satisfies Record<Settlement['kind'], RecordState>
 
+/** The same of settlements: when they were written. `undefined` where there is a row for each. */
+export function allSettled(
+  rows: readonly Row[],
+  settlements: readonly Settlement[],
+): SettleOutcome[] | undefined {
+  const [identity, , , , nowMs] = rows[0] ?? []
+  if (identity !== null) return undefined
+  return settlements.map((one) => {
+    const retentionMs = one.kind === 'doubt' ? 0 : one.retentionMs
+    return { kind: 'settled', expiresAt: new Date((nowMs as number) + retentionMs) }
+  })
+}
+
 export function toSettleOutcome(
   row: Row | undefined,
   { kind }: Settlement,
