@@ -45,8 +45,8 @@ class ChaosProcess implements NodeProcess {
   readonly #log: WriteStream
   #child: ChildProcess | undefined
   #stderr = ''
-  /** Its end is ours: nobody need be told. */
-  #isEnding = false
+  /** Whose end is ours: nobody need be told. Its last words may come after the next has begun. */
+  #ending: ChildProcess | undefined
 
   constructor(options: NodeProcessOptions) {
     this.name = options.name
@@ -63,7 +63,6 @@ class ChaosProcess implements NodeProcess {
     const { program, env, preloads, ready } = this.#options
     const args = [...preloads.flatMap((preload) => ['--import', preload]), program]
     this.#note(`--- started ${new Date().toISOString()}\n`)
-    this.#isEnding = false
     this.#stderr = ''
     const child = spawn(process.execPath, args, {
       cwd: ROOT,
@@ -82,7 +81,7 @@ class ChaosProcess implements NodeProcess {
   readonly kill = async (): Promise<void> => {
     const child = this.#child
     if (child === undefined || hasEnded(child)) return
-    this.#isEnding = true
+    this.#ending = child
     const ended = once(child, 'exit')
     child.kill('SIGKILL')
     await ended
@@ -118,7 +117,7 @@ class ChaosProcess implements NodeProcess {
     child.once('close', (code, signal) => {
       const how = signal ?? `exit code ${code}`
       this.#note(`--- ended with ${how} ${new Date().toISOString()}\n`)
-      if (this.#isEnding) return
+      if (this.#ending === child) return
       this.#options.onExit({ name: this.name, how, stderr: this.#stderr.trim() })
     })
   }
