@@ -13,11 +13,13 @@ interface Cached {
   readonly json?: Promise<unknown>
 }
 
-/** The body as it was sent; or, where a middleware before us has read it, as Hono has kept it. */
-export function readBody(c: Context, bytesMax: number): Promise<ExchangeBody> {
+/** The body as it was sent; or, where somebody else has read it, as Hono has kept it. */
+export async function readBody(c: Context, bytesMax: number): Promise<ExchangeBody> {
   const { raw } = c.req
   if (raw.bodyUsed) return readCached(c, bytesMax)
-  return readIncoming(c, bytesMax) ?? readRequest(raw, bytesMax)
+  const beneath = readIncoming(c, bytesMax)
+  if (beneath === undefined) return readRequest(raw, bytesMax)
+  return (await beneath) ?? readCached(c, bytesMax)
 }
 
 async function readCached({ req }: Context, bytesMax: number): Promise<ExchangeBody> {

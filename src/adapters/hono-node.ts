@@ -4,7 +4,6 @@
  * where everything is as we know it; and the usual way wherever it is not.
  */
 import type { Context } from 'hono'
-import { InvalidRequestError } from '../core/errors.ts'
 import type { ExchangeBody } from '../http/exchange.ts'
 
 /** The part of Node's request that is used. */
@@ -25,9 +24,12 @@ interface Incoming {
 
 /**
  * The body, read once and left for whoever reads the request next. `undefined` where the request
- * must be read the usual way.
+ * must be read the usual way; by promise, where somebody else has read it meanwhile.
  */
-export function readIncoming(c: Context, bytesMax: number): Promise<ExchangeBody> | undefined {
+export function readIncoming(
+  c: Context,
+  bytesMax: number,
+): Promise<ExchangeBody | undefined> | undefined {
   const incoming = untouched(c)
   if (incoming === undefined) return undefined
   // The parser holds the client to the length that it has sent.
@@ -101,15 +103,13 @@ async function tryOut(kind: object, symbols: readonly symbol[]): Promise<boolean
   return texts.every((text) => text === TRIAL)
 }
 
-async function readWhole(c: Context, incoming: Incoming, length: number): Promise<ExchangeBody> {
+async function readWhole(
+  c: Context,
+  incoming: Incoming,
+  length: number,
+): Promise<ExchangeBody | undefined> {
   const bytes = await read(incoming)
-  if (bytes.byteLength !== length) {
-    if (!incoming.complete) return { kind: 'aborted' }
-    throw new InvalidRequestError(
-      'the body was read by something else at the same time as by idempotency(), and cannot be ' +
-        'compared with a retry: wait for next() before reading it, or read it before',
-    )
-  }
+  if (bytes.byteLength !== length) return incoming.complete ? undefined : { kind: 'aborted' }
   incoming.rawBody = bytes
   if (!isLight(c.req.raw, incoming)) replace(c, bytes)
   return { kind: 'bytes', bytes }

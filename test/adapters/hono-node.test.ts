@@ -121,24 +121,25 @@ describe('a handler behind the guard', () => {
 })
 
 describe('something that reads the request while the guard does', () => {
-  it.each<readonly [what: string, size: number]>([
-    ['a small body', 10],
-    ['a large one', 200_000],
-  ])('takes nothing of %s away from the handler', async (_what, size) => {
-    const seen: string[] = []
+  const READERS: readonly (readonly [how: string, read: (c: Context) => Promise<string>])[] = [
+    ['a copy', (c) => c.req.raw.clone().text()],
+    ['c.req.text()', (c) => c.req.text()],
+  ]
+  const cases = READERS.flatMap(([how, read]) => [10, 200_000].map((size) => ({ how, read, size })))
+
+  // Whoever comes late to a stream may find less of it. A handler may not.
+  it.each(cases)('takes nothing away from the handler: $how, $size', async ({ read, size }) => {
     const { send } = await serveKnown({
       before: async (c, next) => {
         const ended = next()
-        seen.push(await c.req.raw.clone().text())
+        await read(c)
         await ended
       },
       handler: async (c) => c.text(await c.req.text(), 201),
     })
     const body = JSON.stringify('x'.repeat(size))
     const reply = await send({ key: 'k', headers: JSON_TYPE, body })
-    // Who comes late to a stream may find it empty; a handler may not.
-    if (reply.status === 201) expect(text(reply)).toBe(body)
-    else expect([reply.status, seen.length]).toEqual([500, 1])
+    expect([reply.status, text(reply)]).toEqual([201, body])
   })
 })
 

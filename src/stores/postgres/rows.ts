@@ -148,7 +148,10 @@ const SETTLED_STATE = {
   doubt: 'unknown',
 } as const satisfies Record<Settlement['kind'], RecordState>
 
-/** The same of settlements: when they were written. `undefined` where there is a row for each. */
+/**
+ * The same of settlements: when they were written. `undefined` where there is a row for each, as
+ * for a doubt, which keeps its expiry.
+ */
 export function allSettled(
   rows: readonly Row[],
   settlements: readonly Settlement[],
