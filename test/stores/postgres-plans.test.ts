@@ -67,6 +67,8 @@ interface Case {
 }
 
 const ABANDONED = { result: bytes('too late'), retentionMs: RETENTION_MS }
+/** Rows that are locked already are found without any index. */
+const PLACE = 'Tid Scan'
 const VERDICT = { kind: 'failed_retryable' } as const
 
 /** What is in progress is listed by way of the leases: there are only so many at a time. */
@@ -142,8 +144,16 @@ const CASES: readonly Case[] = [
   },
   { name: 'sweep', by: ['lease', 'pkey'], run: (store) => store.sweep({ limit: BATCH }) },
   {
-    name: 'reap',
-    by: ['pending', 'expiry', 'pkey'],
+    name: 'reap what has expired, in its place',
+    // What is removed takes its operation along.
+    by: ['expiry', PLACE, 'operation_pkey'],
+    run: async (store) => {
+      expect((await store.reap({ limit: BATCH })).removed).toBe(BATCH)
+    },
+  },
+  {
+    name: 'reap what was abandoned, too',
+    by: ['pending', 'pkey', 'expiry', PLACE],
     run: async (store) => {
       const report = await store.reap({ limit: 3 * BATCH, abandoned: ABANDONED })
       expect(report.removed + report.abandoned).toBe(3 * BATCH)
@@ -217,7 +227,7 @@ it('cuts through a million records by index, analysed or not', { timeout: 240_00
   const look = async (from: number) => {
     for (const { name, run, by, more = 0 } of CASES) {
       const plan = await planOf((store, client) => run(store, client, from))
-      const indexes = by.map((index) => `oncekey_record_${index}`)
+      const indexes = by.map((index) => (index === PLACE ? index : `oncekey_record_${index}`))
       const others = [...plan.indexes].filter((index) => !indexes.includes(index))
       expect({ name, others }).toEqual({ name, others: [] })
       expect({ name, indexes: [...plan.indexes].toSorted() }).toEqual({

@@ -178,7 +178,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
       WHERE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED}
       ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
     SELECT array_agg(l.id) INTO v_gone FROM l;
-    IF v_gone IS NOT NULL THEN ${keepHistory('v_gone')}
+    IF v_gone IS NOT NULL THEN ${keepHistory('r.identity = ANY (v_gone)')}
       DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
       RETURN QUERY
         INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})

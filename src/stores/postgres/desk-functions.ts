@@ -117,7 +117,7 @@ CREATE FUNCTION "{schema}"."{table}_act_write" (
     v_watched bool;
   BEGIN
     out_done := true;
-    IF p_record ->> 'remove' IS NOT NULL THEN ${keepHistory('ARRAY[p_identity]')}
+    IF p_record ->> 'remove' IS NOT NULL THEN ${keepHistory('r.identity = p_identity')}
       DELETE FROM ${RECORD} r WHERE r.identity = p_identity;
     ELSIF p_record IS NOT NULL THEN
       SELECT r.watched AND p_record ->> 'state' NOT IN ('in_progress', 'pending')

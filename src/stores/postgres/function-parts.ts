@@ -106,16 +106,16 @@ const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, crea
         tenant, operation, key, error_code, recovery_point, result`
 
 /**
- * Keeps the records of the array `identities`, which the caller has locked and is about to end.
- * A statement of its own, so that a role needs no right to the history where there is none. A
+ * Keeps the records `r` of the condition, which the caller has locked and is about to end. A
+ * statement of its own, so that a role needs no right to the history where there is none. A
  * reminder that a key was used (`expired`) went in when it became one. No id goes in twice, and
  * where a caller has used one twice, that must not keep its key from being claimed.
  */
-export const keepHistory = (identities: string) => `
+export const keepHistory = (condition: string) => `
       IF p_history THEN
         INSERT INTO ${HISTORY} (${HISTORY_COLUMNS})
         SELECT ${HISTORY_COLUMNS} FROM ${RECORD} r
-        WHERE r.identity = ANY (${identities}) AND r.state <> 'expired'
+        WHERE ${condition} AND r.state <> 'expired'
         ON CONFLICT (record_id) DO NOTHING;
       END IF;`
 

@@ -51,7 +51,8 @@ RETURNS TABLE (
  * 1. Completes what was accepted and never taken, with the result that the caller brings. First,
  *    because somebody waits for it, and because the rest of the limit is rarely used up by it.
  * 2. Removes expired records, or keeps a reminder of them. FOR UPDATE: what a row of an open
- *    transaction refers to is left for the next time.
+ *    transaction refers to is left for the next time. Then by their places, which cannot change
+ *    while they are locked: by identity, each would cost a random page of the largest index.
  */
 const REAP = `
 CREATE FUNCTION "{schema}"."{table}_reap" (
@@ -60,8 +61,8 @@ CREATE FUNCTION "{schema}"."{table}_reap" (
 LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
-    v_gone bytea[];
-    v_kept bytea[];
+    v_gone tid[];
+    v_kept tid[];
   BEGIN ${CHECK_ISOLATION}
     out_abandoned := 0;
     IF p_retention_ms IS NOT NULL THEN
@@ -80,16 +81,16 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
     END IF;
 
     WITH l AS MATERIALIZED (
-      SELECT r.identity AS id, r.after_expiry = 'refuse' AS kept
+      SELECT r.ctid AS place, r.after_expiry = 'refuse' AS kept
       FROM ${RECORD} r
       WHERE ${MAY_EXPIRE} AND r.expires_at <= v_now
       ORDER BY r.expires_at LIMIT p_limit - out_abandoned FOR UPDATE OF r SKIP LOCKED)
-    SELECT coalesce(array_agg(l.id) FILTER (WHERE NOT l.kept), '{}'),
-        coalesce(array_agg(l.id) FILTER (WHERE l.kept), '{}')
-      INTO v_gone, v_kept FROM l; ${keepHistory('v_gone || v_kept')}
-    DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
+    SELECT coalesce(array_agg(l.place) FILTER (WHERE NOT l.kept), '{}'),
+        coalesce(array_agg(l.place) FILTER (WHERE l.kept), '{}')
+      INTO v_gone, v_kept FROM l; ${keepHistory('r.ctid = ANY (v_gone || v_kept)')}
+    DELETE FROM ${RECORD} r WHERE r.ctid = ANY (v_gone);
     UPDATE ${RECORD} r SET state = 'expired', result = NULL, token = ''
-      WHERE r.identity = ANY (v_kept);
+      WHERE r.ctid = ANY (v_kept);
     out_removed := cardinality(v_gone);
     out_expired := cardinality(v_kept);
     RETURN NEXT;
