@@ -11,14 +11,17 @@ export interface Arrival {
   readonly body: ExchangeBody
 }
 
-const arrivals = new WeakMap<FastifyRequest, Arrival>()
+/** On the request itself: entries of a `WeakMap` outlive their requests by far. */
+const ARRIVAL = Symbol('arrival')
+
+type Arrived = FastifyRequest & { [ARRIVAL]?: Arrival }
 
 /**
  * Reads the body from `payload`, up to one chunk more than `bytesMax`, and puts all of it back:
  * parsers read on from there, whether they take it from the payload or from the raw request.
  */
 export async function keepArrival(
-  request: FastifyRequest,
+  request: Arrived,
   payload: Readable,
   bytesMax: number,
 ): Promise<void> {
@@ -30,11 +33,11 @@ export async function keepArrival(
   }
   // A copy, now: validation by a schema may convert headers, or remove those it does not name.
   const headers = { ...request.raw.headers }
-  arrivals.set(request, { headers, body: await peek(request.raw, payload, bytesMax) })
+  request[ARRIVAL] = { headers, body: await peek(request.raw, payload, bytesMax) }
 }
 
-export function arrivalOf(request: FastifyRequest): Arrival {
-  const arrival = arrivals.get(request)
+export function arrivalOf(request: Arrived): Arrival {
+  const arrival = request[ARRIVAL]
   if (arrival !== undefined) return arrival
   throw new InvalidRequestError(
     `the body of ${request.method} ${request.url} was not kept: preParsing hooks did not run`,

@@ -95,12 +95,74 @@ export class HeldSocket {
   }
 }
 
-/** The real ones of the quiet sockets. */
-const REAL = new WeakMap<Socket, Socket>()
+/** What lets go of the socket of a request again. */
+export interface HeldRequestSocket {
+  letGo(): void
+}
+
+/**
+ * Lets a request show a quiet socket. A request has its socket as a plain property, and is given
+ * another value for it: with an accessor in its place it would be slow in all that Node does with
+ * it. Where it is anything else, it is held as that of a response is.
+ */
+export function holdRequestSocket(req: IncomingMessage): HeldRequestSocket {
+  const isPlain = req.socket && hasPlain(req, 'socket')
+  return isPlain ? new ReplacedSocket(req) : new HeldSocket(req)
+}
+
+class ReplacedSocket implements HeldRequestSocket {
+  readonly #req: IncomingMessage
+  readonly #before: Socket
+  readonly #quiet: QuietSocket
+
+  constructor(req: IncomingMessage) {
+    this.#req = req
+    this.#before = req.socket
+    this.#quiet = new QuietSocket(req.socket)
+    this.#replace(this.#before, this.#quiet.socket)
+  }
+
+  letGo(): void {
+    // Whoever has held it before us may be gone.
+    const isOver = markOf(this.#before) === 'over'
+    const before = isOver ? realSocketOf({ socket: this.#before }) : this.#before
+    this.#replace(this.#quiet.socket, before)
+    this.#quiet.letGo()
+  }
+
+  /** Unless somebody else has given it another one since. */
+  #replace(one: Socket, other: Socket): void {
+    const req = this.#req
+    // By both names only in what `app.inject()` makes up: Node has an accessor for the second.
+    for (const name of NAMES) if (req[name] === one && hasPlain(req, name)) req[name] = other
+  }
+}
+
+function hasPlain(req: IncomingMessage, name: (typeof NAMES)[number]): boolean {
+  return Object.getOwnPropertyDescriptor(req, name)?.writable === true
+}
+
+/** By these a quiet socket tells the real one, and whether it is still quiet. */
+const REAL = Symbol('real socket')
+const MARK = Symbol('quiet socket')
+
+interface Marked {
+  readonly [REAL]?: Socket
+  readonly [MARK]?: 'quiet' | 'over'
+}
 
 /** The socket of a message, also of one that shows a quiet one. */
 export function realSocketOf({ socket }: { readonly socket: Socket }): Socket {
-  return REAL.get(socket) ?? socket
+  return (socket as (Socket & Marked) | null)?.[REAL] ?? socket
+}
+
+export function hasQuietSocket({ socket }: { readonly socket: Socket }): boolean {
+  return markOf(socket) === 'quiet'
+}
+
+/** `undefined` where it is none of ours. */
+function markOf(socket: Socket): Marked[typeof MARK] {
+  return (socket as (Socket & Marked) | null)?.[MARK]
 }
 
 /**
@@ -108,7 +170,7 @@ export function realSocketOf({ socket }: { readonly socket: Socket }): Socket {
  * Body parsers and `sendFile` ask the socket itself before they do their work, and would leave it
  * undone for a client that is gone, while the handler behind them runs on.
  */
-class QuietSocket {
+class QuietSocket implements ProxyHandler<Socket> {
   /** Everything else about it is the real one. */
   readonly socket: Socket
   readonly #real: Socket
@@ -117,8 +179,7 @@ class QuietSocket {
 
   constructor(real: Socket) {
     this.#real = real
-    this.socket = new Proxy(real, { get: (_target, name) => this.#get(name) })
-    REAL.set(this.socket, real)
+    this.socket = new Proxy(real, this)
   }
 
   /** From now on it is what it is, also to those who have waited for its end. */
@@ -136,8 +197,13 @@ class QuietSocket {
     })
   }
 
-  #get(name: string | symbol): unknown {
+  /** The trap of the proxy. */
+  get(_target: Socket, name: string | symbol): unknown {
     switch (name) {
+      case REAL:
+        return realSocketOf({ socket: this.#real })
+      case MARK:
+        return this.#quiet ? 'quiet' : 'over'
       case 'readable':
       case 'writable':
         return this.#quiet || this.#real[name]

@@ -6,7 +6,7 @@ import type { HandlerContext } from '../http/handler-context.ts'
 import { meaningOf, statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
-import { HeldSocket } from './held-socket.ts'
+import { hasQuietSocket, holdRequestSocket, type HeldRequestSocket } from './held-socket.ts'
 import { dropBodyHeaders, withHeaders, type NestCall } from './nest-request.ts'
 import { NodeHandler } from './node-handler.ts'
 
@@ -21,7 +21,7 @@ export class NestHandler implements HeldHandler {
   readonly #outer: Subscriber<unknown>
   readonly #node: NodeHandler
   #context: HandlerContext | undefined
-  #socket: HeldSocket | undefined
+  #socket: HeldRequestSocket | undefined
   #headersBefore: readonly HeaderPair[] = []
   #inner: Subscription | undefined
   /** `left`: whoever is around us has stopped waiting. */
@@ -133,8 +133,7 @@ export class NestHandler implements HeldHandler {
     this.#call.watchTimeLimit(context)
     this.#call.refuseCompression()
     // Nest 11 stops a handler's Observable when the client goes away; ours is to run to its end.
-    const isHeld = Object.getOwnPropertyDescriptor(req, 'socket')?.get !== undefined
-    if (!isHeld) this.#socket = new HeldSocket(req)
+    if (!hasQuietSocket(req)) this.#socket = holdRequestSocket(req)
     this.#inner = this.#next.handle().subscribe({
       next: (value: unknown) => {
         this.#hasValue = true

@@ -1,7 +1,7 @@
 /** Reads a Node request's body for the fingerprint, and leaves it there for the handler. */
 import type { IncomingMessage } from 'node:http'
 import type { ExchangeBody } from '../http/exchange.ts'
-import { HeldSocket } from './held-socket.ts'
+import { holdRequestSocket, type HeldRequestSocket } from './held-socket.ts'
 
 /**
  * The whole body, put back so that a parser behind us finds it untouched. `undefined` where
@@ -64,26 +64,34 @@ async function readAndPutBack(req: IncomingMessage, bytesMax: number): Promise<E
  */
 export class HeldRequest {
   readonly #req: IncomingMessage
-  readonly #socket: HeldSocket
+  readonly #socket: HeldRequestSocket
+  readonly #giveBackDestroy: () => void
+  #isHeld = true
   #destroyedWith: { readonly error: Error | undefined } | undefined
 
   constructor(req: IncomingMessage) {
     this.#req = req
     const { socket } = req
-    this.#socket = new HeldSocket(req)
+    this.#socket = holdRequestSocket(req)
     const real = req.destroy
     const destroy = (error?: Error) => {
       // Once it is read to its end, it closes: whoever iterates over it waits for that.
-      if (!socket.destroyed || req.readableEnded) return real.call(req, error)
+      const isOver = !this.#isHeld || req.readableEnded
+      if (isOver || !socket.destroyed) return real.call(req, error)
       this.#destroyedWith ??= { error }
       return req
     }
     Object.defineProperty(req, 'destroy', { configurable: true, writable: true, value: destroy })
+    // Not taken away: an object that loses a property is slow for ever.
+    this.#giveBackDestroy = () => {
+      if (req.destroy === destroy) req.destroy = real
+    }
   }
 
   letGo(): void {
     this.#socket.letGo()
-    Reflect.deleteProperty(this.#req, 'destroy')
+    this.#isHeld = false
+    this.#giveBackDestroy()
     if (this.#destroyedWith !== undefined) this.#req.destroy(this.#destroyedWith.error)
   }
 }
