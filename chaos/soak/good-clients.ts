@@ -29,6 +29,8 @@ interface Paid {
 }
 
 const CLIENTS = 4
+/** Of each client. */
+const SOCKETS_MAX = 4
 const FAULTS_MAX = 20
 /** Payments that are retried and refunded later: the latest of each client. */
 const PAID_MAX = 20
@@ -47,7 +49,7 @@ export function startGoodClients(port: number, dice: Dice): GoodClients {
     if (faults.length < FAULTS_MAX) faults.push(fault)
   }
   const one = async () => {
-    const agent = new Agent({ keepAlive: true, maxSockets: 4 })
+    const agent = new Agent({ keepAlive: true, maxSockets: SOCKETS_MAX })
     const send: Send = (method, path, options) => {
       requests++
       return exchange({ port, agent, method, path, ...options })
@@ -204,7 +206,23 @@ interface Exchange extends SendOptions {
   readonly path: string
 }
 
-function exchange({ port, agent, method, path, key, body }: Exchange): Promise<Answer> {
+/**
+ * Again where a connection that had been idle was closed at the moment at which it was used
+ * again: both sides were right. Whether it was read before is for the answer to show.
+ */
+async function exchange(sending: Exchange): Promise<Answer> {
+  for (let stale = 0; ; stale++) {
+    try {
+      return await exchangeOnce(sending)
+    } catch (error) {
+      if (!(error instanceof StaleConnectionError) || stale === SOCKETS_MAX) throw error
+    }
+  }
+}
+
+class StaleConnectionError extends Error {}
+
+function exchangeOnce({ port, agent, method, path, key, body }: Exchange): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const headers: Record<string, string> = { Authorization: `Bearer ${GOOD_TOKEN}` }
     if (key !== undefined) headers['Idempotency-Key'] = key
@@ -220,7 +238,10 @@ function exchange({ port, agent, method, path, key, body }: Exchange): Promise<A
         })
       }, reject)
     })
-    req.once('error', reject)
+    req.once('error', (error: NodeJS.ErrnoException) => {
+      const isStale = req.reusedSocket && error.code === 'ECONNRESET'
+      reject(isStale ? new StaleConnectionError(error.message, { cause: error }) : error)
+    })
     req.once('timeout', () => req.destroy(new Error(`no answer within ${ANSWER_MS_MAX} ms`)))
     req.end(body === undefined ? undefined : JSON.stringify(body))
   })
