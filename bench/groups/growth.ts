@@ -23,7 +23,7 @@ export async function growthLines(context: Context): Promise<Line[]> {
 }
 
 async function tableLines(context: Context, servers: Servers): Promise<Line[]> {
-  const { tableRows, expiredRows, warmMs } = context.scale
+  const { tableRows, expiredRows, warmMs, engineWakeMs } = context.scale
   const largest = Math.max(...tableRows)
   const lines: Line[] = []
   for (const rows of tableRows) {
@@ -31,6 +31,13 @@ async function tableLines(context: Context, servers: Servers): Promise<Line[]> {
     const places = await filled(servers, { rows, expired }, context.say)
     const title = `growth: ${named(rows)} records`
     const program = await context.start('growth', { places, rows }, title)
+    const waking = { inFlight: IN_FLIGHT, ms: engineWakeMs, warmMs: 0 }
+    const sleeper = {
+      wake: async () => {
+        await program.call('touch')
+        await program.call('first', waking)
+      },
+    }
     lines.push({
       id: `growth.first.${rows}.${IN_FLIGHT}`,
       group: 'growth',
@@ -40,8 +47,11 @@ async function tableLines(context: Context, servers: Servers): Promise<Line[]> {
       base: `growth.first.${tableRows[0]}.${IN_FLIGHT}`,
       measure: async (ms) =>
         (await program.call('first', { inFlight: IN_FLIGHT, ms, warmMs })) as Figures,
+      sleeper,
     })
-    if (rows === largest) lines.push(...upkeepLines(program, rows))
+    if (rows === largest) {
+      lines.push(...upkeepLines(program, rows).map((line) => ({ ...line, sleeper })))
+    }
   }
   return lines
 }
@@ -86,12 +96,16 @@ function upkeepLines(program: RunningProgram, rows: number): Line[] {
 
 /** The sum of processes that share one database, each with as many requests in flight. */
 async function processLines(context: Context, servers: Servers): Promise<Line[]> {
-  const { warmMs } = context.scale
+  const { warmMs, engineWakeMs } = context.scale
   const places = await servers.places('postgres')
   const programs: RunningProgram[] = []
   for (let n = 1; n <= Math.max(...PROCESSES); n++) {
     const config = { kind: 'own', store: 'postgres', places } as const
     programs.push(await context.start('subject', config, `growth: app process ${n}`))
+  }
+  const waking = { inFlight: IN_FLIGHT, ms: engineWakeMs, warmMs: 0 }
+  const sleeper = {
+    wake: () => Promise.all(programs.map((program) => program.call('first', waking))),
   }
   return PROCESSES.map((count): Line => {
     return {
@@ -106,6 +120,7 @@ async function processLines(context: Context, servers: Servers): Promise<Line[]>
         const chosen = programs.slice(0, count)
         return sumOf(await Promise.all(chosen.map((program) => program.call('first', load))))
       },
+      sleeper,
     }
   })
 }

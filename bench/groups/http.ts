@@ -11,7 +11,10 @@ import { WHAT_TITLES, type What } from './subject-lines.ts'
 const CONNECTIONS = 64
 
 /** A whole framework is compiled only after thousands of requests. */
-const WARM_UP = 5
+const WARM_UP = 2
+
+/** All that are compared with each other, whoever they are by. */
+export const FAMILY = 'express, fastify, hono'
 
 const FRAMEWORK_TITLES: Readonly<Record<Framework, string>> = {
   express: 'Express',
@@ -76,7 +79,10 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
   await server.prove(isBare).catch((error: unknown) => {
     throw new Error(`${title} does not do what it says`, { cause: error })
   })
-  const { serverWarmMs: warmMs } = context.scale
+  const { warmMs, serverWakeMs } = context.scale
+  const sleeper = {
+    wake: () => server.first({ connections: CONNECTIONS, ms: serverWakeMs, warmMs: 0 }),
+  }
   const whats: readonly What[] = isBare ? ['first'] : ['first', 'replay']
   return whats.flatMap((what) =>
     entry.connections.map((connections): Line => {
@@ -90,6 +96,8 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
         ...(note === undefined ? {} : { note }),
         measure: (ms) => server[what]({ connections, ms, warmMs }),
         warmUp: WARM_UP,
+        sleeper,
+        family: FAMILY,
       }
     }),
   )

@@ -3,6 +3,7 @@ import type { SubjectConfig } from '../programs/subject.ts'
 import type { Figures } from '../report/results.ts'
 import { inParallel, type Context, type Line } from '../run/context.ts'
 import type { ServerName } from '../run/servers.ts'
+import { FAMILY } from './http.ts'
 import { subjectLines } from './subject-lines.ts'
 
 interface Limit {
@@ -60,9 +61,12 @@ export async function limitLines(context: Context): Promise<Line[]> {
 }
 
 async function partLines(context: Context): Promise<Line[]> {
-  const { warmMs } = context.scale
+  const { warmMs, engineWakeMs } = context.scale
   const places = await context.servers.places('postgres')
   const program = await context.start('limits', { places }, 'limits: fsyncs and round trips')
+  const sleeper = {
+    wake: () => program.call('writes', { inFlight: 1, ms: engineWakeMs, warmMs: 0 }),
+  }
   const part = (id: string, call: string, subject: string, note: string): Line => {
     return {
       id,
@@ -72,6 +76,9 @@ async function partLines(context: Context): Promise<Line[]> {
       load: 'one at a time',
       note,
       measure: async (ms) => (await program.call(call, { inFlight: 1, ms, warmMs })) as Figures,
+      sleeper,
+      // What a request through Express takes is held against them.
+      family: FAMILY,
     }
   }
   return [

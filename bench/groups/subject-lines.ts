@@ -11,6 +11,12 @@ export const WHAT_TITLES: Readonly<Record<What, string>> = {
   replay: 'replays',
 }
 
+/** All that are called as functions, ours, the limits and the peers, are compared. */
+const FAMILY = 'functions'
+
+/** In flight, so that it is soon awake. */
+const WAKING = 64
+
 export interface SubjectEntry {
   readonly group: Group
   /** The beginning of the ids of its lines. */
@@ -27,8 +33,10 @@ export interface SubjectEntry {
 
 export async function subjectLines(context: Context, entry: SubjectEntry): Promise<Line[]> {
   const { group, id, subject, config, places, base, note } = entry
-  const { warmMs } = context.scale
+  const { warmMs, engineWakeMs } = context.scale
   const program = await context.start('subject', { ...config, places }, `${group}: ${subject}`)
+  const wakingLoad: Load = { inFlight: WAKING, ms: engineWakeMs, warmMs: 0 }
+  const sleeper = { wake: () => program.call(entry.whats[0]!, wakingLoad) }
   return entry.whats.flatMap((what) =>
     entry.inFlight.map((inFlight): Line => {
       const loadFor = (ms: number): Load => ({ inFlight, ms, warmMs })
@@ -41,6 +49,8 @@ export async function subjectLines(context: Context, entry: SubjectEntry): Promi
         ...(base === undefined ? {} : { base: `${base}.${what}.${inFlight}` }),
         ...(note === undefined ? {} : { note }),
         measure: async (ms) => (await program.call(what, loadFor(ms))) as Figures,
+        sleeper,
+        family: FAMILY,
       }
     }),
   )

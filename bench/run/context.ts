@@ -3,8 +3,17 @@ import type { Scale } from './scale.ts'
 import type { Servers } from './servers.ts'
 import { startProgram, type RunningProgram } from './start-program.ts'
 
+/** A process that has rested since the round before, and is slower in its first seconds. */
+export interface Sleeper {
+  readonly wake: () => Promise<unknown>
+}
+
 /** A line that is measured once in every round. */
 export interface Line extends LineNames {
+  /** Its lines are measured one after the other, so that it is woken once in a round. */
+  readonly sleeper?: Sleeper
+  /** Compared with each other, and so measured close together. @default its group */
+  readonly family?: string
   /** Takes about so long, unless what it does has an end of its own. */
   readonly measure: (ms: number) => Promise<Figures>
   /** Of the round that is not counted, in rounds. @default 0.5 */

@@ -5,8 +5,9 @@ export interface Scale {
   readonly roundMs: number
   /** Before each measurement, and not counted. */
   readonly warmMs: number
-  /** The same for a server: one that has rested for minutes needs longer to wake up. */
-  readonly serverWarmMs: number
+  /** Before the first of a server's lines in each round; and the same of an engine. */
+  readonly serverWakeMs: number
+  readonly engineWakeMs: number
   /** Requests under way at once, on the engine. */
   readonly inFlight: readonly number[]
   /** The sizes of the tables, the smallest first. */
@@ -23,8 +24,9 @@ export interface Scale {
 export const FULL: Scale = {
   rounds: 7,
   roundMs: 1_000,
-  warmMs: 200,
-  serverWarmMs: 1_500,
+  warmMs: 250,
+  serverWakeMs: 3_500,
+  engineWakeMs: 1_000,
   inFlight: [1, 8, 64, 256],
   tableRows: [10_000, 1_000_000, 10_000_000],
   expiredRows: 400_000,
@@ -38,7 +40,8 @@ export const QUICK: Scale = {
   rounds: 3,
   roundMs: 60,
   warmMs: 20,
-  serverWarmMs: 20,
+  serverWakeMs: 0,
+  engineWakeMs: 0,
   inFlight: [64],
   tableRows: [10_000, 50_000],
   expiredRows: 20_000,

@@ -30,12 +30,41 @@ describe('rounds', () => {
     expect(new Set(rates)).toEqual(new Set([4, 5, 6, 7, 8, 9]))
   })
 
+  it('wake each process once, before its lines, which lie together in their family', async () => {
+    const heard: string[] = []
+    const linesOf = (name: string, family: string): Line[] => {
+      const sleeper = { wake: async () => void heard.push(`wake ${name}`) }
+      return ['1', '2'].map((part): Line => {
+        const id = `${name}${part}`
+        const measure = async () => (heard.push(id), { rate: 1 })
+        return { ...line(id, {}), sleeper, family, measure }
+      })
+    }
+    // Mixed on purpose: the order they are given in says nothing.
+    const [a, b, c] = [linesOf('a', 'x'), linesOf('b', 'y'), linesOf('c', 'x')]
+    const lines = [0, 1].flatMap((part) => [a[part]!, b[part]!, c[part]!])
+    await measureRounds(lines, { rounds: 1, roundMs: 1, onStep: () => undefined })
+    for (const round of [heard.slice(0, 9), heard.slice(9)]) {
+      const turns = [0, 3, 6].map((at) => round.slice(at, at + 3))
+      for (const [waking, ...measured] of turns) {
+        const name = waking!.replace('wake ', '')
+        expect(measured.toSorted()).toEqual([`${name}1`, `${name}2`])
+      }
+      const names = turns.map(([waking]) => waking!.replace('wake ', ''))
+      expect(names.toSorted()).toEqual(['a', 'b', 'c'])
+      expect(names.indexOf('b'), 'not between two of another family').not.toBe(1)
+    }
+  })
+
   it('end with the first line that fails, and name it', async () => {
     const broken: Line = { ...line('a', {}), measure: () => Promise.reject(new Error('409')) }
     const rounds = { rounds: 1, roundMs: 1, onStep: () => undefined }
     const running = measureRounds([broken], rounds)
     await expect(running).rejects.toThrow('a could not be measured')
     await expect(running).rejects.toHaveProperty('cause.message', '409')
+    const sleeper = { wake: () => Promise.reject(new Error('asleep')) }
+    const asleep: Line = { ...line('b', {}), sleeper, measure: async () => ({ rate: 1 }) }
+    await expect(measureRounds([asleep], rounds)).rejects.toThrow('b could not be measured')
   })
 })
 
