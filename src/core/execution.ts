@@ -45,8 +45,8 @@ export class Execution implements LeaseListener, ContextHost {
   #doubted = false
   /** The work has ended and its record is being told. */
   #settling = false
-  /** The work goes on although its caller has been answered. */
-  #outlived = false
+  /** Of the work that has run too long, and the doubt that says so, how many are under way. */
+  #outliving = 0
   /** Answer the caller; only the first call counts. */
   #resolve!: (outcome: RunOutcome) => void
   #reject!: (error: unknown) => void
@@ -89,9 +89,16 @@ export class Execution implements LeaseListener, ContextHost {
   leaseOverrun(): void {
     // What came of the work is known and on its way to the store: nothing to doubt.
     if (this.#settling) return
-    this.#outlived = true
+    this.#outliving = 2
     this.#parts.onOutlive(1)
-    this.#overrun().then(this.#resolve, this.#reject)
+    this.#overrun()
+      .finally(() => this.#outlivingEnded())
+      .then(this.#resolve, this.#reject)
+  }
+
+  /** Counts until both have ended: either may answer the caller, and leave the other under way. */
+  #outlivingEnded(): void {
+    if (this.#outliving > 0 && --this.#outliving === 0) this.#parts.onOutlive(-1)
   }
 
   /**
@@ -111,7 +118,7 @@ export class Execution implements LeaseListener, ContextHost {
     try {
       return await this.#runAndSettle(work)
     } finally {
-      if (this.#outlived) this.#parts.onOutlive(-1)
+      this.#outlivingEnded()
       this.#parts.onSettled(this.#identity)
     }
   }

@@ -64,6 +64,22 @@ describe('close', () => {
     expect(await closing).toEqual({ abandoned: 0 })
   })
 
+  it('waits for the doubt about work that ran too long, and then ended before it', async () => {
+    const { engine, run, clock, store } = engineFixture({ maxRunMs: 1_000 })
+    const { work, end } = heldWork()
+    store.next('settle', { lateMs: 500 })
+    const running = run(work)
+    await clock.advanceAsync(1_000)
+    end()
+    expect(await running).toMatchObject({ kind: 'ran' })
+    expect(await engine.close({ graceMs: 0 })).toEqual({ abandoned: 1 })
+    const closing = engine.close()
+    await clock.advanceAsync(499)
+    expect(await standing(closing)).toBe('pending')
+    await clock.advanceAsync(26)
+    expect(await closing).toEqual({ abandoned: 0 })
+  })
+
   it('does not wait at all without a grace', async () => {
     const { engine, run, clock } = engineFixture()
     void run(heldWork().work)
