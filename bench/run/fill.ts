@@ -18,8 +18,8 @@ const INSERT = `
     tenant, operation, key, result)
   SELECT decode(md5(n::text), 'hex'), gen_random_uuid(), 1, 0, now() + $3::interval, now(), now(),
     CASE WHEN $5::text = 'completed' THEN now() END,
-    now() + $4::interval + n * interval '1 microsecond', $5::text, 'unknown', 'new',
-    md5((-n)::text), $6, 'bench', 'POST /payments', gen_random_uuid()::text,
+    now() + $4::interval + n * interval '1 microsecond', $5::text::oncekey_record_state,
+    'unknown', 'new', md5((-n)::text), $6, 'bench', 'POST /payments', gen_random_uuid()::text,
     CASE WHEN $5::text = 'completed' THEN $7::bytea END
   FROM generate_series($1::int, $2::int) n`
 

@@ -41,7 +41,8 @@ const FILL = `
       attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at,
       expires_at, reconcile_at, recovery_point, run_name, run_version)
     SELECT decode(md5(n::text), 'hex'), md5(n::text)::uuid, 't', 'o', n::text, 'f',
-      CASE n % 3 WHEN 0 THEN 'pending' WHEN 1 THEN 'failed_retryable' ELSE 'unknown' END, 1, 0, '',
+      CASE n % 3 WHEN 0 THEN 'pending'::oncekey_record_state WHEN 1 THEN 'failed_retryable'
+        ELSE 'unknown' END, 1, 0, '',
       now(), 'resume', 'new', now(), now(), now() + interval '1 hour', now() - n * interval '1 ms',
       'started', CASE WHEN n % 100 = 0 THEN 'rare' ELSE 'gone' END, 1
     FROM generate_series(1, ${OPERATIONS}) n;

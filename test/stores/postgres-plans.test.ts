@@ -19,7 +19,8 @@ const BATCH = 50
 
 /** Which of the records are in which state: by number, so that each call finds its own. */
 const STATES = `CASE
-    WHEN n % 100 = 1 THEN 'in_progress' WHEN n % 100 = 2 THEN 'failed_retryable'
+    WHEN n % 100 = 1 THEN 'in_progress'::oncekey_record_state
+    WHEN n % 100 = 2 THEN 'failed_retryable'
     WHEN n % 1000 = 3 THEN 'unknown' WHEN n % 1000 = 4 THEN 'pending'
     WHEN n % 1000 = 5 THEN 'expired' ELSE 'completed' END`
 

@@ -130,6 +130,7 @@ it('rejects what the database cannot hold, and nothing of its batch is written',
     { identity: 'abcd' },
     { identity: '"\\' },
     { onLapse: 'never' as never },
+    { afterExpiry: 'never' as never },
     { mode: 'never' as never },
     { recordId: 'no uuid' },
   ]) {
@@ -142,6 +143,18 @@ it('rejects what the database cannot hold, and nothing of its batch is written',
   const batch = [completeOf(lease), completeOf(lease, {} as never)]
   await expect(store.settle(batch.toReversed())).rejects.toMatchObject({ failure: 'rejected' })
   expect((await viewOf(store, lease)).state).toBe('in_progress')
+})
+
+it('has a table that refuses words it does not know, whoever writes them', async () => {
+  const { open, app } = await setup()
+  const lease = await hold(await open())
+  for (const column of ['state', 'on_lapse', 'after_expiry', 'proof']) {
+    const wrong = app.query(`UPDATE oncekey_record SET ${column} = 'done'`)
+    await expect(wrong).rejects.toThrow(`oncekey_record_${column}: "done"`)
+  }
+  const short = app.query(`UPDATE oncekey_record SET identity = 'ab'`)
+  await expect(short).rejects.toThrow('identity')
+  expect((await viewOf(await open(), lease)).state).toBe('in_progress')
 })
 
 // A number that the table cannot hold, in a batch that the engine has gathered.

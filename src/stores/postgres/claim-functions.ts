@@ -1,5 +1,6 @@
 /** Takes keys, or tells what is known of them. `functions.ts` says what holds for all functions. */
 import {
+  AFTER_EXPIRY,
   CHECK_ISOLATION,
   epochMs,
   IS_BEGUN,
@@ -7,10 +8,12 @@ import {
   keepHistory,
   ms,
   NOW,
+  ON_LAPSE,
   RECORD,
   resumeAt,
   SETTINGS,
   shared,
+  STATE,
   wake,
 } from './function-parts.ts'
 
@@ -36,15 +39,15 @@ const REQUEST = `(SELECT p_mode AS mode, p_identity AS identity, p_record_id AS 
 
 /** A first attempt, or none yet, from a claim request. Another mode is an error of the row. */
 const FRESH = `q.identity, q.record_id, q.tenant, q.operation, q.key, q.fingerprint,
-        CASE q.mode WHEN 'hold' THEN 'in_progress' WHEN 'accept' THEN 'pending' END,
+        CASE q.mode WHEN 'hold' THEN 'in_progress'::${STATE} WHEN 'accept' THEN 'pending' END,
         (q.mode = 'hold')::int, 0, q.token,
         v_now + ${ms(`CASE q.mode WHEN 'hold' THEN q.lease_ms ELSE 0 END`)},
-        CASE WHEN 1 >= q.max_attempts THEN 'unknown' ELSE q.on_lapse END,
-        q.after_expiry, v_now, v_now, v_now + ${ms('q.retention_ms')}`
+        CASE WHEN 1 >= q.max_attempts THEN 'unknown' ELSE q.on_lapse::${ON_LAPSE} END,
+        q.after_expiry::${AFTER_EXPIRY}, v_now, v_now, v_now + ${ms('q.retention_ms')}`
 
 /** What a claim that has just written tells. */
 const taken = (how: string, own = 'true') => `encode(r.identity, 'hex'), ${how},
-        r.record_id::text, r.state, r.attempt, ${own}, r.fingerprint, r.recovery_point,
+        r.record_id::text, r.state::text, r.attempt, ${own}, r.fingerprint, r.recovery_point,
         NULL::bytea, 0::float8, 0::float8,
         ${epochMs('r.expires_at')}`
 
@@ -53,7 +56,7 @@ const TAKEN_OVER = `CASE l.was WHEN 'in_progress' THEN 'lapsed' WHEN 'pending' T
 
 /** What a claim that only finds tells. */
 const found = (how: string, result: string) => `encode(r.identity, 'hex'), ${how},
-        r.record_id::text, r.state, r.attempt, r.token = q.token, r.fingerprint,
+        r.record_id::text, r.state::text, r.attempt, r.token = q.token, r.fingerprint,
         r.recovery_point, ${result}`
 
 const insertFree = (requests: string, filter: string, order: string) => `
@@ -149,7 +152,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
           ELSE false END
         ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
       UPDATE ${RECORD} r SET
-        state = CASE WHEN l.doubt THEN 'unknown' WHEN l.later THEN 'pending'
+        state = CASE WHEN l.doubt THEN 'unknown'::${STATE} WHEN l.later THEN 'pending'
           ELSE 'in_progress' END,
         attempt = CASE WHEN l.doubt OR l.later THEN r.attempt ELSE r.attempt + 1 END,
         lapses = CASE WHEN l.doubt THEN r.lapses ELSE r.lapses + l.lapsed END,
@@ -159,8 +162,9 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         watched = r.watched AND NOT l.doubt,
         on_lapse = CASE WHEN l.doubt THEN r.on_lapse
           WHEN r.lapses + l.lapsed + 1 >= l.max_attempts THEN 'unknown'
-          ELSE l.on_lapse END,
-        after_expiry = CASE WHEN l.doubt THEN r.after_expiry ELSE l.after_expiry END,
+          ELSE l.on_lapse::${ON_LAPSE} END,
+        after_expiry = CASE WHEN l.doubt THEN r.after_expiry
+          ELSE l.after_expiry::${AFTER_EXPIRY} END,
         proof = NULL,
         error_code = CASE WHEN l.doubt THEN 'lease_lapsed' END,
         reconcile_at = CASE WHEN l.doubt THEN v_now WHEN l.later THEN ${resumeAt('v_now')} END,

@@ -7,8 +7,10 @@ import {
   ms,
   NOW,
   PHASE,
+  PROOF,
   RECORD,
   SETTINGS,
+  STATE,
   VIEW_COLUMNS,
   VIEW_TYPES,
   wake,
@@ -123,10 +125,10 @@ CREATE FUNCTION "{schema}"."{table}_act_write" (
       SELECT r.watched AND p_record ->> 'state' NOT IN ('in_progress', 'pending')
         INTO v_watched FROM ${RECORD} r WHERE r.identity = p_identity;
       UPDATE ${RECORD} r SET
-          state = p_record ->> 'state',
+          state = (p_record ->> 'state')::${STATE},
           token = p_record ->> 'token',
           lease_until = ${at(`p_record ->> 'leaseUntilMs'`)},
-          proof = p_record ->> 'proof',
+          proof = (p_record ->> 'proof')::${PROOF},
           recovery_point = p_record ->> 'recoveryPoint',
           result = ${hex(`p_record ->> 'result'`)},
           error_code = p_record ->> 'errorCode',

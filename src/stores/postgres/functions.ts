@@ -25,10 +25,12 @@ import {
   epochMs,
   ms,
   NOW,
+  PROOF,
   RECORD,
   resumeAt,
   SETTINGS,
   shared,
+  STATE,
   VIEW_COLUMNS,
   VIEW_TYPES,
   wake,
@@ -47,10 +49,10 @@ import { UPKEEP_FUNCTIONS } from './upkeep-functions.ts'
  */
 const settleRows = (settlements: string) => `
       UPDATE ${RECORD} r SET
-        state = CASE l.kind WHEN 'complete' THEN 'completed' WHEN 'release' THEN 'failed_retryable'
-          ELSE 'unknown' END,
+        state = CASE l.kind WHEN 'complete' THEN 'completed'::${STATE}
+          WHEN 'release' THEN 'failed_retryable' ELSE 'unknown' END,
         result = CASE l.kind WHEN 'complete' THEN l.result ELSE r.result END,
-        proof = CASE l.kind WHEN 'doubt' THEN r.proof ELSE l.proof END,
+        proof = CASE l.kind WHEN 'doubt' THEN r.proof ELSE l.proof::${PROOF} END,
         error_code = l.error_code,
         reconcile_at = CASE l.kind WHEN 'doubt' THEN v_now + ${ms('l.reconcile_after_ms')}
           WHEN 'release' THEN ${resumeAt(`v_now + ${ms('l.resume_after_ms')}`)} END,
@@ -74,7 +76,7 @@ const readRows = (settlements: string) => `
       SELECT encode(r.identity, 'hex'), false,
         r.token = q.token AND CASE WHEN q.kind = 'release' AND q.attempt = 0 THEN true
           ELSE r.attempt = q.attempt END,
-        r.state, ${epochMs('r.expires_at')}
+        r.state::text, ${epochMs('r.expires_at')}
       FROM ${settlements}
       JOIN ${RECORD} r ON r.identity = q.identity;`
 
@@ -133,7 +135,7 @@ CREATE FUNCTION "{schema}"."{table}_settle_one" (
           p_result AS result, p_proof AS proof, p_error_code AS error_code,
           p_retention_ms AS retention_ms, p_reconcile_after_ms AS reconcile_after_ms,
           p_resume_after_ms AS resume_after_ms)`)}
-      RETURNING encode(r.identity, 'hex'), ${wake('r.watched')}, true, r.state,
+      RETURNING encode(r.identity, 'hex'), ${wake('r.watched')}, true, r.state::text,
         ${epochMs('r.expires_at')};
     IF FOUND THEN RETURN; END IF;
     ${readRows(`(SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt,
@@ -204,10 +206,10 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
         WHERE r.state = 'unknown' AND r.attempt = coalesce(q.attempt, r.attempt)
         ORDER BY r.identity FOR NO KEY UPDATE OF r)
       UPDATE ${RECORD} r SET
-        state = l.kind,
+        state = l.kind::${STATE},
         result = CASE l.kind WHEN 'completed' THEN l.result ELSE r.result END,
         token = CASE l.kind WHEN 'completed' THEN '' ELSE r.token END,
-        proof = CASE l.kind WHEN 'completed' THEN NULL ELSE 'proven' END,
+        proof = CASE l.kind WHEN 'completed' THEN NULL ELSE 'proven'::${PROOF} END,
         error_code = CASE l.kind WHEN 'completed' THEN NULL ELSE r.error_code END,
         reconcile_at = CASE l.kind WHEN 'completed' THEN NULL ELSE ${resumeAt('v_now')} END,
         watched = false,

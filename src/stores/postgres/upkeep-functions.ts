@@ -8,9 +8,11 @@ import {
   MAY_EXPIRE,
   ms,
   NOW,
+  PROOF,
   RECORD,
   resumeAt,
   SETTINGS,
+  STATE,
   VIEW_COLUMNS,
   VIEW_TYPES,
   wake,
@@ -33,9 +35,9 @@ RETURNS TABLE (
         WHERE r.state = 'in_progress' AND r.lease_until <= v_now
         ORDER BY r.lease_until LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED)
       UPDATE ${RECORD} r SET
-        state = CASE WHEN l.doubt THEN 'unknown' ELSE 'failed_retryable' END,
+        state = CASE WHEN l.doubt THEN 'unknown'::${STATE} ELSE 'failed_retryable' END,
         lapses = r.lapses + (NOT l.doubt)::int,
-        proof = CASE WHEN l.doubt THEN NULL ELSE 'proven' END,
+        proof = CASE WHEN l.doubt THEN NULL ELSE 'proven'::${PROOF} END,
         error_code = 'lease_lapsed',
         watched = false,
         reconcile_at = CASE WHEN l.doubt THEN v_now ELSE ${resumeAt('v_now')} END,
@@ -44,7 +46,7 @@ RETURNS TABLE (
           ELSE greatest(r.expires_at, v_now + (r.expires_at - r.last_run_at)) END
       FROM l WHERE r.identity = l.id
       RETURNING encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.attempt,
-        r.state, ${wake('l.watched')};
+        r.state::text, ${wake('l.watched')};
   END $body$;`
 
 /**
@@ -113,7 +115,7 @@ RETURNS TABLE (
           ORDER BY r.expires_at LIMIT p_limit;
       ELSE
         RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
-          WHERE r.state = p_state AND r.state NOT IN ('in_progress', 'completed')
+          WHERE r.state = p_state::${STATE} AND r.state NOT IN ('in_progress', 'completed')
           ORDER BY r.last_run_at LIMIT p_limit;
     END CASE;
   END $body$;`
