@@ -72,13 +72,12 @@ const settleRows = (settlements: string) => `
 
 /** What has become of those that were not written. */
 const readRows = (settlements: string) => `
-    RETURN QUERY
       SELECT encode(r.identity, 'hex'), false,
         r.token = q.token AND CASE WHEN q.kind = 'release' AND q.attempt = 0 THEN true
           ELSE r.attempt = q.attempt END,
         r.state::text, ${epochMs('r.expires_at')}
       FROM ${settlements}
-      JOIN ${RECORD} r ON r.identity = q.identity;`
+      JOIN ${RECORD} r ON r.identity = q.identity`
 
 const SETTLED = `TABLE (
   out_identity text, out_done bool, out_own bool, out_state text, out_expires_at_ms float8
@@ -114,32 +113,40 @@ CREATE FUNCTION "{schema}"."{table}_settle" (
       RETURN NEXT;
       RETURN;
     END IF;
-    ${readRows(`(
+    RETURN QUERY ${readRows(`(
         SELECT u.identity, u.token, ${shared('attempt')}, ${shared('kind')}
         FROM unnest(p_identity, p_token, p_attempt, p_kind)
-          AS u (identity, token, attempt, kind)) AS q`)}
+          AS u (identity, token, attempt, kind)) AS q`)};
   END $body$;`
 
-/** The same for a single one: no set to open, to sort and to join. */
+/**
+ * The same for a single one: no set to open, to sort and to join, and a text as the answer, without
+ * the identity. Null where there is no record.
+ */
 const SETTLE_ONE = `
 CREATE FUNCTION "{schema}"."{table}_settle_one" (
   p_now_ms float8, p_identity bytea, p_token text, p_attempt int, p_kind text, p_result bytea,
   p_proof text, p_error_code text, p_retention_ms float8, p_reconcile_after_ms float8,
   p_resume_after_ms float8
-) RETURNS ${SETTLED} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+) RETURNS text LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
+    v_answer text;
   BEGIN ${CHECK_ISOLATION_UNLESS_JOINED}
-    RETURN QUERY ${settleRows(`(
+    ${settleRows(`(
         SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt, p_kind AS kind,
           p_result AS result, p_proof AS proof, p_error_code AS error_code,
           p_retention_ms AS retention_ms, p_reconcile_after_ms AS reconcile_after_ms,
           p_resume_after_ms AS resume_after_ms)`)}
-      RETURNING encode(r.identity, 'hex'), ${wake('r.watched')}, true, r.state::text,
-        ${epochMs('r.expires_at')};
-    IF FOUND THEN RETURN; END IF;
-    ${readRows(`(SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt,
-        p_kind AS kind) AS q`)}
+      RETURNING CASE WHEN ${wake('r.watched')}
+        THEN '[true,true,"' || r.state::text || '",' || ${epochMs('r.expires_at')} || ']' END
+      INTO v_answer;
+    IF FOUND THEN RETURN v_answer; END IF;
+
+    SELECT json_build_array(f.done, f.own, f.state, f.expires_at_ms)::text INTO v_answer
+      FROM (${readRows(`(SELECT p_identity AS identity, p_token AS token, p_attempt AS attempt,
+        p_kind AS kind) AS q`)}) AS f (identity, done, own, state, expires_at_ms);
+    RETURN v_answer;
   END $body$;`
 
 /**

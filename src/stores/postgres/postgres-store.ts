@@ -52,7 +52,9 @@ import {
   inProgress,
   nothingToTake,
   toClaimOutcome,
+  toClaimRow,
   toRecord,
+  toRow,
   toSettleOutcome,
   toSwept,
 } from './rows.ts'
@@ -299,20 +301,27 @@ class TableStore implements PostgresStore {
     })
   }
 
-  #sendClaims(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
+  async #sendClaims(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
+    const history = this.#hasHistory
     const [first] = requests
     if (requests.length !== 1 || first === undefined) {
-      return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, this.#hasHistory, requests))
+      return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, history, requests))
     }
-    return this.#send('claim', CLAIM_ONE, (nowMs) => claimOneValues(nowMs, this.#hasHistory, first))
+    const values = (nowMs: number | null) => claimOneValues(nowMs, history, first)
+    const [answer] = await this.#send('claim', CLAIM_ONE, values)
+    const row = toClaimRow(first.identity, answer![0])
+    return row === undefined ? [] : [row]
   }
 
-  #sendSettlements(settlements: readonly Settlement[]): Promise<readonly Row[]> {
+  async #sendSettlements(settlements: readonly Settlement[]): Promise<readonly Row[]> {
     const [first] = settlements
     if (settlements.length !== 1 || first === undefined) {
       return this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
     }
-    return this.#send('settle', SETTLE_ONE, (nowMs) => settleOneValues(nowMs, first))
+    const values = (nowMs: number | null) => settleOneValues(nowMs, first)
+    const [answer] = await this.#send('settle', SETTLE_ONE, values)
+    const row = toRow(first.lease.identity, answer![0])
+    return row === undefined ? [] : [row]
   }
 
   async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {

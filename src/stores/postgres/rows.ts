@@ -27,6 +27,20 @@ type ClaimRow = readonly [
   expiresAtMs: number,
 ]
 
+/** The answer to a single call, as the row that would tell of it in a batch. Null: of nothing. */
+export function toRow(identity: string, answer: unknown): Row | undefined {
+  return answer === null ? undefined : [identity, ...(JSON.parse(answer as string) as unknown[])]
+}
+
+/** The same of a claim. */
+export function toClaimRow(identity: string, answer: unknown): Row | undefined {
+  const row = toRow(identity, answer)
+  const result = row?.[RESULT]
+  return typeof result === 'string' ? row!.with(RESULT, Buffer.from(result, 'hex')) : row
+}
+
+const RESULT = 8
+
 /** In the order of the checks in `core/decide.ts`. */
 export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | typeof AGAIN {
   const [, how, recordId, state, , own, fingerprint] = row as ClaimRow
@@ -134,7 +148,7 @@ function unknownOutcome(row: Row, lapsed: boolean): ClaimOutcome {
   return { kind: 'unknown', recordId, attempt, reconcileInMs, lapsed }
 }
 
-type SettleRow = readonly [
+export type SettleRow = readonly [
   identity: string,
   done: boolean,
   own: boolean,

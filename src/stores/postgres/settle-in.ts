@@ -1,9 +1,9 @@
-import type { RecordState } from '../../core/record.ts'
 import type { Completion, Lease, SettleOutcome } from '../../core/store.ts'
 import type { Calls } from './calls.ts'
 import { storeFailed } from './failures.ts'
 import { joinTransaction } from './join.ts'
 import { bytesLiteral, hexLiteral, numberLiteral, textLiteral } from './literals.ts'
+import { toRow, type SettleRow } from './rows.ts'
 
 const OPERATION = 'complete in a transaction'
 
@@ -27,14 +27,10 @@ export async function settleIn(
       return calls.textOf(SETTLE_IN).replace('{values}', () => values)
     },
   })
-  return toOutcome(answer)
+  return toOutcome(lease, answer)
 }
 
-/** CAST and no `::`, because some tools take a colon for a placeholder. */
-const SETTLE_IN = `coalesce((
-    SELECT CAST(pg_catalog.json_build_object('done', s.out_done, 'own', s.out_own,
-      'state', s.out_state, 'expiresAtMs', s.out_expires_at_ms) AS text)
-    FROM "{schema}"."{table}_settle_one"({values}) AS s), 'absent')`
+const SETTLE_IN = `coalesce("{schema}"."{table}_settle_one"({values}), 'absent')`
 
 /** In the order of the parameters of the function. */
 function settleLiterals(nowMs: number | null, lease: Lease, completion: Completion): string {
@@ -55,16 +51,9 @@ function settleLiterals(nowMs: number | null, lease: Lease, completion: Completi
   ].join(', ')
 }
 
-interface Settled {
-  readonly done: boolean
-  readonly own: boolean
-  readonly state: RecordState
-  readonly expiresAtMs: number
-}
-
-function toOutcome(answer: string): SettleOutcome {
+function toOutcome({ identity }: Lease, answer: string): SettleOutcome {
   if (answer === 'absent') return { kind: 'fenced', own: false, state: 'absent' }
-  const { done, own, state, expiresAtMs } = JSON.parse(answer) as Settled
+  const [, done, own, state, expiresAtMs] = toRow(identity, answer) as SettleRow
   if (done) return { kind: 'settled', expiresAt: new Date(expiresAtMs) }
   if (own && state === 'in_progress') {
     throw storeFailed(OPERATION, new Error('the record changed while it was settled'))

@@ -30,10 +30,17 @@ export const call = (
   types: readonly string[],
   columns: readonly string[],
 ): string => {
-  const values = types.map((type, index) => `$${index + 1}::${type}`).join(', ')
   return `SELECT ${columns.map((column) => `out_${column}`).join(', ')}
-    FROM "{schema}"."{table}_${name}"(${values})`
+    FROM "{schema}"."{table}_${name}"(${valuesOf(types)})`
 }
+
+/** The same of a function that answers with a text. */
+function callForText(name: string, types: readonly string[]): string {
+  return `SELECT "{schema}"."{table}_${name}"(${valuesOf(types)})`
+}
+
+const valuesOf = (types: readonly string[]) =>
+  types.map((type, index) => `$${index + 1}::${type}`).join(', ')
 
 const CLAIM_TYPES = [
   'text',
@@ -78,11 +85,11 @@ export const CLAIM = call(
   CLAIM_COLUMNS,
 )
 
-export const CLAIM_ONE = call(
-  'claim_one',
-  ['float8', 'text::bool', ...singlesOf(CLAIM_TYPES)],
-  CLAIM_COLUMNS,
-)
+export const CLAIM_ONE = callForText('claim_one', [
+  'float8',
+  'text::bool',
+  ...singlesOf(CLAIM_TYPES),
+])
 
 const SETTLE_TYPES = [
   'bytea',
@@ -101,7 +108,7 @@ const SETTLE_COLUMNS = ['identity', 'done', 'own', 'state', 'expires_at_ms']
 
 export const SETTLE = call('settle', ['float8', ...arraysOf(SETTLE_TYPES)], SETTLE_COLUMNS)
 
-export const SETTLE_ONE = call('settle_one', ['float8', ...singlesOf(SETTLE_TYPES)], SETTLE_COLUMNS)
+export const SETTLE_ONE = callForText('settle_one', ['float8', ...singlesOf(SETTLE_TYPES)])
 
 export const RENEW = call(
   'renew',

@@ -9,7 +9,7 @@ import { ValueFault } from './array-literal.ts'
 import { settleOneValues, type Calls } from './calls.ts'
 import type { Driver, Session } from './client.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
-import { AGAIN, isWritten, toRecord, toSettleOutcome } from './rows.ts'
+import { AGAIN, isWritten, toRecord, toRow, toSettleOutcome } from './rows.ts'
 import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE_ONE } from './sql.ts'
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
@@ -103,7 +103,8 @@ export function completing(
       const settlement: Settlement = { kind: 'complete', lease, ...completion }
       try {
         const values = settleOneValues(calls.nowMs, settlement)
-        const [row] = await session.query(calls.textOf(SETTLE_ONE), values)
+        const [answer] = await session.query(calls.textOf(SETTLE_ONE), values)
+        const row = toRow(lease.identity, answer![0])
         const outcome = toSettleOutcome(row, settlement)
         if (outcome === AGAIN) throw new Error('the record changed while it was settled')
         return { outcome, isKept: isWritten(row) }
