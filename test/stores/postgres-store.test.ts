@@ -1,6 +1,7 @@
 import type pg from 'pg'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import { newRecordId, newToken } from '../../src/core/identity.ts'
 import { migrationSql, postgresStore } from '../../src/stores/postgres/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import {
@@ -250,4 +251,30 @@ it('lets go of the rows that refer to a record when it is reaped or replaced', a
   expect(await references()).toEqual([1])
   await store.reap({ limit: 10 })
   expect(await references()).toEqual([0])
+})
+
+// A has put a key in and not committed. B finds it free, with its neighbour, and waits to put it in.
+it.each([
+  ['COMMIT', 'in_progress'],
+  ['ROLLBACK', 'claimed'],
+] as const)('claims what is left of a batch once somebody else %ss', async (ending, kind) => {
+  const { open, app, column } = await setup()
+  const store = await open()
+  const [contested, neighbour] = claimRequests(2)
+  await hold(store, contested)
+  await app.query('CREATE TABLE kept AS SELECT * FROM oncekey_record; DELETE FROM oncekey_record')
+  const other = await app.connect()
+  await other.query('BEGIN; INSERT INTO oncekey_record SELECT * FROM kept')
+
+  const again = { ...contested!, token: newToken(), recordId: newRecordId(0) }
+  const claiming = store.claim([again, neighbour!])
+  const waits = `SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'Lock'`
+  await expect.poll(() => column(waits)).toEqual([1])
+  await other.query(ending)
+  other.release()
+
+  const [first, second] = await claiming
+  ofKind(first!, kind)
+  ofKind(second!, 'claimed')
+  expect(await column('SELECT count(*)::int FROM oncekey_record')).toEqual([2])
 })
