@@ -139,7 +139,12 @@ class OnceEngine implements Engine {
     checkIdentity(request.scope, request.key, request.fingerprint)
     this.#running++
     try {
-      return await this.#run(request, work)
+      const policy = request.policy ?? this.#policy
+      const first = await this.#claim(request, policy)
+      const waits = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
+      const claim =
+        waits > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
+      return await this.#answer(request, policy, claim, work)
     } finally {
       this.#running--
       if (this.#running === 0) this.#onDrained()
@@ -275,21 +280,13 @@ class OnceEngine implements Engine {
     }
   }
 
-  async #run(request: RunRequest, work: Work): Promise<RunOutcome> {
-    const policy = request.policy ?? this.#policy
-    const first = await this.#claim(request, policy)
-    const waits = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
-    const claim =
-      waits > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
-    return this.#answer(request, policy, claim, work)
-  }
-
-  async #answer(
+  /** A promise only where work has run: a request has many steps that need none. */
+  #answer(
     request: RunRequest,
     policy: Policy,
     claim: Claim,
     work: Work,
-  ): Promise<RunOutcome> {
+  ): RunOutcome | Promise<RunOutcome> {
     const { scope } = request
     const { outcome, sentMs } = claim
     this.#report(scope, claim)
@@ -321,23 +318,18 @@ class OnceEngine implements Engine {
     }
   }
 
-  /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */
-  async #claim(request: RunRequest, policy: Policy): Promise<Claim> {
-    const identity = identityOf(request.scope, request.key)
-    const { fingerprint } = request
-    const claim = await this.#claimAs(request, policy, { identity, fingerprint, mode: 'hold' })
-    if (claim.outcome.kind !== 'mismatch' || request.recompute === undefined) return claim
-    const stored = claim.outcome.fingerprint
-    if (request.recompute(stored) !== stored) return claim
-    const asStored = { identity, fingerprint: stored, mode: 'hold' } as const
-    return whereKeyIsInUse(this.#claimAs(request, policy, asStored))
+  #claim(asked: RunRequest, policy: Policy): Promise<Claim> {
+    const identity = identityOf(asked.scope, asked.key)
+    return this.#claimAs(asked, policy, { identity, fingerprint: asked.fingerprint, mode: 'hold' })
   }
 
+  /** Claims; where only the way of fingerprinting has changed since, claims as it was then. */
   async #claimAs(
-    { scope, key }: RunRequest,
+    asked: RunRequest,
     policy: Policy,
     { identity, fingerprint, mode }: Pick<ClaimRequest, 'identity' | 'fingerprint' | 'mode'>,
   ): Promise<Claim> {
+    const { scope, key } = asked
     const request: ClaimRequest = {
       mode,
       identity,
@@ -354,14 +346,22 @@ class OnceEngine implements Engine {
       afterExpiry: policy.afterExpiry,
     }
     const sentMs = this.clock.monotonicMs()
+    let outcome: ClaimOutcome
     try {
-      const outcome = await this.#port.claim(request)
+      outcome = await this.#port.claim(request)
       if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
-      return { outcome, identity, mode, sentMs }
     } catch (error) {
       if (mayHaveTakenHold(error)) this.#lost.release(request)
       throw error
     }
+    if (outcome.kind === 'mismatch' && fingerprint === asked.fingerprint) {
+      const stored = outcome.fingerprint
+      if (asked.recompute?.(stored) === stored) {
+        const asStored = { identity, fingerprint: stored, mode }
+        return await whereKeyIsInUse(this.#claimAs(asked, policy, asStored))
+      }
+    }
+    return { outcome, identity, mode, sentMs }
   }
 
   /** An answer that took longer than the lease lasts is no lease: another may hold the key now. */

@@ -110,41 +110,39 @@ export class Execution implements LeaseListener, ContextHost {
       this.#resolve = resolve
       this.#reject = reject
       // After an overrun nobody listens to these any more; the record has been told all the same.
-      this.#finish(work).then(resolve, reject)
+      this.#runAndSettle(work).then(resolve, reject)
     })
   }
 
-  async #finish(work: Work): Promise<RunOutcome> {
+  async #runAndSettle(work: Work): Promise<RunOutcome> {
+    const context = this.#context
     try {
-      return await this.#runAndSettle(work)
+      let end: WorkEnd
+      try {
+        end = await work(context)
+      } catch (error) {
+        return await this.#thrown(error)
+      }
+      context.ended = true
+      if (context.transactionEnded !== undefined) await context.transactionEnded
+      this.#workEnded()
+      const committed = context.mayHaveCommitted ? await this.#committed() : undefined
+      if (committed === undefined) return await this.#afterReturn(end)
+      this.#held.stop()
+      return committed
     } finally {
       this.#outlivingEnded()
       this.#parts.onSettled(this.#identity)
     }
   }
 
-  async #runAndSettle(work: Work): Promise<RunOutcome> {
-    const context = this.#context
-    let end: WorkEnd
-    try {
-      end = await work(context)
-    } catch (error) {
-      context.ended = true
-      await context.transactionEnded
-      this.#workEnded()
-      const outcome = await this.#afterThrow(error)
-      if (outcome !== undefined) return outcome
-      throw error
-    }
-    context.ended = true
-    if (context.transactionEnded !== undefined) await context.transactionEnded
+  async #thrown(error: unknown): Promise<RunOutcome> {
+    this.#context.ended = true
+    await this.#context.transactionEnded
     this.#workEnded()
-    const committed = context.mayHaveCommitted ? await this.#committed() : undefined
-    if (committed !== undefined) {
-      this.#held.stop()
-      return committed
-    }
-    return this.#afterReturn(end)
+    const outcome = await this.#afterThrow(error)
+    if (outcome !== undefined) return outcome
+    throw error
   }
 
   #afterReturn(end: WorkEnd): Promise<RunOutcome> {
@@ -160,7 +158,7 @@ export class Execution implements LeaseListener, ContextHost {
     if (declared === 'unknown') return this.#doubt(ending.result, undefined)
     switch (ending.kind) {
       case 'complete':
-        return this.#standsForCommit(ending.result)
+        return this.#context.hasGiven(ending.result)
           ? this.#withoutCommit()
           : this.#complete(ending.result)
       case 'release':
@@ -309,10 +307,6 @@ export class Execution implements LeaseListener, ContextHost {
   /** A transaction of the work's own may have completed the key. */
   get #hasJoined(): boolean {
     return this.#context.joined
-  }
-
-  #standsForCommit(result: Uint8Array): boolean {
-    return this.#context.given?.some((given) => isEqual(given, result)) === true
   }
 
   /**
@@ -494,10 +488,6 @@ export class Execution implements LeaseListener, ContextHost {
 }
 
 const NO_BYTES = new Uint8Array(0)
-
-function isEqual(a: Uint8Array, b: Uint8Array): boolean {
-  return a.length === b.length && a.every((byte, index) => byte === b[index])
-}
 
 /** The record turned out to have the result of this very attempt. */
 function hasResult(outcome: SettleOutcome | NotRecorded): boolean {

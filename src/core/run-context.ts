@@ -100,8 +100,6 @@ export class LiveContext implements RunContext, HasAttempt {
   committed: { readonly result: Uint8Array; readonly expiresAt: Date } | undefined
   /** A transaction of the work's own may have completed the key: only the record can tell. */
   joined = false
-  /** The results that the work has given to transactions of its own, whatever became of them. */
-  given: Uint8Array[] | undefined
   /** The work was told by this error that an earlier transaction of its own had committed. */
   overtaken: LeaseLostError | undefined
   /** The work has ended: a transaction that begins now would commit beside its result. */
@@ -118,6 +116,7 @@ export class LiveContext implements RunContext, HasAttempt {
   /** A step has left the rest to a worker. */
   handedOver = false
   retentionMs: number
+  #given: Uint8Array[] | undefined
   #transactionOpen = false
   /** A step of an operation is on record. */
   #hasStepped = false
@@ -271,6 +270,11 @@ export class LiveContext implements RunContext, HasAttempt {
     this.#held.assertHeld()
   }
 
+  /** Whether the work has given this result to a transaction of its own, whatever became of it. */
+  hasGiven(result: Uint8Array): boolean {
+    return this.#given?.some((given) => isEqual(given, result)) === true
+  }
+
   async #completeIn(tx: unknown, result: Uint8Array): Promise<void> {
     const { store } = this.#parts
     if (store.settleIn === undefined) {
@@ -284,7 +288,7 @@ export class LiveContext implements RunContext, HasAttempt {
       )
     }
     // Also where nothing is sent: the work may commit its rows all the same.
-    if (!this.ended) (this.given ??= []).push(result)
+    if (!this.ended) (this.#given ??= []).push(result)
     this.#checkFree()
     this.#checkNotBegun()
     const before = this.joined
@@ -453,4 +457,8 @@ class TransactionAttempt<Tx> {
     this.result = result
     return { result, retentionMs: this.#retentionMs() }
   }
+}
+
+function isEqual(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((byte, index) => byte === b[index])
 }

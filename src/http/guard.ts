@@ -185,12 +185,18 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
-  async encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array> {
-    const { returned } = context
-    try {
-      return await (returned === undefined ? this.#encode(produced) : this.#encodeNamed(returned))
-    } catch (cause) {
+  encodeAfterwards(
+    produced: Produced,
+    { returned }: GuardedContext,
+  ): Uint8Array | Promise<Uint8Array> {
+    const fail = (cause: unknown): never => {
       throw new OutcomeUnknownError('the reply of the handler could not be encoded', { cause })
+    }
+    try {
+      const bytes = returned === undefined ? this.#encode(produced) : this.#encodeNamed(returned)
+      return bytes instanceof Uint8Array ? bytes : Promise.resolve(bytes).catch(fail)
+    } catch (cause) {
+      return fail(cause)
     }
   }
 

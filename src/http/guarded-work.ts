@@ -46,7 +46,7 @@ export class GuardedRun implements RunRequest {
 /** What the work of a request asks of its guard. */
 export interface Encoder {
   readonly replyBytesMax: number
-  encodeAfterwards(produced: Produced, context: GuardedContext): Promise<Uint8Array>
+  encodeAfterwards(produced: Produced, context: GuardedContext): Uint8Array | Promise<Uint8Array>
   encodeForCommit(
     produced: Produced | undefined,
     context: GuardedContext,
@@ -87,19 +87,29 @@ export class GuardedWork implements Encode {
     this.context = context
     runWith(context, () => handler.enter(context, this.#guard.replyBytesMax))
     const produced = await replyOf(context, handler)
-    const end = context.isRecorded ? NO_BODY : await this.#endOf(produced, context)
+    const ending = context.isRecorded ? NO_BODY : this.#endOf(produced, context)
+    const end = ending instanceof Promise ? await ending : ending
     if (!(end instanceof Uint8Array)) return end
     this.sent = end
     return standsForCommit(handler.produced(), context) ? context.joined!.result : end
   }
 
-  /** What the reply means for the record. */
-  async #endOf(produced: Produced, context: GuardedContext): Promise<WorkEnd> {
+  /** What the reply means for the record. A promise only where something waits for one. */
+  #endOf(produced: Produced, context: GuardedContext): WorkEnd | Promise<WorkEnd> {
     const meaning = meaningOf(produced, context)
     const { error } = context
     if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }
-    const result = await this.#guard.encodeAfterwards(produced, context)
-    if (meaning === 'complete') return result
+    const result = this.#guard.encodeAfterwards(produced, context)
+    return meaning === 'complete' ? result : this.#failedEnd(produced, context, result)
+  }
+
+  async #failedEnd(
+    produced: Produced,
+    context: GuardedContext,
+    encoded: Uint8Array | Promise<Uint8Array>,
+  ): Promise<WorkEnd> {
+    const { error } = context
+    const result = await encoded
     context.confirmNotExecuted()
     if (error !== undefined) return { kind: 'fail', result, error }
     if (context.rolledBackReply !== undefined) {

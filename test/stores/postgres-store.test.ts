@@ -253,7 +253,7 @@ it('lets go of the rows that refer to a record when it is reaped or replaced', a
   expect(await references()).toEqual([0])
 })
 
-// A has put a key in and not committed. B finds it free, with its neighbour, and waits to put it in.
+// A has put a key in and not committed. B finds it and its neighbour free, and waits to put it in.
 it.each([
   ['COMMIT', 'in_progress'],
   ['ROLLBACK', 'claimed'],

@@ -86,7 +86,7 @@ const OUTCOMES = `TABLE (
   out_lease_left_ms float8, out_reconcile_in_ms float8, out_expires_at_ms float8
 )`
 
-/** One such row, as `rows.ts` reads it: a text, of which a driver has less to make than of 12 columns. */
+/** One such row, as `rows.ts` reads it: a driver has less to make of a text than of 12 columns. */
 const OUTCOME = `AS f (identity, how, record_id, state, attempt, own, fingerprint,
         recovery_point, result, lease_left_ms, reconcile_in_ms, expires_at_ms)`
 const ANSWER = `json_build_array(f.how, f.record_id, f.state, f.attempt, f.own, f.fingerprint,
