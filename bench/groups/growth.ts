@@ -2,7 +2,7 @@
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import type { Figures } from '../report/results.ts'
 import type { Places } from '../run/contract.ts'
-import type { Context, Line } from '../run/context.ts'
+import { sleeperOf, type Context, type Line } from '../run/context.ts'
 import { fillTable, type Fill } from '../run/fill.ts'
 import { HttpSubject } from '../run/http-subject.ts'
 import { Servers } from '../run/servers.ts'
@@ -31,13 +31,10 @@ async function tableLines(context: Context, servers: Servers): Promise<Line[]> {
     const places = await filled(servers, { rows, expired }, context.say)
     const title = `growth: ${named(rows)} records`
     const program = await context.start('growth', { places, rows }, title)
-    const waking = { inFlight: IN_FLIGHT, ms: engineWakeMs, warmMs: 0 }
-    const sleeper = {
-      wake: async () => {
-        await program.call('touch')
-        await program.call('first', waking)
-      },
-    }
+    const sleeper = sleeperOf(engineWakeMs, async (ms) => {
+      await program.call('touch')
+      await program.call('first', { inFlight: IN_FLIGHT, ms, warmMs: 0 })
+    })
     lines.push({
       id: `growth.first.${rows}.${IN_FLIGHT}`,
       group: 'growth',
@@ -103,10 +100,10 @@ async function processLines(context: Context, servers: Servers): Promise<Line[]>
     const config = { kind: 'own', store: 'postgres', places } as const
     programs.push(await context.start('subject', config, `growth: app process ${n}`))
   }
-  const waking = { inFlight: IN_FLIGHT, ms: engineWakeMs, warmMs: 0 }
-  const sleeper = {
-    wake: () => Promise.all(programs.map((program) => program.call('first', waking))),
-  }
+  const sleeper = sleeperOf(engineWakeMs, (ms) => {
+    const load = { inFlight: IN_FLIGHT, ms, warmMs: 0 }
+    return Promise.all(programs.map((program) => program.call('first', load)))
+  })
   return PROCESSES.map((count): Line => {
     return {
       id: `growth.processes.${count}`,

@@ -1,7 +1,7 @@
 /** Our adapters against the bare route of the same framework. */
 import type { Framework, HttpConfig } from '../programs/http.ts'
 import type { Group } from '../report/results.ts'
-import { inParallel, type Context, type Line } from '../run/context.ts'
+import { inParallel, sleeperOf, type Context, type Line } from '../run/context.ts'
 import { HttpSubject } from '../run/http-subject.ts'
 import type { ServerName } from '../run/servers.ts'
 import type { StoreName } from '../subjects/stores.ts'
@@ -80,9 +80,9 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
     throw new Error(`${title} does not do what it says`, { cause: error })
   })
   const { warmMs, serverWakeMs } = context.scale
-  const sleeper = {
-    wake: () => server.first({ connections: CONNECTIONS, ms: serverWakeMs, warmMs: 0 }),
-  }
+  const sleeper = sleeperOf(serverWakeMs, (ms) =>
+    server.first({ connections: CONNECTIONS, ms, warmMs: 0 }),
+  )
   const whats: readonly What[] = isBare ? ['first'] : ['first', 'replay']
   return whats.flatMap((what) =>
     entry.connections.map((connections): Line => {

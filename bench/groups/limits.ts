@@ -1,7 +1,7 @@
 /** What cannot be beaten, and what it is made of. */
 import type { SubjectConfig } from '../programs/subject.ts'
 import type { Figures } from '../report/results.ts'
-import { inParallel, type Context, type Line } from '../run/context.ts'
+import { inParallel, sleeperOf, type Context, type Line } from '../run/context.ts'
 import type { ServerName } from '../run/servers.ts'
 import { FAMILY } from './http.ts'
 import { subjectLines } from './subject-lines.ts'
@@ -64,9 +64,9 @@ async function partLines(context: Context): Promise<Line[]> {
   const { warmMs, engineWakeMs } = context.scale
   const places = await context.servers.places('postgres')
   const program = await context.start('limits', { places }, 'limits: fsyncs and round trips')
-  const sleeper = {
-    wake: () => program.call('writes', { inFlight: 1, ms: engineWakeMs, warmMs: 0 }),
-  }
+  const sleeper = sleeperOf(engineWakeMs, (ms) =>
+    program.call('writes', { inFlight: 1, ms, warmMs: 0 }),
+  )
   const part = (id: string, call: string, subject: string, note: string): Line => {
     return {
       id,

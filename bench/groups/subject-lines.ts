@@ -2,7 +2,7 @@
 import type { SubjectConfig } from '../programs/subject.ts'
 import type { Figures, Group } from '../report/results.ts'
 import type { Load, Places } from '../run/contract.ts'
-import type { Context, Line } from '../run/context.ts'
+import { sleeperOf, type Context, type Line } from '../run/context.ts'
 
 export type What = 'first' | 'replay'
 
@@ -35,8 +35,9 @@ export async function subjectLines(context: Context, entry: SubjectEntry): Promi
   const { group, id, subject, config, places, base, note } = entry
   const { warmMs, engineWakeMs } = context.scale
   const program = await context.start('subject', { ...config, places }, `${group}: ${subject}`)
-  const wakingLoad: Load = { inFlight: WAKING, ms: engineWakeMs, warmMs: 0 }
-  const sleeper = { wake: () => program.call(entry.whats[0]!, wakingLoad) }
+  const sleeper = sleeperOf(engineWakeMs, (ms) =>
+    program.call(entry.whats[0]!, { inFlight: WAKING, ms, warmMs: 0 } satisfies Load),
+  )
   return entry.whats.flatMap((what) =>
     entry.inFlight.map((inFlight): Line => {
       const loadFor = (ms: number): Load => ({ inFlight, ms, warmMs })

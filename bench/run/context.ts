@@ -8,6 +8,15 @@ export interface Sleeper {
   readonly wake: () => Promise<unknown>
 }
 
+/** Under load for so long before it is measured. Nobody is woken where that is no time at all. */
+export function sleeperOf(ms: number, load: (ms: number) => Promise<unknown>): Sleeper {
+  return {
+    wake: async () => {
+      if (ms > 0) await load(ms)
+    },
+  }
+}
+
 /** A line that is measured once in every round. */
 export interface Line extends LineNames {
   /** Its lines are measured one after the other, so that it is woken once in a round. */

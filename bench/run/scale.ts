@@ -37,7 +37,7 @@ export const FULL: Scale = {
 
 /** A rough answer in two minutes: for a first look, not for any claim. */
 export const QUICK: Scale = {
-  rounds: 3,
+  rounds: 2,
   roundMs: 60,
   warmMs: 20,
   serverWakeMs: 0,
