@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Line } from '../../bench/run/context.ts'
+import { sleeperOf, type Line } from '../../bench/run/context.ts'
 import { measure } from '../../bench/run/measure.ts'
 import { measureRounds } from '../../bench/run/rounds.ts'
 import { Counter, prove, type Subject } from '../../bench/run/subject.ts'
@@ -87,6 +87,16 @@ describe('measuring', () => {
   it('fails where a call does', async () => {
     const once = () => Promise.reject(new Error('refused'))
     await expect(measure(once, { inFlight: 2, ms: 5, warmMs: 0 })).rejects.toThrow('refused')
+  })
+})
+
+describe('a sleeper', () => {
+  it('is under load for as long as is said, and not at all where that is no time', async () => {
+    const loads: number[] = []
+    const load = async (ms: number) => void loads.push(ms)
+    await sleeperOf(1_000, load).wake()
+    await sleeperOf(0, load).wake()
+    expect(loads).toEqual([1_000])
   })
 })
 
