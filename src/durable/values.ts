@@ -1,5 +1,6 @@
 import { InvalidRequestError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
+import { readJson } from './read-json.ts'
 
 /** Inputs, requests, results and payloads are for moving on, not for keeping files in. */
 export const VALUE_BYTES_MAX = 1024 * 1024
@@ -34,7 +35,7 @@ export function encodeValue(
 export function decodeValue(bytes: Uint8Array | undefined): unknown {
   if (bytes === undefined || bytes.byteLength === 0) return undefined
   const body = bytes.subarray(1)
-  return bytes[0] === BYTES_MARK ? body : JSON.parse(new TextDecoder().decode(body))
+  return bytes[0] === BYTES_MARK ? body : readJson(new TextDecoder().decode(body))
 }
 
 function toJson(where: string, value: unknown): string {

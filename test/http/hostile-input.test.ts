@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { readJson } from '../../src/durable/read-json.ts'
 import { canonicalJson } from '../../src/http/canonical-json.ts'
 import { createFingerprinter, type FingerprintInput } from '../../src/http/fingerprint.ts'
 import { decodeReply, encodeReply, openReply } from '../../src/http/reply-codec.ts'
@@ -183,9 +184,15 @@ describe('hostile input', () => {
   })
 })
 
-/** Negative zero is zero in canonical form. */
-function parsed(text: string): unknown {
-  return JSON.parse(text, (_name, value: unknown) => (value === 0 ? 0 : value))
+/** Not by V8 alone, which may take an escaped name for another. Negative zero is zero here. */
+const parsed = (text: string): unknown => withoutSigns(readJson(text))
+
+function withoutSigns(value: unknown): unknown {
+  if (value === 0) return 0
+  if (Array.isArray(value)) return value.map(withoutSigns)
+  if (typeof value !== 'object' || value === null) return value
+  const members = Object.entries(value).map(([name, member]) => [name, withoutSigns(member)])
+  return Object.fromEntries(members)
 }
 
 function isShallowJson(text: string): boolean {

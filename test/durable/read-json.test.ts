@@ -1,0 +1,48 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { readJson } from '../../src/durable/read-json.ts'
+import { decodeValue, encodeValue } from '../../src/durable/values.ts'
+
+describe('a recorded value', () => {
+  it('keeps its names whatever objects were read before it', () => {
+    // V8 answers { a: 0, '\\': 1 } to the second one when it has read the first.
+    JSON.parse('{"a":0,"\\\\":1}')
+    expect(readJson('{"a":0,"\\"":1}')).toEqual({ a: 0, '"': 1 })
+    expect(decodeValue(encodeValue('it', { a: 0, '\n': 1 }))).toEqual({ a: 0, '\n': 1 })
+  })
+
+  it('is read back as it was recorded', () => {
+    const name = fc.string({ unit: fc.constantFrom('\\', '"', '\n', 'a', '1', ':', ' ', '\ud800') })
+    const names = fc.oneof(name, fc.constantFrom('__proto__', 'constructor', '0', '\\u0061'))
+    const { value: values } = fc.letrec((tie) => ({
+      value: fc.oneof({ maxDepth: 4 }, name, fc.integer(), tie('list'), tie('object')),
+      list: fc.array(tie('value')),
+      object: fc.dictionary(names, tie('value')),
+    }))
+    fc.assert(
+      fc.property(values, fc.constantFrom('', ' ', '\n\t'), (value, indent) => {
+        const text = JSON.stringify(value, null, indent)
+        expect(JSON.stringify(readJson(text), null, indent)).toBe(text)
+      }),
+      { numRuns: 2000 },
+    )
+  })
+
+  it('takes the last of members with one name, however they are spelled', () => {
+    const value = readJson('{"a":0,"\\u0061":1,"b":[{"\\t":2,"\\u0009" : 3}],"__proto__":"\\""}')
+    expect(JSON.stringify(value)).toBe('{"a":1,"b":[{"\\t":3}],"__proto__":"\\""}')
+  })
+
+  it.each(['{"\\n":1', '{"\\n":1,}', '{"\\x":1}', '"\\"', '{"a\\'])(
+    'that is not JSON throws: %s',
+    (text) => {
+      expect(() => readJson(text)).toThrow(SyntaxError)
+    },
+  )
+
+  it('with a name and a text of a million escapes is read', () => {
+    const long = '\n'.repeat(1_000_000)
+    const value = { [long]: long }
+    expect(readJson(JSON.stringify(value))).toEqual(value)
+  })
+})
