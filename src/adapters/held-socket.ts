@@ -106,7 +106,7 @@ export interface HeldRequestSocket {
  * it. Where it is anything else, it is held as that of a response is.
  */
 export function holdRequestSocket(req: IncomingMessage): HeldRequestSocket {
-  const isPlain = req.socket && hasPlain(req, 'socket')
+  const isPlain = req.socket && hasPlainSocket(req)
   return isPlain ? new ReplacedSocket(req) : new HeldSocket(req)
 }
 
@@ -133,13 +133,13 @@ class ReplacedSocket implements HeldRequestSocket {
   /** Unless somebody else has given it another one since. */
   #replace(one: Socket, other: Socket): void {
     const req = this.#req
-    // By both names only in what `app.inject()` makes up: Node has an accessor for the second.
-    for (const name of NAMES) if (req[name] === one && hasPlain(req, name)) req[name] = other
+    // `connection` reads this one, everywhere. Not even looked at: some warn of its use.
+    if (hasPlainSocket(req) && req.socket === one) req.socket = other
   }
 }
 
-function hasPlain(req: IncomingMessage, name: (typeof NAMES)[number]): boolean {
-  return Object.getOwnPropertyDescriptor(req, name)?.writable === true
+function hasPlainSocket(req: IncomingMessage): boolean {
+  return Object.getOwnPropertyDescriptor(req, 'socket')?.writable === true
 }
 
 /** By these a quiet socket tells the real one, and whether it is still quiet. */
