@@ -1,6 +1,6 @@
 import { InvalidRequestError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
-import { readJson } from './read-json.ts'
+import { readJson } from '../core/read-json.ts'
 
 /** Inputs, requests, results and payloads are for moving on, not for keeping files in. */
 export const VALUE_BYTES_MAX = 1024 * 1024

@@ -1,3 +1,4 @@
+import { readJson } from '../core/read-json.ts'
 import type { FingerprintBody } from './fingerprint.ts'
 import { mediaTypeOf } from './fingerprint-body.ts'
 
@@ -19,7 +20,7 @@ function parse(body: FingerprintBody, mediaType: string): unknown {
   const text = new TextDecoder().decode(body.bytes)
   if (mediaType === 'application/x-www-form-urlencoded') return formOf(text)
   try {
-    return JSON.parse(text)
+    return readJson(text)
   } catch {
     return undefined
   }

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { readJson } from '../../src/durable/read-json.ts'
+import { readJson } from '../../src/core/read-json.ts'
 import { decodeValue, encodeValue } from '../../src/durable/values.ts'
 
 describe('a recorded value', () => {
@@ -12,8 +12,8 @@ describe('a recorded value', () => {
   })
 
   it('is read back as it was recorded', () => {
-    const name = fc.string({ unit: fc.constantFrom('\\', '"', '\n', 'a', '1', ':', ' ', '\ud800') })
-    const names = fc.oneof(name, fc.constantFrom('__proto__', 'constructor', '0', '\\u0061'))
+    const name = fc.string({ unit: fc.constantFrom('\\', '"', '\n', 'a', '~', '0', ':', '\ud800') })
+    const names = fc.oneof(name, fc.constantFrom('__proto__', 'constructor', '0', '~005c'))
     const { value: values } = fc.letrec((tie) => ({
       value: fc.oneof({ maxDepth: 4 }, name, fc.integer(), tie('list'), tie('object')),
       list: fc.array(tie('value')),
@@ -33,12 +33,28 @@ describe('a recorded value', () => {
     expect(JSON.stringify(value)).toBe('{"a":1,"b":[{"\\t":3}],"__proto__":"\\""}')
   })
 
-  it.each(['{"\\n":1', '{"\\n":1,}', '{"\\x":1}', '"\\"', '{"a\\'])(
-    'that is not JSON throws: %s',
-    (text) => {
-      expect(() => readJson(text)).toThrow(SyntaxError)
-    },
-  )
+  it.each([
+    '{"\\n":1',
+    '{"\\n":1,}',
+    '{"\\x":1}',
+    '"\\"',
+    '{"a\\',
+    '{"\\n":1,"b',
+    '{"a\nb":1,"\\n":2}',
+  ])('that is not JSON throws: %s', (text) => {
+    expect(() => readJson(text)).toThrow(SyntaxError)
+  })
+
+  it('is read back as deep as it can be recorded', () => {
+    let value: unknown = { 'a\nb': 1 }
+    for (let depth = 0; depth < 3000; depth++) value = depth % 2 === 0 ? [value] : { '"': value }
+    const bytes = encodeValue('it', value)
+    expect(encodeValue('it', decodeValue(bytes))).toEqual(bytes)
+  })
+
+  it('that was cut off is refused in time that grows with its length', () => {
+    expect(() => readJson(`{"${'\\"'.repeat(500_000)}`)).toThrow(SyntaxError)
+  })
 
   it('with a name and a text of a million escapes is read', () => {
     const long = '\n'.repeat(1_000_000)

@@ -1,7 +1,7 @@
 import canonicalize from 'canonicalize'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { readJson } from '../../src/durable/read-json.ts'
+import { readJson } from '../../src/core/read-json.ts'
 import { canonicalJson, canonicalMembers } from '../../src/http/canonical-json.ts'
 import { JSON_DEPTH_MAX } from '../../src/protocol/limits.ts'
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { InvalidOptionsError } from '../../src/core/errors.ts'
-import { readJson } from '../../src/durable/read-json.ts'
+import { readJson } from '../../src/core/read-json.ts'
 import {
   createFingerprinter,
   type FingerprintBody,

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { readJson } from '../../src/durable/read-json.ts'
+import { readJson } from '../../src/core/read-json.ts'
 import { canonicalJson } from '../../src/http/canonical-json.ts'
 import { createFingerprinter, type FingerprintInput } from '../../src/http/fingerprint.ts'
 import { decodeReply, encodeReply, openReply } from '../../src/http/reply-codec.ts'
