@@ -42,6 +42,7 @@ const OF_THE_PROCESS = [
   'test/adapters/express-errors.test.ts',
   'test/adapters/express-store-failure.test.ts',
   'test/adapters/fast-shapes.test.ts',
+  'test/adapters/fastify-inject.test.ts',
   'test/adapters/fetch.test.ts',
   'test/adapters/hono.test.ts',
   'test/adapters/koa-unawaited.test.ts',
