@@ -278,3 +278,23 @@ it.each([
   ofKind(second!, 'claimed')
   expect(await column('SELECT count(*)::int FROM oncekey_record')).toEqual([2])
 })
+
+it('gives a key to its claim also where that comes several times at once', async () => {
+  const { open } = await setup()
+  const store = await open()
+  for (let round = 0; round < 200; round++) {
+    const request = claimRequest({ key: `key-${round}`, recordId: newRecordId(round) })
+    const echoes = await Promise.all(Array.from({ length: 4 }, () => store.claim([request])))
+    for (const [outcome] of echoes) ofKind(outcome!, 'claimed')
+  }
+})
+
+it('says so where an answer is not what it can be', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query(`DROP FUNCTION oncekey_record_claim_one;
+    CREATE FUNCTION oncekey_record_claim_one (
+      float8, bool, text, bytea, uuid, text, text, text, text, text, float8, float8, text, int, text
+    ) RETURNS text LANGUAGE sql AS $$ SELECT 'all new' $$`)
+  await expect(claim(store)).rejects.toThrow('not what our functions give')
+})

@@ -19,6 +19,10 @@ beforeAll(async () => {
 
 afterAll(() => server.close())
 
+/** What somebody may have chosen for the whole database. */
+const ODD_SETTINGS =
+  '-c plpgsql.extra_errors=all -c bytea_output=escape -c extra_float_digits=0 -c datestyle=German'
+
 interface Opened {
   readonly pool: PostgresPool
   readonly run: (sql: string) => Promise<unknown>
@@ -30,8 +34,19 @@ const DRIVERS: Readonly<Record<string, () => Opened>> = {
     const pool = new pg.Pool({ connectionString: url })
     return { pool, run: (sql) => pool.query(sql), end: () => pool.end() }
   },
+  'pg, changed': () => {
+    const types = { getTypeParser: () => (value: unknown) => `changed: ${String(value)}` }
+    const pool = new pg.Pool({ connectionString: url, options: ODD_SETTINGS, types })
+    return { pool, run: (sql) => pool.query(sql), end: () => pool.end() }
+  },
   'postgres.js': () => {
     const sql = postgres(url, { onnotice: () => undefined })
+    return { pool: sql, run: (text) => sql.unsafe(text), end: () => sql.end() }
+  },
+  'postgres.js, changed': () => {
+    const from = (value: unknown) => (value === null ? undefined : value)
+    const transform = { ...postgres.camel, value: { from } }
+    const sql = postgres(url, { onnotice: () => undefined, transform })
     return { pool: sql, run: (text) => sql.unsafe(text), end: () => sql.end() }
   },
 }
@@ -59,6 +74,19 @@ const VARIANTS: readonly Variant[] = [
     driver: 'pg',
     options: { schema: 'Other', table: 'Kept_keys', prepare: false },
     qualified: '"Other"."Kept_keys"',
+  },
+  {
+    name: 'postgres, pg with parsers and settings of its own',
+    driver: 'pg, changed',
+    options: { table: 'odd' },
+    qualified: 'public.odd',
+  },
+  {
+    name: 'postgres, postgres.js with transforms',
+    driver: 'postgres.js, changed',
+    options: { table: 'transformed', history: true },
+    qualified: 'public.transformed',
+    history: 'public.transformed_history',
   },
 ]
 

@@ -68,6 +68,9 @@ const insertFree = (requests: string, filter: string, order: string) => `
 
 const OR_NOT = 'ON CONFLICT (identity) DO NOTHING'
 
+/** Also where the echo of this very claim is under way, which has the same record id. */
+const OR_NOTHING = 'ON CONFLICT DO NOTHING'
+
 const IN_ORDER = 'ORDER BY q.identity'
 
 const IS_FREE = `AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL`
@@ -86,12 +89,15 @@ const OUTCOMES = `TABLE (
   out_lease_left_ms float8, out_reconcile_in_ms float8, out_expires_at_ms float8
 )`
 
-/** One such row, as `rows.ts` reads it: a driver has less to make of a text than of 12 columns. */
+/**
+ * One such row, as `rows.ts` reads it: a driver has less to make of a text than of 12 columns. The
+ * result comes on a line of its own: within the JSON, a large one would be gone through twice more.
+ */
 const OUTCOME = `AS f (identity, how, record_id, state, attempt, own, fingerprint,
         recovery_point, result, lease_left_ms, reconcile_in_ms, expires_at_ms)`
 const ANSWER = `json_build_array(f.how, f.record_id, f.state, f.attempt, f.own, f.fingerprint,
-        f.recovery_point, encode(f.result, 'hex'), f.lease_left_ms, f.reconcile_in_ms,
-        f.expires_at_ms)::text`
+        f.recovery_point, NULL, f.lease_left_ms, f.reconcile_in_ms,
+        f.expires_at_ms)::text || coalesce(E'\\n' || encode(f.result, 'hex'), '')`
 const ALL_NEW = `'["all_new",null,null,null,null,null,null,null,0,0,' || ${epochMs('v_now')} || ']'`
 
 /**
@@ -223,7 +229,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
 /**
  * The same for a single request, which is what a quiet server sends: sets of one, sorted and
  * joined, take twice as long as the row itself. Whatever is neither free nor completed is for the
- * other function to decide. Null where there is nothing to tell of.
+ * other function to decide, which tells of what it has written first. Null where there is nothing
+ * to tell of.
  */
 const CLAIM_ONE = `
 CREATE FUNCTION "{schema}"."{table}_claim_one" (
@@ -235,7 +242,7 @@ CREATE FUNCTION "{schema}"."{table}_claim_one" (
     v_now timestamptz := ${NOW};
     v_answer text;
   BEGIN ${CHECK_ISOLATION}
-    ${insertFree(REQUEST, IS_FREE, '')} ${OR_NOT};
+    ${insertFree(REQUEST, IS_FREE, '')} ${OR_NOTHING};
     IF FOUND THEN RETURN ${ALL_NEW}; END IF;
 
     SELECT ${ANSWER} INTO v_answer FROM (${readCompleted(REQUEST)}) ${OUTCOME};
@@ -245,7 +252,7 @@ CREATE FUNCTION "{schema}"."{table}_claim_one" (
       FROM "{schema}"."{table}_claim"(p_now_ms, p_history, ARRAY[p_mode], ARRAY[p_identity],
         ARRAY[p_record_id], ARRAY[p_tenant], ARRAY[p_operation], ARRAY[p_key],
         ARRAY[p_fingerprint], ARRAY[p_token], ARRAY[p_lease_ms], ARRAY[p_retention_ms],
-        ARRAY[p_on_lapse], ARRAY[p_max_attempts], ARRAY[p_after_expiry]) ${OUTCOME};
+        ARRAY[p_on_lapse], ARRAY[p_max_attempts], ARRAY[p_after_expiry]) ${OUTCOME} LIMIT 1;
     RETURN v_answer;
   END $body$;`
 

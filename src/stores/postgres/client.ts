@@ -57,6 +57,12 @@ export interface PgQuery {
   values?: Value[]
   name?: string
   rowMode: 'array'
+  types: PgTypes
+}
+
+/** What reads each type of column. */
+export interface PgTypes {
+  getTypeParser(type: number): (text: string) => unknown
 }
 
 /** The part of a client from `pg`'s pool that is used. */

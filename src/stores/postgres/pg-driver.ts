@@ -10,6 +10,7 @@ import type {
   Value,
 } from './client.ts'
 import { isCausedBy, storeFailed } from './failures.ts'
+import { TYPES } from './pg-parsers.ts'
 import { preparedName } from './prepared-name.ts'
 
 const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
@@ -92,7 +93,7 @@ function listenBeside(pool: PgPool): Listen | undefined {
 
 export function toPgQuery(text: string, values: readonly Value[], prepare: boolean): PgQuery {
   const name = prepare ? { name: preparedName(text) } : {}
-  return { text, values: [...values], rowMode: 'array', ...name }
+  return { text, values: [...values], rowMode: 'array', types: TYPES, ...name }
 }
 
 interface LentClient {
@@ -186,7 +187,7 @@ async function open(
   sql: string,
 ): Promise<readonly Row[]> {
   try {
-    const answers: unknown = await client.query({ text: sql, rowMode: 'array' })
+    const answers: unknown = await client.query({ text: sql, rowMode: 'array', types: TYPES })
     return (answers as readonly { rows: readonly Row[] }[]).at(-1)?.rows ?? []
   } catch (error) {
     // BEGIN may have been carried out, and a connection that is shared cannot be dropped.

@@ -16,7 +16,8 @@ export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver
     client: PostgresJsClient,
     text: string,
     values: readonly Value[],
-  ): Promise<readonly Row[]> => client.unsafe(text, [...values], { prepare }).values()
+  ): Promise<readonly Row[]> =>
+    (await client.unsafe(text, [...values], { prepare }).values()).map(withNulls)
 
   return {
     connectionsMax: pool.options.max,
@@ -47,6 +48,11 @@ function listenBeside(pool: PostgresJsPool): Listen {
       listening.then((request) => request.unlisten()).catch(() => undefined)
     }
   }
+}
+
+/** A `transform` that the application has chosen may have made them `undefined`. */
+function withNulls(row: Row): Row {
+  return row.includes(undefined) ? row.map((value) => value ?? null) : row
 }
 
 const BEGIN = 'begin a transaction'

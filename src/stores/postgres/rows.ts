@@ -8,6 +8,7 @@ import type {
   SweptRecord,
 } from '../../core/store.ts'
 import type { Row } from './client.ts'
+import { storeFailed } from './failures.ts'
 
 /** A row to look at again: somebody has it locked, or moved it on between two statements. */
 export const AGAIN = 'again'
@@ -29,14 +30,24 @@ type ClaimRow = readonly [
 
 /** The answer to a single call, as the row that would tell of it in a batch. Null: of nothing. */
 export function toRow(identity: string, answer: unknown): Row | undefined {
-  return answer === null ? undefined : [identity, ...(JSON.parse(answer as string) as unknown[])]
+  if (answer === null) return undefined
+  try {
+    return [identity, ...(JSON.parse(answer as string) as unknown[])]
+  } catch (cause) {
+    throw storeFailed('read an answer', new Error(NOT_OURS, { cause }))
+  }
 }
 
-/** The same of a claim. */
+const NOT_OURS =
+  'it is not what our functions give: a parser or transform of the driver has changed it, or the ' +
+  'functions are those of another version'
+
+/** The same of a claim, whose result is on a second line, where it has one. */
 export function toClaimRow(identity: string, answer: unknown): Row | undefined {
-  const row = toRow(identity, answer)
-  const result = row?.[RESULT]
-  return typeof result === 'string' ? row!.with(RESULT, Buffer.from(result, 'hex')) : row
+  const end = typeof answer === 'string' ? answer.indexOf('\n') : -1
+  if (end < 0) return toRow(identity, answer)
+  const text = answer as string
+  return toRow(identity, text.slice(0, end))?.with(RESULT, Buffer.from(text.slice(end + 1), 'hex'))
 }
 
 const RESULT = 8
