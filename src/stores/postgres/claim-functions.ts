@@ -68,9 +68,6 @@ const insertFree = (requests: string, filter: string, order: string) => `
 
 const OR_NOT = 'ON CONFLICT (identity) DO NOTHING'
 
-/** Also where the echo of this very claim is under way, which has the same record id. */
-const OR_NOTHING = 'ON CONFLICT DO NOTHING'
-
 const IN_ORDER = 'ORDER BY q.identity'
 
 const IS_FREE = `AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL`
@@ -242,7 +239,7 @@ CREATE FUNCTION "{schema}"."{table}_claim_one" (
     v_now timestamptz := ${NOW};
     v_answer text;
   BEGIN ${CHECK_ISOLATION}
-    ${insertFree(REQUEST, IS_FREE, '')} ${OR_NOTHING};
+    ${insertFree(REQUEST, IS_FREE, '')} ${OR_NOT};
     IF FOUND THEN RETURN ${ALL_NEW}; END IF;
 
     SELECT ${ANSWER} INTO v_answer FROM (${readCompleted(REQUEST)}) ${OUTCOME};

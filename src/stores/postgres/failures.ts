@@ -30,8 +30,8 @@ export function isConflict(error: unknown): boolean {
   return code === SERIALIZATION_FAILURE || code === DEADLOCK
 }
 
-/** Two claims have taken messages of one partition at once, and this is the second. */
-export function isHeldTwice(error: unknown): boolean {
+/** Two calls have taken the same at once, and this is the second. */
+export function isUniqueViolation(error: unknown): boolean {
   return isCausedBy(error, (cause) => sqlStateOf(cause) === UNIQUE_VIOLATION)
 }
 

@@ -21,7 +21,7 @@ import {
   RENEW_MESSAGES,
   SETTLE_MESSAGES,
 } from './durable-sql.ts'
-import { isHeldTwice } from './failures.ts'
+import { isUniqueViolation } from './failures.ts'
 import { SEALED } from './function-parts.ts'
 import { joinOwnTransaction, joinTransaction } from './join.ts'
 import { bytesLiteral, numberLiteral, textLiteral } from './literals.ts'
@@ -148,7 +148,7 @@ class MessageStore implements OutboxStore {
       try {
         return await this.#calls.send('claim messages', CLAIM_MESSAGES, values)
       } catch (error) {
-        if (!isHeldTwice(error) || tries === CLAIM_TRIES_MAX) throw error
+        if (!isUniqueViolation(error) || tries === CLAIM_TRIES_MAX) throw error
       }
     }
   }

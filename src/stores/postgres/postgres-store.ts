@@ -38,7 +38,7 @@ import {
 } from './calls.ts'
 import type { Driver, Row, Value } from './client.ts'
 import { driverOf } from './driver.ts'
-import { storeFailed } from './failures.ts'
+import { isUniqueViolation, storeFailed } from './failures.ts'
 import { migrate } from './migrations.ts'
 import {
   resolvePostgresStoreOptions,
@@ -302,15 +302,22 @@ class TableStore implements PostgresStore {
   }
 
   async #sendClaims(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
-    const history = this.#hasHistory
     const [first] = requests
-    if (requests.length !== 1 || first === undefined) {
-      return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, history, requests))
+    if (requests.length !== 1 || first === undefined) return this.#sendClaimBatch(requests)
+    try {
+      const values = (nowMs: number | null) => claimOneValues(nowMs, this.#hasHistory, first)
+      const [answer] = await this.#send('claim', CLAIM_ONE, values)
+      const row = toClaimRow(first.identity, answer![0])
+      return row === undefined ? [] : [row]
+    } catch (error) {
+      // The echo of this very claim was quicker, and has taken the record id, too.
+      if (isUniqueViolation(error)) return this.#sendClaimBatch(requests)
+      throw error
     }
-    const values = (nowMs: number | null) => claimOneValues(nowMs, history, first)
-    const [answer] = await this.#send('claim', CLAIM_ONE, values)
-    const row = toClaimRow(first.identity, answer![0])
-    return row === undefined ? [] : [row]
+  }
+
+  #sendClaimBatch(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
+    return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, this.#hasHistory, requests))
   }
 
   async #sendSettlements(settlements: readonly Settlement[]): Promise<readonly Row[]> {
