@@ -15,7 +15,7 @@ export function readJson(text: string): unknown {
   return shielded === undefined ? JSON.parse(text) : bareNames(JSON.parse(shielded))
 }
 
-/** `undefined` where no name has an escape, or the text is not JSON. */
+/** `undefined` where no name has an escape. What is not JSON is for the parser to refuse. */
 function shieldNames(text: string): string | undefined {
   const names = namesOf(text)
   if (!names.some(([start, end]) => text.slice(start, end).includes('\\'))) return undefined
