@@ -34,7 +34,7 @@ function shieldNames(text: string): string | undefined {
 function namesOf(text: string): readonly (readonly [start: number, end: number])[] {
   const names: [number, number][] = []
   for (let start = text.indexOf('"'); start >= 0;) {
-    const end = endOfString(text, start)
+    const end = endOfString(text, start + 1) + 1
     let next = end
     while (text.charCodeAt(next) <= SPACE) next += 1
     if (text.charCodeAt(next) === COLON) names.push([start, end])
@@ -43,13 +43,13 @@ function namesOf(text: string): readonly (readonly [start: number, end: number])
   return names
 }
 
-/** Behind its last quote; or behind the text, where it has none. */
-function endOfString(text: string, start: number): number {
-  let at = start + 1
+/** Where the string ends that goes on at `from`: its last quote, or the end of the text. */
+export function endOfString(text: string, from: number): number {
+  let at = from
   while (at < text.length && text.charCodeAt(at) !== QUOTE) {
     at += text.charCodeAt(at) === BACKSLASH ? 2 : 1
   }
-  return at + 1
+  return at
 }
 
 /** What JSON must escape, and the sign that stands in for the escapes. */

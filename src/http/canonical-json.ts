@@ -1,3 +1,4 @@
+import { endOfString } from '../core/read-json.ts'
 import { JSON_DEPTH_MAX } from '../protocol/limits.ts'
 import { canonicalNumber } from './canonical-number.ts'
 
@@ -51,7 +52,6 @@ const QUOTE = 0x22
 const COMMA = 0x2c
 const COLON = 0x3a
 const OPEN_BRACKET = 0x5b
-const BACKSLASH = 0x5c
 const CLOSE_BRACKET = 0x5d
 const OPEN_BRACE = 0x7b
 const CLOSE_BRACE = 0x7d
@@ -156,15 +156,6 @@ function objectText(members: ReadonlyMap<string, string>): string {
     text += `${text === '' ? '' : ','}${quoted}:${members.get(name)!}`
   }
   return `{${text}}`
-}
-
-function endOfString(text: string, from: number): number {
-  let at = from
-  for (;;) {
-    const code = text.charCodeAt(at)
-    if (code === QUOTE) return at
-    at += code === BACKSLASH ? 2 : 1
-  }
 }
 
 function indexOrEnd(text: string, character: string, from: number): number {
