@@ -13,7 +13,7 @@ export const BUGS: readonly PlantedBug[] = [
   {
     name: 'steps are not fenced',
     sabotage: { durable: (world) => ({ ...world.store.durable, phases: unfenced(world) }) },
-    noticed: /a fenced holder has advanced|times recorded|was begun/,
+    noticed: /a fenced holder has advanced|times (?:recorded|booked)|was begun/,
   },
   {
     name: 'an intent is not committed before its effect is sent',
