@@ -23,7 +23,7 @@ export const BUGS: readonly PlantedBug[] = [
         return { kind: 'advanced', expiresAt: new Date(0) }
       },
     })),
-    noticed: /charged twice|after the provider had forgotten it/,
+    noticed: /charged twice|after the provider had forgotten it|a fenced holder has advanced/,
   },
   {
     name: 'an open intent is sent again without asking',
