@@ -4,9 +4,12 @@ import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { scratchInMemory } from './test/servers/scratch-memory.ts'
 
-/** Run on both major versions of Nest: the sources import it, so it is theirs that changes. */
+/** Run on every supported major version of Nest, which the sources import: an alias changes it. */
 const NEST = ['test/adapters/nest*.test.ts']
-const NEST_10 = join(import.meta.dirname, 'test/nest10/node_modules/@nestjs')
+const NEST_IMPORT = /^@nestjs\/([a-z-]+(?:\/package\.json)?)$/
+
+/** `npm run test:full` adds the matrices that do not fit into the time of `npm test`. */
+const isFull = process.env['ONCEKEY_TEST_FULL'] === '1'
 
 /** Tests on real servers. */
 const SERVERS = [
@@ -106,6 +109,19 @@ const without = (...files: readonly string[]) => [...files, '**/node_modules/**'
 const SHARED = { isolate: false } as const
 const globalSetup = ['test/servers/global-setup.ts']
 
+/** The Nest suite on an older major version, from the workspace that installs it. */
+const onNest = (major: number) => {
+  const packages = join(import.meta.dirname, `test/nest${major}/node_modules/@nestjs`)
+  return {
+    extends: true,
+    resolve: { alias: [{ find: NEST_IMPORT, replacement: `${packages}/$1` }] },
+    test: { name: `nest${major}`, include: NEST, provide: { nest: major }, ...SHARED },
+  } as const
+}
+
+/** Projects that only `npm run test:full` runs. */
+const MATRICES = [onNest(11)]
+
 scratchInMemory()
 
 export default defineConfig({
@@ -124,16 +140,12 @@ export default defineConfig({
           name: 'unit',
           include: ['test/**/*.test.ts'],
           exclude: without(...SERVERS, ...SLOW, ...OF_THE_PROCESS),
-          provide: { nest: 11 },
+          provide: { nest: 12 },
           ...SHARED,
         },
       },
       { extends: true, test: { name: 'unit-process', include: OF_THE_PROCESS } },
-      {
-        extends: true,
-        resolve: { alias: [{ find: /^@nestjs\/([a-z-]+)$/, replacement: `${NEST_10}/$1` }] },
-        test: { name: 'nest10', include: NEST, provide: { nest: 10 }, ...SHARED },
-      },
+      onNest(10),
       {
         extends: true,
         test: {
@@ -148,6 +160,7 @@ export default defineConfig({
         extends: true,
         test: { name: 'slow', include: [...SLOW, ...SERVERS_OF_THE_PROCESS], globalSetup },
       },
+      ...(isFull ? MATRICES : []),
     ],
   },
 })

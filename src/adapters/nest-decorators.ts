@@ -6,8 +6,11 @@ import {
   Optional,
   SetMetadata,
   UseInterceptors,
+  type CallHandler,
   type ExecutionContext,
+  type NestInterceptor,
 } from '@nestjs/common'
+import type { Observable } from 'rxjs'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
@@ -23,10 +26,10 @@ const IDEMPOTENT = Symbol.for('oncekey.nest.idempotent')
 export const ROUTES = Symbol.for('oncekey.nest.routes')
 
 /**
- * Exists so that Nest makes it, for every module that uses the decorator: it acts on no request,
- * but without the module it ends the start.
+ * Nest constructs an interceptor for every module that uses the decorator, so this constructor
+ * fails the start of an app that does not import the module.
  */
-class NeedsIdempotencyModule {
+class NeedsIdempotencyModule implements NestInterceptor {
   readonly isMet: boolean
 
   constructor(routes: unknown) {
@@ -36,6 +39,11 @@ class NeedsIdempotencyModule {
       '@Idempotent() protects nothing without its module: add IdempotencyModule.forRoot({ store, ' +
         'tenant }) to the imports of your root module',
     )
+  }
+
+  /** Nest refuses interceptors without it since 11.2.10. `IdempotencyInterceptor` does the work. */
+  intercept(_context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    return next.handle()
   }
 }
 Injectable()(NeedsIdempotencyModule)

@@ -353,8 +353,8 @@ it('protects an upload, which is read behind it', async () => {
   expect(runs()).toBe(1)
 })
 
-// The plugins are for the Fastify of Nest 11.
-const FASTIFY_PLUGINS = inject('nest') === 11 ? [['fastify 5'] as const] : []
+// The plugins need Fastify 5; Nest 10 brings Fastify 4.
+const FASTIFY_PLUGINS = inject('nest') > 10 ? [['fastify 5'] as const] : []
 
 describe.for(FASTIFY_PLUGINS)('with plugins of %s', () => {
   it('protects an upload, which is read behind it', async () => {
