@@ -9,19 +9,24 @@ export interface StoreCall {
 }
 
 /**
- * The store's answer, given up after `timeoutMs`: what waits for it must not wait for ever. Every
- * failure comes out as `STORE_FAILED`, also where the call throws instead of rejecting.
+ * Makes a store call and waits for its answer, at most `timeoutMs`. After that the call fails, and
+ * its signal is aborted, so that the store gives up the connection the call uses. Every failure
+ * comes out as `STORE_FAILED`, also where the call throws instead of rejecting.
  */
 export function answerWithin<Answer>(
   clock: Clock,
   { store, call, timeoutMs }: StoreCall,
-  ask: () => Promise<Answer>,
+  ask: (signal: AbortSignal) => Promise<Answer>,
 ): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const failed = (cause: unknown) =>
       new StoreFailedError({ store, operation: call, failure: 'unavailable', cause })
+    const givenUp = new AbortController()
     const cancel = clock.after(timeoutMs, () => {
-      reject(failed(new Error(`no answer within ${timeoutMs} ms`)))
+      const cause = new Error(`no answer within ${timeoutMs} ms`)
+      // First, or a store that rejects at once would be heard before this failure.
+      reject(failed(cause))
+      givenUp.abort(cause)
     })
     const fail = (error: unknown) => {
       cancel()
@@ -32,7 +37,7 @@ export function answerWithin<Answer>(
       resolve(answer)
     }
     try {
-      ask().then(done, fail)
+      ask(givenUp.signal).then(done, fail)
     } catch (error) {
       fail(error)
     }

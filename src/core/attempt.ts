@@ -26,7 +26,10 @@ export interface Attempt {
   assertHeld(): void
 
   /** A store call: given up in time, and its failure reported. */
-  readonly ask: <Answer>(call: string, ask: () => Promise<Answer>) => Promise<Answer>
+  readonly ask: <Answer>(
+    call: string,
+    ask: (signal: AbortSignal) => Promise<Answer>,
+  ) => Promise<Answer>
 
   /**
    * From here on the key is completed by steps alone. Throws where the attempt has ended, or runs

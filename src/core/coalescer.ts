@@ -8,7 +8,7 @@ export interface CoalescerOptions<Request, Outcome> {
   /** For messages: the store's name and the call it makes. */
   readonly store: string
   readonly call: string
-  readonly flush: (requests: readonly Request[]) => Promise<Outcome[]>
+  readonly flush: (requests: readonly Request[], signal: AbortSignal) => Promise<Outcome[]>
   readonly bytesOf: (request: Request) => number
   readonly limits: CoalescerLimits
   /** Hears why a request failed, once for each. */
@@ -160,7 +160,9 @@ export class Coalescer<Request, Outcome> {
     const { clock, limits, store, call, flush } = this.#options
     const requests = batch.map((entry) => entry.request)
     const { timeoutMs } = limits
-    const outcomes = await answerWithin(clock, { store, call, timeoutMs }, () => flush(requests))
+    const outcomes = await answerWithin(clock, { store, call, timeoutMs }, (signal) =>
+      flush(requests, signal),
+    )
     if (outcomes.length !== batch.length) {
       const cause = new Error(`it gave ${outcomes.length} answers to ${batch.length} requests`)
       throw this.#failed('unavailable', cause)

@@ -6,7 +6,8 @@ import type { Completion, Lease, RecordRef, RecordView } from './store.ts'
  * outbox, and the audit. `store.durable` where a store has it.
  *
  * Like the rest of a store it moves opaque bytes, answers in unions, and may be asked again: a
- * repeated call recognises itself. The cases in `testing/durable-cases.ts` are the contract.
+ * repeated call recognises itself. The signal that calls take last means what it means in `Store`.
+ * The cases in `testing/durable-cases.ts` are the contract.
  */
 export interface DurableStore {
   readonly phases: PhaseStore
@@ -22,22 +23,26 @@ export interface PhaseStore {
    * while the record is `in_progress` under this very lease. Where it does not, or `work` throws,
    * everything is rolled back. `work` that has ended the transaction itself: `OutcomeUnknownError`.
    */
-  advance(lease: Lease, work: (tx: unknown) => Step | Promise<Step>): Promise<StepOutcome>
+  advance(
+    lease: Lease,
+    work: (tx: unknown) => Step | Promise<Step>,
+    signal?: AbortSignal,
+  ): Promise<StepOutcome>
 
   /** The same for a step without work: one round trip, where the database allows it. */
-  record(lease: Lease, step: Step): Promise<StepOutcome>
+  record(lease: Lease, step: Step, signal?: AbortSignal): Promise<StepOutcome>
 
   /** The operation of a record and its phases in their order; `undefined` where it has none. */
-  load(recordId: string): Promise<StoredOperation | undefined>
+  load(recordId: string, signal?: AbortSignal): Promise<StoredOperation | undefined>
 
   /**
    * Records whose operation waits for somebody to run it: accepted, released or lapsed, and due.
    * The longest due first. Takes nothing: whoever wants one claims it, with mode `take`.
    */
-  due(query: DueQuery): Promise<DueOperation[]>
+  due(query: DueQuery, signal?: AbortSignal): Promise<DueOperation[]>
 
   /** Operations that are due, of names and versions that are none of these. */
-  orphans(query: DueQuery): Promise<OrphanedOperation[]>
+  orphans(query: DueQuery, signal?: AbortSignal): Promise<OrphanedOperation[]>
 }
 
 export interface OperationName {
@@ -147,21 +152,27 @@ export interface OutboxStore {
    * Takes at most `limit` messages that are due, each for `leaseMs`: the longest due first, and of
    * a partition only its head. What is taken and not settled is due again when its lease is over.
    */
-  claim(request: MessageClaim): Promise<HeldMessage[]>
+  claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]>
 
   /** Ends leases, or notes a provider's id under one. `false` where the message has moved on. */
-  settle(settlements: readonly MessageSettlement[]): Promise<boolean[]>
+  settle(settlements: readonly MessageSettlement[], signal?: AbortSignal): Promise<boolean[]>
 
   /** Prolongs leases, from now. `false` where the message has moved on. */
-  renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]>
+  renew(leases: readonly MessageLease[], leaseMs: number, signal?: AbortSignal): Promise<boolean[]>
 
-  read(id: string): Promise<MessageView | undefined>
+  read(id: string, signal?: AbortSignal): Promise<MessageView | undefined>
 
   /** Messages in one state, oldest first, without their payloads. */
-  list(query: { readonly state: MessageState; readonly limit: number }): Promise<MessageView[]>
+  list(
+    query: { readonly state: MessageState; readonly limit: number },
+    signal?: AbortSignal,
+  ): Promise<MessageView[]>
 
   /** Removes at most `limit` messages that were done or dropped more than `olderThanMs` ago. */
-  prune(request: { readonly limit: number; readonly olderThanMs: number }): Promise<number>
+  prune(
+    request: { readonly limit: number; readonly olderThanMs: number },
+    signal?: AbortSignal,
+  ): Promise<number>
 
   /**
    * Present where the store can tell that messages were committed. Calls `wake` when that happens;
@@ -261,20 +272,26 @@ export interface DeskStore {
    * where they have one. Counts a try on each and makes it due again in `againMs`, so that no
    * other node looks into it meanwhile.
    */
-  takeUnknown(request: { readonly limit: number; readonly againMs: number }): Promise<DueUnknown[]>
+  takeUnknown(
+    request: { readonly limit: number; readonly againMs: number },
+    signal?: AbortSignal,
+  ): Promise<DueUnknown[]>
 
   /**
    * When to look into an `unknown` record next; `undefined`: never, it is for an operator. Only if
    * it is still unknown by this attempt, and where `tries` is given, only if that look is the last:
    * since an operator has asked for another, an earlier one decides nothing.
    */
-  postpone(target: Postponement): Promise<boolean>
+  postpone(target: Postponement, signal?: AbortSignal): Promise<boolean>
 
   /** Carries out one act, and writes it into the audit, together. */
-  act(act: Act, by: ActedBy): Promise<ActOutcome>
+  act(act: Act, by: ActedBy, signal?: AbortSignal): Promise<ActOutcome>
 
   /** Newest first. Of one record or message, or of all. */
-  audit(query: { readonly subject?: string; readonly limit: number }): Promise<AuditEntry[]>
+  audit(
+    query: { readonly subject?: string; readonly limit: number },
+    signal?: AbortSignal,
+  ): Promise<AuditEntry[]>
 }
 
 export interface Postponement {

@@ -210,8 +210,8 @@ class OnceEngine implements Engine {
     const { retentionMs } = this.#policy
     const { attempt } = target
     const ref = toRef(target)
-    const outcome = await this.#port.ask('resolve', async () => {
-      const [answer] = await this.store.resolve([{ ref, attempt, verdict, retentionMs }])
+    const outcome = await this.#port.ask('resolve', async (signal) => {
+      const [answer] = await this.store.resolve([{ ref, attempt, verdict, retentionMs }], signal)
       if (answer === undefined) throw new Error('it gave no answer')
       return answer
     })
@@ -228,7 +228,7 @@ class OnceEngine implements Engine {
 
   async read(target: ResolveTarget): Promise<RecordView | undefined> {
     const ref = toRef(target)
-    return this.#port.ask('read', () => this.store.read(ref))
+    return this.#port.ask('read', (signal) => this.store.read(ref, signal))
   }
 
   async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
@@ -239,7 +239,7 @@ class OnceEngine implements Engine {
       // It would find nothing, which looks like good news.
       throw new InvalidOptionsError(`list.state must be a record's state, got ${describe(state)}`)
     }
-    return this.#port.ask('list', () => this.store.list({ state, limit }))
+    return this.#port.ask('list', (signal) => this.store.list({ state, limit }, signal))
   }
 
   sweep(): Promise<number> {

@@ -447,7 +447,7 @@ export class Execution implements LeaseListener, ContextHost {
   async #read(identity: string): Promise<RecordView | undefined> {
     const { store, port } = this.#parts
     try {
-      return await port.ask('read', () => store.read({ identity }))
+      return await port.ask('read', (signal) => store.read({ identity }, signal))
     } catch {
       // Reported by the port as a store error; without the record there is no result to show.
       return undefined

@@ -45,8 +45,12 @@ export function liveAttempt(
       return context.takeStep(
         () => {
           const phases = phasesOf(store)
-          return port.transact(tenant, () =>
-            phases.advance(lease, (tx) => whenGiven(work(tx), keep)),
+          return port.transact(tenant, ({ signal, during }) =>
+            phases.advance(
+              lease,
+              during((tx) => whenGiven(work(tx), keep)),
+              signal,
+            ),
           )
         },
         () => step?.end,

@@ -35,7 +35,7 @@ export async function recordStep(
   let pauseMs = PAUSE_MS_FIRST
   for (;;) {
     try {
-      return await port.step(tenant, () => phases.record(lease, step))
+      return await port.step(tenant, (signal) => phases.record(lease, step, signal))
     } catch (error) {
       // Reported by the port as a store error.
       const leftMs = deadlineMs - clock.monotonicMs()

@@ -346,8 +346,12 @@ export class LiveContext implements RunContext, HasAttempt {
     this.#transactionOpen = true
     try {
       const { lease } = this.#held
-      outcome = await port.transact(this.scope.tenant, () =>
-        begin(lease, (tx) => attempt.run(tx as Tx)),
+      outcome = await port.transact(this.scope.tenant, ({ signal, during }) =>
+        begin(
+          lease,
+          during((tx) => attempt.run(tx as Tx)),
+          signal,
+        ),
       )
     } catch (error) {
       // The store itself cannot tell what became of it: nor can we, by asking the record.

@@ -1,7 +1,7 @@
 import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import { Coalescer, type CoalescerLimits } from './coalescer.ts'
-import { hasCode } from './errors.ts'
+import { hasCode, type StoreFailedError } from './errors.ts'
 import type { EventListener } from './events.ts'
 import { FairSlots } from './fair-slots.ts'
 import type {
@@ -12,6 +12,7 @@ import type {
   Settlement,
   Store,
 } from './store.ts'
+import { TransactionLimit } from './transaction-limit.ts'
 
 /** What a row costs beside its own text: enough to bound a batch, not to account for it. */
 const ROW_BYTES = 256
@@ -54,7 +55,7 @@ export class StorePort {
       ...shared,
       call: 'claim',
       onFailure: report('claim'),
-      flush: (requests) => store.claim(requests),
+      flush: (requests, signal) => store.claim(requests, signal),
       bytesOf: (request) =>
         ROW_BYTES + request.key.length + request.tenant.length + request.operation.length,
     })
@@ -62,7 +63,7 @@ export class StorePort {
       ...shared,
       call: 'settle',
       onFailure: report('settle'),
-      flush: (batch: readonly Settlement[]) => store.settle(batch),
+      flush: (batch: readonly Settlement[], signal: AbortSignal) => store.settle(batch, signal),
       bytesOf: (settlement: Settlement) =>
         ROW_BYTES + (settlement.kind === 'complete' ? settlement.result.byteLength : 0),
     }
@@ -72,7 +73,7 @@ export class StorePort {
       ...shared,
       call: 'renew',
       onFailure: report('renew'),
-      flush: (renewals) => store.renew(renewals),
+      flush: (renewals, signal) => store.renew(renewals, signal),
       bytesOf: () => ROW_BYTES,
     })
     const slotsFor = (call: string, slots: number | undefined) => {
@@ -107,28 +108,46 @@ export class StorePort {
    * batch would wait for that as well.
    */
   settleAlone(settlement: Settlement): Promise<SettleOutcome> {
-    return this.ask('settle', async () => only(await this.#backend.settle([settlement])))
+    return this.ask('settle', async (signal) => {
+      return only(await this.#backend.settle([settlement], signal))
+    })
   }
 
   /** By itself, for the same reason. */
   renewAlone(renewal: Renewal): Promise<boolean> {
-    return this.ask('renew', async () => only(await this.#backend.renew([renewal])))
+    return this.ask('renew', async (signal) => {
+      return only(await this.#backend.renew([renewal], signal))
+    })
   }
 
-  /** A transaction of the store's, when it is the turn of its tenant: without a limit of ours. */
-  transact<Result>(tenant: string, run: () => Promise<Result>): Promise<Result> {
-    return this.#transactions === undefined ? run() : this.#transactions.use(tenant, run)
+  /**
+   * Runs a transaction of the store when it is the turn of its tenant. Its beginning and its end
+   * are limited in time; its work is limited by the store.
+   */
+  transact<Result>(
+    tenant: string,
+    run: (limit: TransactionLimit) => Promise<Result>,
+  ): Promise<Result> {
+    const limited = () => {
+      const details = { store: this.#backend.name, timeoutMs: this.#timeoutMs }
+      const onTimeout = (error: StoreFailedError) => this.#report(error.operation, error)
+      return new TransactionLimit(this.#clock, details, onTimeout).run(run)
+    }
+    return this.#transactions === undefined ? limited() : this.#transactions.use(tenant, limited)
   }
 
   /** A step of an operation, when it is the turn of its tenant. */
-  async step<Answer>(tenant: string, step: () => Promise<Answer>): Promise<Answer> {
+  async step<Answer>(
+    tenant: string,
+    step: (signal: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
     const ask = () => this.ask('advance', step)
     if (this.#steps === undefined) return ask()
     return this.#steps.use(tenant, ask, this.#timeoutMs)
   }
 
   /** A call that needs no batch: given up in time, and its failure reported, like the others. */
-  async ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+  async ask<Answer>(call: string, ask: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> {
     const details = { store: this.#backend.name, call, timeoutMs: this.#timeoutMs }
     try {
       return await answerWithin(this.#clock, details, ask)

@@ -9,6 +9,12 @@ import type { AfterExpiry, OnLapse, Proof, RecordState } from './record.ts'
  * its `StoreFailedError` says `rejected`; every call may therefore be repeated with the same
  * tokens, and a repeat recognises itself.
  *
+ * Each call takes an `AbortSignal` last. The engine aborts it when it stops waiting for the call
+ * (`storeTimeoutMs`). The store then destroys the connection that the call uses and rejects: a
+ * connection whose network went silent would otherwise stay with the call for ever. A store never
+ * cancels the statement in the database, because a commit that waits for a synchronous standby
+ * would become visible without being replicated.
+ *
  * Every store must pass the cases in `testing/store-cases.ts`: what is written there is the
  * contract, and this interface is only its shape.
  */
@@ -25,34 +31,34 @@ export interface Store {
    * that meets a lapsed lease makes the move the record's `onLapse` asks for. A claim that is
    * answered from a finished record writes nothing.
    */
-  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]>
+  claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]>
 
   /** Ends leases. Writes only while the record still carries the lease's token and attempt. */
-  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]>
+  settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]>
 
   /** Prolongs leases, from now. `false` where the record has moved on. */
-  renew(renewals: readonly Renewal[]): Promise<boolean[]>
+  renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]>
 
   /** Gives `unknown` records their verdict. */
-  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]>
+  resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]>
 
   /** Moves at most `limit` lapsed records on, by their `onLapse`. Safe on every node at once. */
-  sweep(request: { readonly limit: number }): Promise<SweptRecord[]>
+  sweep(request: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]>
 
   /**
    * Ends what is past its retention, at most `limit` records: removes results and releases, and
    * completes what was accepted and never taken. Never one that is `unknown` or in use. Safe on
    * every node at once: what somebody else works on is left for the next time.
    */
-  reap(request: ReapRequest): Promise<ReapReport>
+  reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport>
 
-  read(ref: RecordRef): Promise<RecordView | undefined>
+  read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined>
 
   /**
    * Records in one state, oldest first: `completed` by expiry, others by last run. Without their
    * results, which may be large: `read` has them.
    */
-  list(query: ListQuery): Promise<RecordView[]>
+  list(query: ListQuery, signal?: AbortSignal): Promise<RecordView[]>
 
   /**
    * Present where the store can commit a key together with the caller's own rows.
@@ -62,10 +68,14 @@ export interface Store {
    * through. If the lease is lost, everything is rolled back and the outcome is `fenced`. If `work`
    * has ended the transaction itself, what it wrote may be kept or not, and whether it returns or
    * throws, the call throws `OutcomeUnknownError`.
+   *
+   * The signal is aborted when the transaction does not begin in time, or does not commit in time
+   * after `work` has returned. The time that `work` takes is limited by the store itself.
    */
   transaction?(
     lease: Lease,
     work: (tx: unknown) => Completion | Promise<Completion>,
+    signal?: AbortSignal,
   ): Promise<SettleOutcome>
 
   /**
@@ -73,7 +83,8 @@ export interface Store {
    * a client of its own kind. Call it last in the transaction. Nothing is decided until the caller
    * commits, and where the outcome is `fenced`, the caller must roll back. `settled` only where
    * this very call has written: what an earlier transaction of the same lease has committed is
-   * `fenced`, `own`, `completed`. Throws `InvalidOptionsError` where no transaction is open.
+   * `fenced`, `own`, `completed`. Throws `InvalidOptionsError` where no transaction is open. Takes
+   * no signal: the connection belongs to the caller.
    */
   settleIn?(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
 
@@ -81,7 +92,7 @@ export interface Store {
    * Present where expired records are kept for audit instead of being removed. Those of one key or
    * of one record id, newest first.
    */
-  history?(query: HistoryQuery): Promise<RecordView[]>
+  history?(query: HistoryQuery, signal?: AbortSignal): Promise<RecordView[]>
 
   /**
    * Present where the store can tell that a record which is held elsewhere has moved on. Calls
@@ -91,7 +102,7 @@ export interface Store {
   watch?(identity: string, wake: () => void): () => void
 
   /** The clock that the store goes by, where that is not this process's own. */
-  now?(): Promise<Date>
+  now?(signal?: AbortSignal): Promise<Date>
 
   /** Present where the store keeps operations, an outbox and an audit beside its records. */
   readonly durable?: DurableStore

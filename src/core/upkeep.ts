@@ -51,7 +51,9 @@ export class Upkeep {
     const { store, emit } = this.#options
     let count = 0
     while (count < RECORDS_MAX) {
-      const swept = await this.#within('sweep', () => store.sweep({ limit: SWEEP_BATCH }))
+      const swept = await this.#within('sweep', (signal) =>
+        store.sweep({ limit: SWEEP_BATCH }, signal),
+      )
       for (const { to, attempt, ...subject } of swept) {
         emit({ kind: 'zombie_key', ...subject, attempt, to })
         if (to === 'unknown') {
@@ -71,7 +73,7 @@ export class Upkeep {
     while (count < RECORDS_MAX) {
       const startedMs = clock.monotonicMs()
       const request = { limit: REAP_BATCH, abandoned }
-      const report = await this.#within('reap', () => store.reap(request))
+      const report = await this.#within('reap', (signal) => store.reap(request, signal))
       const reaped = report.removed + report.expired + report.abandoned
       count += reaped
       timedOut += report.abandoned
@@ -84,7 +86,7 @@ export class Upkeep {
     return count
   }
 
-  #within<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+  #within<Answer>(call: string, ask: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> {
     const { clock, store } = this.#options
     return answerWithin(clock, { store: store.name, call, timeoutMs: BATCH_TIMEOUT_MS }, ask)
   }

@@ -58,7 +58,9 @@ export class Desk {
   }
 
   async act(act: Act, by: ActedBy): Promise<ActOutcome> {
-    const outcome = await askStore(this.#engine, act.kind, () => this.#store.desk.act(act, by))
+    const outcome = await askStore(this.#engine, act.kind, (signal) =>
+      this.#store.desk.act(act, by, signal),
+    )
     // Most acts make an operation due: a worker of this process need not wait to find it.
     if (outcome.kind === 'done') nudge(this.#engine.store)
     return outcome
@@ -82,7 +84,7 @@ export class Desk {
     const recordId = probed.subject
     const [record, operation] = await Promise.all([
       this.#engine.read({ recordId }),
-      askStore(this.#engine, 'load', () => this.#store.phases.load(recordId)),
+      askStore(this.#engine, 'load', (signal) => this.#store.phases.load(recordId, signal)),
     ])
     const phase = operation?.phases.find((one) => isMeant(one, ref))
     // It was open a moment ago. Somebody has said what became of it, and perhaps the opposite.

@@ -28,7 +28,7 @@ export function durableOf(where: string, engine: Engine): DurableStore {
 export async function askStore<Answer>(
   engine: Engine,
   call: string,
-  ask: () => Promise<Answer>,
+  ask: (signal: AbortSignal) => Promise<Answer>,
 ): Promise<Answer> {
   const { clock, store } = engine
   const details = { store: store.name, call, timeoutMs: STORE_TIMEOUT_MS }
@@ -44,6 +44,6 @@ export async function askStore<Answer>(
 export async function storeTimeMs(engine: Engine): Promise<number> {
   const { store, clock } = engine
   if (store.now === undefined) return clock.nowMs()
-  const now = await askStore(engine, 'now', () => store.now!())
+  const now = await askStore(engine, 'now', (signal) => store.now!(signal))
   return now.getTime()
 }

@@ -214,7 +214,7 @@ export class ExternalPhase {
   async #storeNowMs(): Promise<number> {
     const { store, clock, ask } = this.#options.attempt
     if (store.now === undefined) return clock.nowMs()
-    return (await ask('now', () => store.now!())).getTime()
+    return (await ask('now', (signal) => store.now!(signal))).getTime()
   }
 }
 

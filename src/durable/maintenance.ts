@@ -194,8 +194,8 @@ class TaskMaintenance implements Maintenance {
     const { engine, durable, keepMessagesMs: olderThanMs } = this.#options
     let count = 0
     while (count < PRUNE_MAX) {
-      const pruned = await askStore(engine, 'prune', () =>
-        durable.outbox.prune({ limit: PRUNE_BATCH, olderThanMs }),
+      const pruned = await askStore(engine, 'prune', (signal) =>
+        durable.outbox.prune({ limit: PRUNE_BATCH, olderThanMs }, signal),
       )
       count += pruned
       if (pruned < PRUNE_BATCH) break

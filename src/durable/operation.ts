@@ -245,7 +245,7 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     onReply?: OnReply,
   ): Promise<GivenReply> {
     const { recordId } = attempt.subject
-    const load = () => phasesOf(attempt.store).load(recordId)
+    const load = (signal: AbortSignal) => phasesOf(attempt.store).load(recordId, signal)
     const stored = attempt.recoveryPoint === undefined ? undefined : await attempt.ask('load', load)
     return new OperationRun(this.#definition, attempt, stored, onReply).run(input)
   }

@@ -157,8 +157,9 @@ class AuditedOperator implements Operator {
     const limit = INSPECTED_MAX
     const past = record === undefined ? ref : { identity: record.identity }
     const [operation, history, audit] = await Promise.all([
-      recordId && askStore(engine, 'load', () => this.#durable.phases.load(recordId)),
-      store.history && askStore(engine, 'history', () => store.history!({ ref: past, limit })),
+      recordId && askStore(engine, 'load', (signal) => this.#durable.phases.load(recordId, signal)),
+      store.history &&
+        askStore(engine, 'history', (signal) => store.history!({ ref: past, limit }, signal)),
       recordId ? this.audit({ subject: recordId, limit }) : [],
     ])
     const isEmpty = record === undefined && audit.length === 0 && (history?.length ?? 0) === 0
@@ -200,7 +201,9 @@ class AuditedOperator implements Operator {
     const limit = limitOf('operator.deadLetters', query.limit)
     const [unknown, messages] = await Promise.all([
       this.#engine.list({ state: 'unknown', limit: LIMIT_MAX }),
-      askStore(this.#engine, 'list', () => this.#durable.outbox.list({ state: 'dead', limit })),
+      askStore(this.#engine, 'list', (signal) =>
+        this.#durable.outbox.list({ state: 'dead', limit }, signal),
+      ),
     ])
     const given = unknown.filter(({ reconcileAt }) => reconcileAt === undefined)
     return { records: given.slice(0, limit), messages }
@@ -219,7 +222,7 @@ class AuditedOperator implements Operator {
     const limit = limitOf('operator.audit', query.limit)
     const { subject } = query
     const asked = subject === undefined ? { limit } : { subject, limit }
-    return askStore(this.#engine, 'audit', () => this.#durable.desk.audit(asked))
+    return askStore(this.#engine, 'audit', (signal) => this.#durable.desk.audit(asked, signal))
   }
 
   async #actOn(

@@ -37,7 +37,7 @@ export class OutboxPort {
       clock,
       store: store.name,
       call: 'settle messages',
-      flush: (settlements) => outbox.settle(settlements),
+      flush: (settlements, signal) => outbox.settle(settlements, signal),
       bytesOf: (settlement) => ROW_BYTES + ('error' in settlement ? settlement.error.length : 0),
       limits: {
         rowsMax: store.batching?.rowsMax ?? ROWS_MAX,
@@ -51,7 +51,7 @@ export class OutboxPort {
   }
 
   claim(claim: MessageClaim): Promise<HeldMessage[]> {
-    return this.#ask('claim messages', () => this.#outbox.claim(claim))
+    return this.#ask('claim messages', (signal) => this.#outbox.claim(claim, signal))
   }
 
   settle(settlement: MessageSettlement): Promise<boolean> {
@@ -60,14 +60,14 @@ export class OutboxPort {
   }
 
   renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]> {
-    return this.#ask('renew messages', () => this.#outbox.renew(leases, leaseMs))
+    return this.#ask('renew messages', (signal) => this.#outbox.renew(leases, leaseMs, signal))
   }
 
   read(id: string): Promise<MessageView | undefined> {
-    return this.#ask('read a message', () => this.#outbox.read(id))
+    return this.#ask('read a message', (signal) => this.#outbox.read(id, signal))
   }
 
-  async #ask<Answer>(call: string, ask: () => Promise<Answer>): Promise<Answer> {
+  async #ask<Answer>(call: string, ask: (signal: AbortSignal) => Promise<Answer>): Promise<Answer> {
     const { clock, store } = this.#engine
     try {
       const details = { store: store.name, call, timeoutMs: TIMEOUT_MS }

@@ -180,8 +180,8 @@ class PollingReconciler implements Reconciler {
     // Longer than a look can take, with its calls of the store: nobody looks a second time
     // meanwhile, and what dies with this process is looked into again.
     const againMs = timeoutMs + 3 * STORE_TIMEOUT_MS
-    const due = await askStore(engine, 'takeUnknown', () =>
-      durable.desk.takeUnknown({ limit, againMs }),
+    const due = await askStore(engine, 'takeUnknown', (signal) =>
+      durable.desk.takeUnknown({ limit, againMs }, signal),
     )
     return due.map((one) => {
       const look = this.#look(one, tally).finally(() => this.#looks.delete(look))
@@ -316,7 +316,7 @@ class PollingReconciler implements Reconciler {
   #next({ recordId, attempt, tries }: RecordView, inMs: number | undefined): Promise<boolean> {
     const { engine, durable } = this.#options
     const target = { recordId, attempt, tries, inMs }
-    return askStore(engine, 'postpone', () => durable.desk.postpone(target))
+    return askStore(engine, 'postpone', (signal) => durable.desk.postpone(target, signal))
   }
 }
 

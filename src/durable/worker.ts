@@ -151,8 +151,8 @@ class OperationWorker implements Worker {
     if (room <= 0 || this.#engine.isClosed) return 0
     await this.#tellOrphans()
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const due = await askStore(this.#engine, 'due', () =>
-      this.#phases.due({ operations, limit: room }),
+    const due = await askStore(this.#engine, 'due', (signal) =>
+      this.#phases.due({ operations, limit: room }, signal),
     )
     const fresh = due.filter(({ record }) => this.#isFree(record.recordId))
     for (const one of fresh) {
@@ -217,8 +217,8 @@ class OperationWorker implements Worker {
     if (this.#nowMs - this.#orphansAtMs < ORPHANS_EVERY_MS) return
     this.#orphansAtMs = this.#nowMs
     const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const orphans = await askStore(this.#engine, 'orphans', () =>
-      this.#phases.orphans({ operations, limit: ORPHANS_SHOWN }),
+    const orphans = await askStore(this.#engine, 'orphans', (signal) =>
+      this.#phases.orphans({ operations, limit: ORPHANS_SHOWN }, signal),
     )
     for (const orphan of orphans) this.#engine.emit({ kind: 'operation_orphaned', ...orphan })
   }

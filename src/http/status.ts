@@ -145,8 +145,8 @@ class RecordStatus<Request> implements Status<Request> {
 
   #nowMs(): Promise<number> {
     const { clock } = this.#options.engine
-    return this.#ask('now', async (store) => {
-      return store.now === undefined ? clock.nowMs() : (await store.now()).getTime()
+    return this.#ask('now', async (store, signal) => {
+      return store.now === undefined ? clock.nowMs() : (await store.now(signal)).getTime()
     })
   }
 
@@ -159,12 +159,15 @@ class RecordStatus<Request> implements Status<Request> {
   }
 
   /** What the engine has no call for: given up in time, and its failure reported, all the same. */
-  async #ask<Answer>(call: string, ask: (store: Store) => Promise<Answer>): Promise<Answer> {
+  async #ask<Answer>(
+    call: string,
+    ask: (store: Store, signal: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
     const { engine } = this.#options
     const { store, clock } = engine
     const details = { store: store.name, call, timeoutMs: STORE_TIMEOUT_MS }
     try {
-      return await answerWithin(clock, details, () => ask(store))
+      return await answerWithin(clock, details, (signal) => ask(store, signal))
     } catch (error) {
       engine.emit({ kind: 'store_error', store: store.name, call, error })
       throw error

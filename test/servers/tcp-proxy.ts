@@ -17,7 +17,59 @@ export interface TcpProxy {
   readonly once: (mishap: Mishap, text: string) => Promise<void>
   /** Cuts every connection, whatever it is doing. Clients see a reset. */
   readonly cut: () => void
+  /**
+   * From now on nothing passes, as on a network that loses every packet: no connection is closed,
+   * and new connections are accepted and get no answer.
+   */
+  readonly silence: () => void
+  /**
+   * The network is healthy again for new connections. The connections from before stay silent for
+   * ever (`dead`: a NAT or firewall has forgotten them), or pass what they were given meanwhile
+   * (`alive`: the packets are sent again).
+   */
+  readonly resume: (old: 'dead' | 'alive') => void
+  /** Each message takes this long in each direction from now on. */
+  readonly delay: (ms: number) => void
+  /** How many connections of clients are open. */
+  readonly connections: () => number
   readonly close: () => Promise<void>
+}
+
+/** One direction of a connection. Keeps the order of messages, also where some are delayed. */
+class Lane {
+  readonly #to: Socket
+  readonly #network: Network
+  #kept: Buffer[] = []
+  isDead = false
+
+  constructor(to: Socket, network: Network) {
+    this.#to = to
+    this.#network = network
+  }
+
+  pass(chunk: Buffer): void {
+    if (this.isDead) return
+    if (this.#network.isSilent) this.#kept.push(chunk)
+    else if (this.#network.delayMs === 0) this.#to.write(chunk)
+    else setTimeout(() => this.#arrive(chunk), this.#network.delayMs)
+  }
+
+  /** Under way when the silence began: it is lost like all that follows it. */
+  #arrive(chunk: Buffer): void {
+    if (this.#network.isSilent) this.#kept.push(chunk)
+    else if (!this.isDead) this.#to.write(chunk)
+  }
+
+  resume(): void {
+    const kept = this.#kept
+    this.#kept = []
+    for (const chunk of kept) this.pass(chunk)
+  }
+}
+
+interface Network {
+  isSilent: boolean
+  delayMs: number
 }
 
 interface Plan {
@@ -27,53 +79,19 @@ interface Plan {
 }
 
 export async function startTcpProxy(target: { host: string; port: number }): Promise<TcpProxy> {
-  const pairs = new Set<readonly [Socket, Socket]>()
-  let plan: Plan | undefined
+  const routes = new Set<Route>()
+  const network: Network = { isSilent: false, delayMs: 0 }
+  const plans = new Plans()
 
   const listener = createServer((client) => {
-    const server = connect(target)
-    const pair = [client, server] as const
-    let losing: Plan | undefined
-    const drop = () => {
-      client.destroy()
-      server.destroy()
-      pairs.delete(pair)
-    }
-    pairs.add(pair)
-    for (const side of pair) {
-      side.setNoDelay(true)
-      // Both ends of a connection that was cut complain; that is what they are here for.
-      side.on('error', drop)
-      side.on('close', drop)
-    }
-    client.on('data', (chunk) => {
-      const met = plan !== undefined && includes(chunk, plan.text) ? plan : undefined
-      if (met !== undefined) plan = undefined
-      if (met?.mishap === 'request lost') {
-        drop()
-        return met.done()
-      }
-      losing = met ?? losing
-      server.write(chunk)
-    })
-    server.on('data', (chunk) => {
-      const met = losing
-      if (met === undefined) return void client.write(chunk)
-      const lose = () => {
-        drop()
-        met.done()
-      }
-      if (met.mishap === 'answer cut short') client.write(chunk.subarray(0, -1), lose)
-      else lose()
-    })
+    const route = new Route(client, connect(target), network, () => routes.delete(route))
+    routes.add(route)
+    plans.follow(route)
   })
   await new Promise<void>((resolve) => listener.listen(0, '127.0.0.1', resolve))
   const { port } = listener.address() as AddressInfo
   const cut = () => {
-    for (const [client, server] of pairs) {
-      client.resetAndDestroy()
-      server.destroy()
-    }
+    for (const route of routes) route.cut()
   }
   return {
     port,
@@ -82,13 +100,108 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
       own.host = `127.0.0.1:${port}`
       return own.href
     },
-    once: (mishap, text) => new Promise((done) => (plan = { mishap, text, done })),
+    once: (mishap, text) => new Promise((done) => plans.expect({ mishap, text, done })),
     cut,
+    silence: () => {
+      network.isSilent = true
+    },
+    resume: (old) => {
+      network.isSilent = false
+      for (const route of routes) route.resume(old)
+    },
+    delay: (ms) => {
+      network.delayMs = ms
+    },
+    connections: () => [...routes].filter(({ client }) => !client.destroyed).length,
     close: () =>
       new Promise((resolve) => {
         listener.close(() => resolve())
         cut()
       }),
+  }
+}
+
+/** Holds what befalls the next message of any client. */
+class Plans {
+  #next: Plan | undefined
+
+  expect(plan: Plan): void {
+    this.#next = plan
+  }
+
+  follow(route: Route): void {
+    let losing: Plan | undefined
+    route.client.on('data', (chunk: Buffer) => {
+      const met = this.#next !== undefined && includes(chunk, this.#next.text) && this.#next
+      if (met) this.#next = undefined
+      if (met && met.mishap === 'request lost') {
+        route.drop()
+        return met.done()
+      }
+      losing = met || losing
+      route.toServer.pass(chunk)
+    })
+    route.server.on('data', (chunk: Buffer) => {
+      const met = losing
+      if (met === undefined) return route.toClient.pass(chunk)
+      const lose = () => {
+        route.drop()
+        met.done()
+      }
+      if (met.mishap === 'answer cut short') route.client.write(chunk.subarray(0, -1), lose)
+      else lose()
+    })
+  }
+}
+
+/** A connection from a client to the server. */
+class Route {
+  readonly client: Socket
+  readonly server: Socket
+  readonly toServer: Lane
+  readonly toClient: Lane
+  readonly #network: Network
+  readonly #onGone: () => void
+
+  constructor(client: Socket, server: Socket, network: Network, onGone: () => void) {
+    this.client = client
+    this.server = server
+    this.toServer = new Lane(server, network)
+    this.toClient = new Lane(client, network)
+    this.#network = network
+    this.#onGone = onGone
+    for (const side of [client, server]) {
+      side.setNoDelay(true)
+      // Both ends of a connection that was cut report an error, which is expected here.
+      side.on('error', () => side.destroy())
+      side.on('close', () => this.#closed())
+    }
+  }
+
+  drop(): void {
+    this.client.destroy()
+    this.server.destroy()
+    this.#onGone()
+  }
+
+  cut(): void {
+    this.client.resetAndDestroy()
+    this.server.destroy()
+    this.#onGone()
+  }
+
+  resume(old: 'dead' | 'alive'): void {
+    for (const lane of [this.toServer, this.toClient]) {
+      if (old === 'dead') lane.isDead = true
+      else lane.resume()
+    }
+    this.#closed()
+  }
+
+  /** On a network that is silent, the other end does not learn that this one has closed. */
+  #closed(): void {
+    const isUnheard = this.#network.isSilent || this.toServer.isDead
+    if (!isUnheard && (this.client.destroyed || this.server.destroyed)) this.drop()
   }
 }
 
