@@ -33,14 +33,23 @@ export interface FingerprintInput {
 /** A secret for keyed fingerprints. The id is stored with each fingerprint; the secret is not. */
 export interface FingerprintSecret {
   readonly id: string
+  /** Random: at least 16 bytes, or a text of at least 32 characters, such as 16 bytes in hex. */
   readonly secret: string | Uint8Array
+  /**
+   * Compares requests with records that this secret made, but makes no new ones with it. A secret
+   * that some nodes do not know yet must be like this, or those nodes refuse correct retries.
+   *
+   * @default false
+   */
+  readonly acceptOnly?: boolean
 }
 
 export interface FingerprinterOptions {
   /**
    * With secrets, fingerprints are HMACs: someone who reads the store cannot find out a body by
-   * trying likely ones. The first is used for new records. Keep old ones behind it until the
-   * records made with them have expired, or their retries will be refused.
+   * trying likely ones. The first that is not `acceptOnly` is used for new records; without one,
+   * new records get a plain SHA-256. Keep old secrets until the records made with them have
+   * expired, or their retries will be refused.
    * @default none: plain SHA-256
    */
   readonly secrets?: readonly FingerprintSecret[] | undefined
@@ -64,15 +73,23 @@ const STORED = /^v1(?:\.([A-Za-z0-9_-]{1,32}))?:/
 interface Way {
   readonly prefix: string
   readonly key: KeyObject | undefined
+  readonly isAcceptOnly: boolean
 }
 
-const PLAIN: Way = { prefix: 'v1:', key: undefined }
+const PLAIN: Way = { prefix: 'v1:', key: undefined, isAcceptOnly: false }
+
+/**
+ * 128 bits: fewer can be searched. A text counts half, because its characters are seldom all of
+ * what a byte can be: those of hex carry four bits.
+ */
+const SECRET_BYTES_MIN = 16
+const SECRET_CHARACTERS_MIN = 2 * SECRET_BYTES_MIN
 
 /** Fingerprints are versioned: `v1:<SHA-256>`, or `v1.<secret id>:<HMAC-SHA-256>`. */
 export function createFingerprinter(options: FingerprinterOptions = {}): Fingerprinter {
   rejectUnknownOptions('createFingerprinter', options, ['secrets'])
   const ways = resolveWays(options.secrets ?? [])
-  const [current = PLAIN] = ways.values()
+  const current = [...ways.values()].find(({ isAcceptOnly }) => !isAcceptOnly) ?? PLAIN
   return {
     current: (input) => compute(current, input),
     recompute(stored, input) {
@@ -110,24 +127,37 @@ function resolveWays(secrets: readonly FingerprintSecret[]): ReadonlyMap<string,
     throw new InvalidOptionsError(`fingerprint secrets must be an array, got ${describe(secrets)}`)
   }
   const ways = new Map<string, Way>()
-  for (const { id, secret } of secrets as readonly FingerprintSecret[]) {
+  for (const given of secrets as readonly FingerprintSecret[]) {
+    rejectUnknownOptions('a fingerprint secret', given, ['id', 'secret', 'acceptOnly'])
+    const { id, secret, acceptOnly = false } = given
     if (typeof id !== 'string' || !SECRET_ID.test(id)) {
       throw new InvalidOptionsError(
         `fingerprint secret id ${describe(id)} must be 1 to 32 letters, digits, "_" or "-"`,
       )
     }
     if (ways.has(id)) throw new InvalidOptionsError(`fingerprint secret id "${id}" is used twice`)
-    ways.set(id, { prefix: `v1.${id}:`, key: toKey(id, secret) })
+    if (typeof acceptOnly !== 'boolean') {
+      throw new InvalidOptionsError(
+        `acceptOnly of fingerprint secret "${id}" must be true or false, got ` +
+          describe(acceptOnly),
+      )
+    }
+    ways.set(id, { prefix: `v1.${id}:`, key: toKey(id, secret), isAcceptOnly: acceptOnly })
   }
   return ways
 }
 
 function toKey(id: string, secret: unknown): KeyObject {
   const isBytes = secret instanceof Uint8Array
-  if ((typeof secret !== 'string' && !isBytes) || secret.length === 0) {
-    // The value is not named: it may be a secret all the same.
+  // The value is not named: it may be a secret all the same.
+  if (typeof secret !== 'string' && !isBytes) {
+    throw new InvalidOptionsError(`fingerprint secret "${id}" must be a string or a Uint8Array`)
+  }
+  if (secret.length < (isBytes ? SECRET_BYTES_MIN : SECRET_CHARACTERS_MIN)) {
     throw new InvalidOptionsError(
-      `fingerprint secret "${id}" must be a string or a Uint8Array, and not empty`,
+      `fingerprint secret "${id}" is too short to keep a body from being guessed: give at least ` +
+        `${SECRET_BYTES_MIN} random bytes, or a text of at least ${SECRET_CHARACTERS_MIN} ` +
+        'characters, as by crypto.randomBytes(32).toString("hex")',
     )
   }
   return createSecretKey(isBytes ? secret : Buffer.from(secret, 'utf8'))

@@ -33,7 +33,7 @@ const print = (changes?: Partial<FingerprintInput>): string | undefined =>
 
 describe('a fingerprint', () => {
   it('of version 1 stays the same for ever', () => {
-    const keyed = createFingerprinter({ secrets: [{ id: 'k1', secret: 'sesame' }] })
+    const keyed = createFingerprinter({ secrets: [{ id: 'k1', secret: 'sesame'.repeat(6) }] })
     expect([
       print(),
       print({ body: NONE, mediaType: '' }),
@@ -52,7 +52,7 @@ describe('a fingerprint', () => {
         "v1:zQ49UxtIHYzuMG5TOn5lubjsBCvHpMHscEsn0UZjmbM",
         "v1:Q8mleTS_scNO8G9Mm43DpVnQ-iBXzU_JAWxaisLMg5s",
         "v1:kvPS6UqcrMDAb1BfmWohb0QKNkrexN7S5wx2Em1c6xg",
-        "v1.k1:Z5Ep1TRV-Zb1xbKgwq707Z8p8WB4h4LWClsEuxyAwNc",
+        "v1.k1:Bdy6PwTWwFqGw6A4cyB_viJ7vL2va0z8V1vxszRCJYI",
       ]
     `)
   })
@@ -295,14 +295,14 @@ describe('selected fields', () => {
 })
 
 describe('secrets', () => {
-  const old = { id: 'k1', secret: 'first' }
-  const next = { id: 'k2', secret: Uint8Array.of(1, 2, 3) }
+  const old = { id: 'k1', secret: 'first'.repeat(7) }
+  const next = { id: 'k2', secret: new Uint8Array(16).fill(7) }
 
   it('put their id into the fingerprint, and nothing else of them', () => {
     const keyed = createFingerprinter({ secrets: [old] }).current(input())
     expect(keyed).toMatch(/^v1\.k1:[\w-]{43}$/)
     expect(print()).toMatch(/^v1:[\w-]{43}$/)
-    const other = createFingerprinter({ secrets: [{ id: 'k1', secret: 'other' }] })
+    const other = createFingerprinter({ secrets: [{ id: 'k1', secret: 'other'.repeat(7) }] })
     expect(other.current(input())).not.toBe(keyed)
   })
 
@@ -324,16 +324,28 @@ describe('secrets', () => {
   )
 
   it.each([
-    ['an empty secret', [{ id: 'a', secret: '' }]],
-    ['no bytes', [{ id: 'a', secret: new Uint8Array(0) }]],
-    ['a number', [{ id: 'a', secret: 7 }]],
-    ['an empty id', [{ id: '', secret: 'x' }]],
-    ['an id with a colon', [{ id: 'a:b', secret: 'x' }]],
-    ['a long id', [{ id: 'a'.repeat(33), secret: 'x' }]],
-    ['an id twice', [old, { ...next, id: 'k1' }]],
-    ['no list', { id: 'a', secret: 'x' }],
-  ])('are refused: %s', (_what, secrets) => {
-    expect(() => createFingerprinter({ secrets: secrets as never })).toThrow(InvalidOptionsError)
+    ['an empty secret', [{ id: 'a', secret: '' }], 'too short'],
+    ['a text of 31 characters', [{ id: 'a', secret: 'x'.repeat(31) }], 'too short'],
+    ['no bytes', [{ id: 'a', secret: new Uint8Array(0) }], 'too short'],
+    ['15 bytes', [{ id: 'a', secret: new Uint8Array(15) }], 'too short'],
+    ['a number', [{ id: 'a', secret: 7 }], 'must be a string'],
+    ['an empty id', [{ ...old, id: '' }], 'must be 1 to 32'],
+    ['an id with a colon', [{ ...old, id: 'a:b' }], 'must be 1 to 32'],
+    ['a long id', [{ ...old, id: 'a'.repeat(33) }], 'must be 1 to 32'],
+    ['an id twice', [old, { ...next, id: 'k1' }], 'used twice'],
+    ['acceptOnly as a word', [{ ...old, acceptOnly: 'yes' }], 'true or false'],
+    ['an option that does not exist', [{ ...old, current: true }], 'no option "current"'],
+    ['no object', [null], 'fingerprint secret'],
+    ['no list', old, 'must be an array'],
+  ])('are refused: %s', (_what, secrets, message) => {
+    const make = () => createFingerprinter({ secrets: secrets as never })
+    expect(make).toThrow(InvalidOptionsError)
+    expect(make).toThrow(message)
+  })
+
+  it('that are too short are not named in the error', () => {
+    const make = () => createFingerprinter({ secrets: [{ id: 'a', secret: 'sesame' }] })
+    expect(make).toThrow(expect.not.stringContaining('sesame'))
   })
 
   it('are the only option', () => {

@@ -2,14 +2,7 @@ import { expect, it } from 'vitest'
 import { sleep } from '../../src/core/clock.ts'
 import { createEngine } from '../../src/core/engine.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
-import type {
-  Answer,
-  ExchangeBody,
-  HeldHandler,
-  HttpExchange,
-  HttpReply,
-  Produced,
-} from '../../src/http/exchange.ts'
+import type { Answer, HttpReply, Produced } from '../../src/http/exchange.ts'
 import { singleTenant, type GuardOptions } from '../../src/http/guard-options.ts'
 import { createGuard, type Guard } from '../../src/http/guard.ts'
 import type { HandlerContext } from '../../src/http/handler-context.ts'
@@ -17,59 +10,12 @@ import { encodeHttpReply } from '../../src/http/http-reply.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { JoinableStore } from '../core/joinable-store.ts'
+import { exchangeOf, InstantHandler, ok } from './instant-handler.ts'
 
 // The guard as an adapter sees it: no framework, no sockets. Express itself is tested on real
 // servers in test/adapters.
 
 type Request = Readonly<Record<string, string>>
-
-/** A handler that replies at once with what it is given. */
-class InstantHandler implements HeldHandler {
-  entered = 0
-  context: HandlerContext | undefined
-  readonly #reply: HttpReply | Error
-
-  constructor(reply: HttpReply | Error) {
-    this.#reply = reply
-  }
-
-  enter(context: HandlerContext): void {
-    this.entered++
-    this.context = context
-  }
-
-  async whole(): Promise<Produced> {
-    if (this.#reply instanceof Error) throw this.#reply
-    return { kind: 'reply', reply: this.#reply }
-  }
-
-  produced(): Produced | undefined {
-    return this.#reply instanceof Error ? undefined : { kind: 'reply', reply: this.#reply }
-  }
-
-  reset(): void {}
-  failed(): void {}
-  seesErrors(): boolean {
-    return true
-  }
-}
-
-const ok = (body: string, headers: HttpReply['headers'] = []): HttpReply => ({
-  status: 200,
-  headers,
-  body: Buffer.from(body),
-})
-
-function exchangeOf(headers: Request, body: ExchangeBody = { kind: 'none' }): HttpExchange {
-  return {
-    method: 'POST',
-    path: '/payments',
-    query: '',
-    route: '/payments',
-    header: (name) => headers[name],
-    body: () => body,
-  }
-}
 
 function setup(options: Partial<GuardOptions<Request>> = {}) {
   const clock = new FakeClock()
