@@ -20,8 +20,6 @@ export interface ProblemOptions {
   readonly retryAfterSeconds?: number | undefined
   /** Where the state of the request can be asked for. */
   readonly location?: string | undefined
-  /** Until when the record of the key is kept at least. */
-  readonly expiresAt?: Date | undefined
 }
 
 /** Says "no" (or "not yet") in the words of one profile. */
@@ -54,7 +52,6 @@ export class Answers {
     if (options.retryAfterSeconds !== undefined) {
       headers.push(['Retry-After', String(options.retryAfterSeconds)])
     }
-    if (options.expiresAt !== undefined) headers.push(expiresHeader(options.expiresAt))
     if (options.location !== undefined) headers.push(['Location', options.location])
     return { status, headers, body: Buffer.from(JSON.stringify(body)) }
   }
@@ -100,6 +97,7 @@ function clampSeconds(ms: number, secondsMax: number): number {
   return Math.min(Math.max(Math.ceil(ms / 1000), RETRY_AFTER_SECONDS_MIN), secondsMax)
 }
 
+/** Only for replies that are recorded and for their replays: no other reply is kept until then. */
 export function expiresHeader(expiresAt: Date): HeaderPair {
   return ['Idempotency-Expires', expiresAt.toUTCString()]
 }

@@ -85,7 +85,13 @@ export interface GuardOptions<Request> extends PolicyOptions {
 
   /** Only these fields of a JSON body make two requests different. @default the whole body */
   fingerprintFields?: readonly string[]
-  /** Makes fingerprints HMACs. The first secret is current, the others are still accepted. */
+  /**
+   * Makes fingerprints HMACs. The first secret that is not `acceptOnly` is used for new records;
+   * requests are compared with records of all of them. `docs/reference/options.md` has the order in
+   * which to change them, so that no node refuses a correct retry.
+   *
+   * @default none: plain SHA-256
+   */
   fingerprintSecrets?: readonly FingerprintSecret[]
 
   /** Larger request bodies are refused with 413. @default 1 MiB */
@@ -134,7 +140,10 @@ export interface ResolvedGuardOptions<Request> {
   readonly operation: GuardOptions<Request>['operation']
   readonly scopeBy: 'tenant+operation' | 'tenant'
   readonly keyRequired: boolean
+  /** In lower case. */
   readonly keyHeader: string
+  /** As the options write it, for messages. */
+  readonly keyHeaderName: string
   readonly keyField: string | undefined
   readonly keyFrom: GuardOptions<Request>['keyFrom']
   readonly fingerprintFields: readonly string[] | undefined
@@ -212,7 +221,8 @@ export function resolveGuardOptions<Request>(
     operation: resolveOperation(options.operation) ?? options.durable?.name,
     scopeBy: resolveScopeBy(options, profile),
     keyRequired: resolveBoolean('keyRequired', options.keyRequired, true),
-    keyHeader: resolveHeaderName(options.keyHeader),
+    keyHeader: resolveHeaderName(options.keyHeader).toLowerCase(),
+    keyHeaderName: resolveHeaderName(options.keyHeader),
     keyField: resolveKeyField(options.keyField),
     keyFrom: options.keyFrom,
     fingerprintFields: resolveFields(options.fingerprintFields),
@@ -400,10 +410,8 @@ function resolveScopeBy<Request>(
 }
 
 function resolveHeaderName(name: unknown): string {
-  if (name === undefined) return 'idempotency-key'
-  if (typeof name === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)) {
-    return name.toLowerCase()
-  }
+  if (name === undefined) return 'Idempotency-Key'
+  if (typeof name === 'string' && /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(name)) return name
   throw new InvalidOptionsError(`keyHeader must be a header name, got ${describe(name)}`)
 }
 

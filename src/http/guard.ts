@@ -47,7 +47,7 @@ import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { readableBy } from './readable-reply.ts'
 import { replayOf, unreadableReply } from './replay.ts'
-import { pickStored, type HeaderPair } from './stored-headers.ts'
+import { pickStored } from './stored-headers.ts'
 
 export interface Guard<Request> {
   readonly engine: Engine
@@ -127,7 +127,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   #wholeBody(body: ExchangeBody): FingerprintBody {
-    if (body.kind === 'too_large') throw new Refused(this.#problem('request_too_large'))
+    if (body.kind === 'too_large') throw new Refused(this.#tooLarge())
     if (body.kind === 'aborted') throw abortedError()
     return body
   }
@@ -285,9 +285,9 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
         if (isPremature(produced, context)) {
-          return this.#accepted(outcome.recordId, RETRY_SOON_MS, outcome.expiresAt)
+          return this.#accepted(outcome.recordId, RETRY_SOON_MS)
         }
-        return { kind: 'deliver', headers: expiryOf(outcome) }
+        return { kind: 'deliver', headers: [] }
       case 'doubted':
         // A client that has seen a success must never cause a second run, and this one might.
         if (produced === undefined || statusOf(produced) < 400 || isPremature(produced, context)) {
@@ -299,7 +299,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
       case 'in_progress':
         return this.#busy(outcome)
       case 'pending':
-        return this.#accepted(outcome.recordId, RETRY_SOON_MS, undefined)
+        return this.#accepted(outcome.recordId, RETRY_SOON_MS)
       case 'unknown':
         return this.#unknown(outcome.retryAfterMs)
       case 'lease_lost':
@@ -322,18 +322,18 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
-    const { recordId, retryAfterMs, expiresAt } = outcome
+    const { recordId, retryAfterMs } = outcome
     if (this.#options.policy.whileInProgress === 'accepted') {
-      return this.#accepted(recordId, retryAfterMs, expiresAt)
+      return this.#accepted(recordId, retryAfterMs)
     }
     const retryAfterSeconds = retryAfterInProgress(retryAfterMs)
-    return this.#problem('key_in_progress', { retryAfterSeconds, expiresAt })
+    return this.#problem('key_in_progress', { retryAfterSeconds })
   }
 
-  #accepted(recordId: string, leftMs: number, expiresAt: Date | undefined): Answer {
+  #accepted(recordId: string, leftMs: number): Answer {
     const location = this.#options.statusUrl?.(recordId)
     const retryAfterSeconds = retryAfterInProgress(leftMs)
-    return this.#problem('accepted', { location, retryAfterSeconds, expiresAt })
+    return this.#problem('accepted', { location, retryAfterSeconds })
   }
 
   #unknown(leftMs: number): Answer {
@@ -341,15 +341,23 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   #missing(): Answer {
-    const { keyFrom, keyField, keyHeader } = this.#options
-    const isUsual = keyField === undefined && keyHeader === 'idempotency-key'
-    if (keyFrom !== undefined || isUsual) return this.#problem('key_missing')
+    const { keyFrom, keyField, keyHeaderName } = this.#options
+    // Only the route knows where its own function looks for the key.
+    if (keyFrom !== undefined) return this.#problem('key_missing')
     const place =
-      keyField === undefined ? `the header ${keyHeader}` : `the field ${keyField} of the body`
+      keyField === undefined ? `the header ${keyHeaderName}` : `the field ${keyField} of the body`
     const detail =
-      `Send a unique value, such as a UUID, in ${place}, and the same one again when you retry ` +
-      'this request.'
+      `This request has no idempotency key. Send a unique value, such as a UUID, in ${place}, ` +
+      'and the same value again when you retry this request.'
     return this.#problem('key_missing', { detail })
+  }
+
+  #tooLarge(): Answer {
+    const { requestBytesMax } = this.#options
+    const detail =
+      `The request was not executed. Its body exceeds ${requestBytesMax} bytes, the limit of ` +
+      'this route (option requestBytesMax). Send a smaller body; the key may be used again.'
+    return this.#problem('request_too_large', { detail })
   }
 
   #failed(error: unknown, entered: boolean, scope: Scope): Answer {
@@ -402,10 +410,6 @@ function isPremature(produced: Produced | undefined, context: GuardedContext | u
   if (produced === undefined || context === undefined) return false
   if (attemptOf(context)?.isGoneOnWith !== true) return false
   return meaningOf(produced, { error: undefined, isNotExecuted: false }) === 'complete'
-}
-
-function expiryOf({ expiresAt }: { readonly expiresAt: Date | undefined }): HeaderPair[] {
-  return expiresAt === undefined ? [] : [expiresHeader(expiresAt)]
 }
 
 /** Method and route; a path that is too long for a record is told apart by its hash. */

@@ -56,7 +56,9 @@ function patternOf({ keyPattern, isQuoted }: PartsOptions): Json {
 }
 
 const EXPIRES: Json = {
-  description: 'Until when the reply under this key is kept, as an HTTP date.',
+  description:
+    'Until when the reply under this key is kept, as an HTTP date. On recorded replies and their ' +
+    'replays only.',
   schema: { type: 'string' },
   example: 'Tue, 17 Nov 2026 08:00:00 GMT',
 }
@@ -161,6 +163,7 @@ function describe(
     ...(WAITS.has(status)
       ? { 'Retry-After': add('headers', 'IdempotencyRetryAfter', RETRY_AFTER) }
       : {}),
+    // A recorded reply may be a 202 as well, and only that one has the headers of a recorded reply.
     ...(status === 202
       ? { Location: add('headers', 'IdempotencyLocation', LOCATION), ...replyHeaders(add) }
       : {}),

@@ -337,7 +337,7 @@ describe.each(EXPRESSES)('%s: where the key comes from', (_name, express) => {
     const missing = await send({ key: 'k' })
     expect([missing.status, json(missing)['detail']]).toEqual([
       400,
-      expect.stringContaining('paypal-request-id'),
+      expect.stringContaining('in the header PayPal-Request-Id,'),
     ])
     expect((await send({ headers: { 'PayPal-Request-Id': 'k' } })).status).toBe(200)
   })

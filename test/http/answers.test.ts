@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Answers, retryAfterInProgress, retryAfterUnknown } from '../../src/http/answers.ts'
+import { retryAfterInProgress, retryAfterUnknown } from '../../src/http/answers.ts'
 
 describe('Retry-After', () => {
   it.each([
@@ -22,10 +22,4 @@ describe('Retry-After', () => {
   it('sends nobody back every second for an outcome that waits for a person', () => {
     expect(retryAfterUnknown(0)).toBe(60)
   })
-})
-
-it('tells until when the key is kept, where that is known', () => {
-  const expiresAt = new Date(Date.UTC(2026, 0, 2))
-  const { headers } = new Answers('ietf', undefined).problem('key_in_progress', { expiresAt })
-  expect(headers).toContainEqual(['Idempotency-Expires', 'Fri, 02 Jan 2026 00:00:00 GMT'])
 })

@@ -11,7 +11,9 @@ export const keyCases: readonly AdapterCase[] = [
     name: 'refuses a request without a key, and says how to send one',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {})
-      assertProblem(await send({ json: { amount: 1 } }), 400, 'idempotency_key_missing')
+      const reply = await send({ json: { amount: 1 } })
+      assertProblem(reply, 400, 'idempotency_key_missing')
+      assert.match(reply.text, /in the header Idempotency-Key,/)
       assert.equal(runs(), 0)
       assert.deepEqual(await recordsOf(fixture.store), [])
     },

@@ -45,6 +45,18 @@ export const replayCases: readonly AdapterCase[] = [
       assert.equal(replay.headers[EXPIRES], expires)
     },
   },
+  ...[401, 429, 500].map((status): AdapterCase => ({
+    name: `publishes no expiry with a ${status}, which is not recorded`,
+    async run(fixture) {
+      const { send, runs } = await stage(fixture, { handle: () => ({ status, body: 'no' }) })
+      for (let count = 1; count <= 2; count++) {
+        const reply = await send({ key: 'key-1' })
+        assertRan(reply, status)
+        assert.equal(reply.headers[EXPIRES], undefined)
+        assert.equal(runs(), count)
+      }
+    },
+  })),
   {
     name: 'runs a handler again whose record has expired',
     async run(fixture) {

@@ -228,7 +228,12 @@ function tooLarge(how: string, request: Request): AdapterCase {
     name: `refuses a request that is too large ${how}, and records nothing`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { route: { requestBytesMax: 100 } })
-      assertProblem(await send({ key: 'key-1', ...request }), 413, 'idempotency_request_too_large')
+      const reply = await send({ key: 'key-1', ...request })
+      assertProblem(reply, 413, 'idempotency_request_too_large')
+      assert.match(
+        reply.text,
+        /exceeds \d+ bytes, the limit of this route \(option requestBytesMax\)/,
+      )
       assert.equal(runs(), 0)
       assert.deepEqual(await recordsOf(fixture.store), [])
       assertRan(await send({ key: 'key-1', body: 'x'.repeat(100), headers: BINARY }), 201)
