@@ -1,7 +1,9 @@
+import { sleep, type Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
-import { isNotMigrated } from './failures.ts'
+import { isLockTimeout, isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
 
@@ -28,10 +30,14 @@ const COLUMNS = `
   recovery_point MEDIUMTEXT ${TEXT},
   result LONGBLOB,`
 
+interface MysqlMigration extends Migration {
+  readonly statements: readonly string[]
+}
+
 /**
  * Applied in this order, each once; each of them can be repeated, for MySQL commits every
  * statement that makes a table, and a process may die between two of them. Never edit one that
- * was released: append another.
+ * was released: append another, by the rules of `docs/internals/schema-changes.md`.
  *
  * Every index costs a write with each claim and each completion, and none can be partial. So one
  * index serves the sweep, the reap, workers, reconcilers and the lists: `due_at_ms` is whatever
@@ -43,9 +49,11 @@ const COLUMNS = `
  * The token is compared by the database and so is binary: text collations here ignore trailing
  * spaces.
  */
-const MIGRATIONS: readonly (readonly string[])[] = [
-  [
-    `
+export const MIGRATIONS: readonly MysqlMigration[] = [
+  {
+    runsFrom: 1,
+    statements: [
+      `
 CREATE TABLE IF NOT EXISTS {record} (${COLUMNS}
   state VARCHAR(16) ${WORD} NOT NULL,
   token VARBINARY(32) NOT NULL,
@@ -61,15 +69,16 @@ CREATE TABLE IF NOT EXISTS {record} (${COLUMNS}
   CHECK (after_expiry IN ('new', 'refuse')),
   CHECK (proof IN ('proven', 'declared'))
 ) ${ENGINE}`,
-    `
+      `
 CREATE TABLE IF NOT EXISTS {history} (${COLUMNS}
   number BIGINT NOT NULL AUTO_INCREMENT,
   PRIMARY KEY (number),
   KEY identity (identity),
   KEY record_id (record_id)
 ) ${ENGINE}`,
-    ...DURABLE_TABLES,
-  ],
+      ...DURABLE_TABLES,
+    ],
+  },
 ]
 
 const MIGRATION_TABLE = `
@@ -78,13 +87,23 @@ CREATE TABLE IF NOT EXISTS {migration} (
   applied_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) ${ENGINE}`
 
-const RECORD_MIGRATION = `INSERT INTO {migration} (number) VALUES ({number})`
+/** Ignored where it is there: the process may have died right after it. */
+const RECORD_MIGRATION = `INSERT IGNORE INTO {migration} (number) VALUES ({number})`
 
 /** One name for the tables, whoever is connected to which database; names have 64 characters. */
 const LOCK_NAME = `SHA1(CONCAT('oncekey ', {database}, ' ', '{record}'))`
 
 /** Far longer than any migration takes. */
 const LOCK_SECONDS = 60
+
+/**
+ * A change of a table waits for the transactions that use it, and every claim that comes meanwhile
+ * waits behind the change. So it gives up soon, lets them pass, and comes again; for less long
+ * altogether than others wait for their turn to migrate.
+ */
+const CHANGE_SECONDS = 1
+const TRIES_MAX = 15
+const PAUSE_MS = 1_000
 
 export interface MigrationSqlOptions extends TableOptions {
   /** The number of the last migration that has been applied. @default 0 */
@@ -109,9 +128,10 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
 /**
  * Brings the tables up to date. Safe from many processes at once: the first gets the lock, the
  * others find the work done. Where there is nothing to do, reading is all it does, so that a user
- * without the right to create anything may call it.
+ * without the right to create anything may call it. Tables that a newer version has changed are
+ * left as they are, and refused only where that version says that this one cannot use them.
  */
-export function migrate(driver: Driver, tables: Tables): Promise<void> {
+export function migrate(driver: Driver, tables: Tables, clock: Clock): Promise<void> {
   return driver.lend(async (session) => {
     // Left behind by somebody who gave the connection back. To make a table would be to commit it.
     await session.run(ROLLBACK)
@@ -121,7 +141,7 @@ export function migrate(driver: Driver, tables: Tables): Promise<void> {
       if (database !== undefined) await createDatabase(session, database)
       await writeAlone(session, forTables(tables, MIGRATION_TABLE))
       for (let n = (await appliedCount(session, tables)) + 1; n <= MIGRATIONS.length; n++) {
-        for (const sql of migration(n)) await writeAlone(session, forTables(tables, sql))
+        for (const sql of migration(n)) await change(session, forTables(tables, sql), clock)
       }
     })
   })
@@ -147,18 +167,44 @@ async function withLock(session: Session, tables: Tables, run: () => Promise<voi
     throw new Error(`another process has been migrating for ${LOCK_SECONDS} s`)
   }
   try {
+    const [before] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
+    await session.run(`SET SESSION lock_wait_timeout = ${CHANGE_SECONDS}`)
     await run()
+    await session.run(`SET SESSION lock_wait_timeout = ${Number(before?.[0])}`)
     await session.run(`DO RELEASE_LOCK(${name})`)
   } catch (error) {
-    // The lock goes with its connection.
+    // The lock and the setting go with their connection.
     session.destroy()
     throw error
   }
 }
 
+async function change(session: Session, sql: string, clock: Clock): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      await writeAlone(session, sql)
+      return
+    } catch (error) {
+      if (!isLockTimeout(error)) throw error
+      if (tries === TRIES_MAX) throw inUse(sql, error)
+    }
+    await sleep(clock, PAUSE_MS)
+  }
+}
+
+function inUse(sql: string, cause: unknown): Error {
+  return new Error(
+    `"${sql.slice(0, 60)}" got no lock in ${TRIES_MAX} tries, because other transactions use the ` +
+      'table. Look for one that stays open in information_schema.innodb_trx, and migrate again',
+    { cause },
+  )
+}
+
 function migration(number: number): string[] {
-  const applied = RECORD_MIGRATION.replace('{number}', String(number))
-  return [...MIGRATIONS[number - 1]!, applied]
+  const { before, after } = migrationRecord(MIGRATIONS, number)
+  const record = (n: number) => RECORD_MIGRATION.replace('{number}', String(n))
+  const statements = [...MIGRATIONS[number - 1]!.statements, record(after)]
+  return before === undefined ? statements : [record(before), ...statements]
 }
 
 function forTables(tables: Tables, sql: string): string {
@@ -171,17 +217,14 @@ const DURABLE_NAMES = ['operation', 'phase', 'message', 'partition', 'audit'] as
 async function appliedCount(session: Session, tables: Tables): Promise<number> {
   let rows
   try {
-    rows = await session.rows(`SELECT COALESCE(MAX(number), 0) FROM ${tables.migration}`)
+    rows = await session.rows(
+      `SELECT COALESCE(MIN(number), 0), COALESCE(MAX(number), 0) FROM ${tables.migration}`,
+    )
   } catch (error) {
     if (isNotMigrated(error)) return 0
     throw error
   }
-  const count = Number(rows[0]?.[0])
-  if (count > MIGRATIONS.length) {
-    throw new InvalidOptionsError(
-      `table ${tables.record} is at migration ${count}, this version of oncekey knows ` +
-        `${MIGRATIONS.length}: a newer version has used it`,
-    )
-  }
-  return count
+  const [lowest, highest] = (rows[0] ?? []).map(Number)
+  const numbers = { lowest: lowest ?? 0, highest: highest ?? 0 }
+  return appliedMigrations(tables.record, numbers, MIGRATIONS.length)
 }

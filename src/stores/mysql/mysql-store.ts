@@ -143,7 +143,7 @@ class TableStore implements MysqlStore {
 
   async migrate(): Promise<void> {
     try {
-      await migrate(this.#driver, this.#tables)
+      await migrate(this.#driver, this.#tables, systemClock)
     } catch (error) {
       throw error instanceof InvalidOptionsError ? error : storeFailed('migrate', error)
     }

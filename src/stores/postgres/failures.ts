@@ -10,6 +10,7 @@ const DEADLOCK = '40P01'
 const UNIQUE_VIOLATION = '23505'
 const NO_SUCH_SAVEPOINT = '3B001'
 const NO_TRANSACTION = '25P01'
+const LOCK_TIMEOUT = '55P03'
 
 /** A function, a table or a schema is missing. */
 const NOT_MIGRATED: readonly (string | undefined)[] = ['42883', '42P01', '3F000']
@@ -33,6 +34,11 @@ export function isConflict(error: unknown): boolean {
 /** Two calls have taken the same at once, and this is the second. */
 export function isUniqueViolation(error: unknown): boolean {
   return isCausedBy(error, (cause) => sqlStateOf(cause) === UNIQUE_VIOLATION)
+}
+
+/** A lock was held elsewhere for as long as this call was to wait. */
+export function isLockTimeout(error: unknown): boolean {
+  return isCausedBy(error, (cause) => sqlStateOf(cause) === LOCK_TIMEOUT)
 }
 
 export function isWrongIsolation(error: unknown): boolean {

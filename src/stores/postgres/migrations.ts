@@ -1,8 +1,11 @@
+import { sleep, type Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
 import type { Driver, Session } from './client.ts'
 import { DESK_FUNCTIONS } from './desk-functions.ts'
 import { DURABLE_TABLES } from './durable-tables.ts'
 import { AFTER_EXPIRY, ON_LAPSE, PROOF, STATE } from './function-parts.ts'
+import { isLockTimeout } from './failures.ts'
 import { FUNCTIONS } from './functions.ts'
 import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
 import { PHASE_FUNCTIONS } from './phase-functions.ts'
@@ -26,16 +29,23 @@ const ENUMERATIONS = [
   enumeration(PROOF, ['proven', 'declared']),
 ].join('\n')
 
+interface PostgresMigration extends Migration {
+  readonly sql: string
+}
+
 /**
- * Applied in this order, each once. Never edit one that was released: append another.
+ * Applied in this order, each once. Never edit one that was released: append another, by the rules
+ * of `docs/internals/schema-changes.md`.
  *
  * Every index costs a write with each claim and each completion, so all but the two that keep
  * identities and record ids unique are partial, and a record that is claimed and completed is in
  * two of them, one after the other. Rows are small until they are completed; the room left in each
  * page (fillfactor) is for the completed version, so that it need not go to another page.
  */
-const MIGRATIONS: readonly string[] = [
-  `
+export const MIGRATIONS: readonly PostgresMigration[] = [
+  {
+    runsFrom: 1,
+    sql: `
 ${ENUMERATIONS}
 CREATE TABLE "{schema}"."{table}" (
   identity bytea NOT NULL CHECK (octet_length(identity) = 16),
@@ -107,6 +117,7 @@ CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, cr
 ${FUNCTIONS.join('\n')}${DURABLE_TABLES}
 ${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
 `,
+  },
 ]
 
 const MIGRATION_TABLE = `
@@ -127,7 +138,16 @@ const HAS_TABLE = `
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = $1::text AND c.relname = $2::text`
 
-const APPLIED = `SELECT coalesce(max(number), 0)::int FROM "{schema}"."{table}_migration"`
+const NUMBERS = `SELECT coalesce(min(number), 0)::int, coalesce(max(number), 0)::int
+  FROM "{schema}"."{table}_migration"`
+
+/**
+ * A change of a table waits for the transactions that use it, and every claim that comes meanwhile
+ * waits behind the change. So it gives up soon, lets them pass, and comes again.
+ */
+const LOCK_TIMEOUT = `SET LOCAL lock_timeout = '1s'`
+const TRIES_MAX = 15
+const PAUSE_MS = 1_000
 
 export interface MigrationSqlOptions extends TableOptions {
   /** The number of the last migration that has been applied. @default 0 */
@@ -152,38 +172,59 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
 /**
  * Brings the tables up to date. Safe from many processes at once: the first gets the advisory
  * lock, the others find the work done. Where there is nothing to do, reading is all it does, so
- * that a role without the right to create anything may call it.
+ * that a role without the right to create anything may call it. Tables that a newer version has
+ * changed are left as they are, and refused only where that version says that this one cannot use
+ * them.
  */
-export async function migrate(driver: Driver, name: TableName): Promise<void> {
+export async function migrate(driver: Driver, name: TableName, clock: Clock): Promise<void> {
   if ((await appliedCount(driver, name)) === MIGRATIONS.length) return
-  await driver.transact(async (session) => {
-    // The schema first, always: others may be about to make it for another table.
-    await session.query(LOCK, [name.schema])
-    await session.query(LOCK, [`${name.schema}.${name.table}`])
-    // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
-    const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
-    if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
-    for (let n = (await appliedCount(session, name)) + 1; n <= MIGRATIONS.length; n++) {
-      await session.script(forTable(name, MIGRATION_TABLE + migration(n)))
+  for (let tries = 1; ; tries++) {
+    try {
+      return await driver.transact((session) => migrateIn(session, name))
+    } catch (error) {
+      if (!isLockTimeout(error)) throw error
+      if (tries === TRIES_MAX) throw inUse(name, error)
     }
-  })
+    await sleep(clock, PAUSE_MS)
+  }
+}
+
+async function migrateIn(session: Session, name: TableName): Promise<void> {
+  // The schema first, always: others may be about to make it for another table.
+  await session.query(LOCK, [name.schema])
+  await session.query(LOCK, [`${name.schema}.${name.table}`])
+  await session.script(LOCK_TIMEOUT)
+  // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
+  const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
+  if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
+  for (let n = (await appliedCount(session, name)) + 1; n <= MIGRATIONS.length; n++) {
+    await session.script(forTable(name, MIGRATION_TABLE + migration(n)))
+  }
+}
+
+function inUse({ schema, table }: TableName, cause: unknown): Error {
+  return new Error(
+    `table "${schema}"."${table}" could not be changed in ${TRIES_MAX} tries, because other ` +
+      'transactions use it. Look for one that stays open in pg_stat_activity, and migrate again',
+    { cause },
+  )
 }
 
 function migration(number: number): string {
-  return `${MIGRATIONS[number - 1]!}${RECORD_MIGRATION.replace('{number}', String(number))}`
+  const { before, after } = migrationRecord(MIGRATIONS, number)
+  const record = (n: number) => RECORD_MIGRATION.replace('{number}', String(n))
+  return [
+    before === undefined ? '' : record(before),
+    MIGRATIONS[number - 1]!.sql,
+    record(after),
+  ].join('')
 }
 
 async function appliedCount(session: Pick<Session, 'query'>, name: TableName): Promise<number> {
   const { schema, table } = name
   const [tables] = await session.query(HAS_TABLE, [schema, `${table}_migration`])
   if (tables?.[0] === 0) return 0
-  const [row] = await session.query(forTable(name, APPLIED), [])
-  const count = row?.[0] as number
-  if (count > MIGRATIONS.length) {
-    throw new InvalidOptionsError(
-      `table "${schema}"."${table}" is at migration ${count}, this version of oncekey knows ` +
-        `${MIGRATIONS.length}: a newer version has used it`,
-    )
-  }
-  return count
+  const [row] = await session.query(forTable(name, NUMBERS), [])
+  const [lowest, highest] = row as readonly [number, number]
+  return appliedMigrations(`"${schema}"."${table}"`, { lowest, highest }, MIGRATIONS.length)
 }

@@ -179,7 +179,7 @@ class TableStore implements PostgresStore {
   async migrate(): Promise<void> {
     this.#calls.checkOpen('migrate')
     try {
-      await migrate(this.#driver, this.#tableName)
+      await migrate(this.#driver, this.#tableName, systemClock)
     } catch (error) {
       throw error instanceof InvalidOptionsError ? error : storeFailed('migrate', error)
     }

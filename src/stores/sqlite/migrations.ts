@@ -1,7 +1,16 @@
 import type { DatabaseSync } from 'node:sqlite'
-import { InvalidOptionsError } from '../../core/errors.ts'
+import {
+  appliedMigrations,
+  migrationRecord,
+  type Migration,
+  type MigrationNumbers,
+} from '../../core/migrations.ts'
 import { DURABLE } from './durable-tables.ts'
 import { forTable } from './sql.ts'
+
+interface SqliteMigration extends Migration {
+  readonly sql: string
+}
 
 /**
  * Applied in this order, each once. Never edit one that was released: append another.
@@ -21,8 +30,10 @@ import { forTable } from './sql.ts'
  * The history is made whether it is asked for or not, so that it can be switched on at any time.
  * Its number is a column of its own: VACUUM may renumber the rows of a table without one.
  */
-const MIGRATIONS: readonly string[] = [
-  `
+export const MIGRATIONS: readonly SqliteMigration[] = [
+  {
+    runsFrom: 1,
+    sql: `
   CREATE TABLE "{table}" (
     identity BLOB NOT NULL CHECK (length(identity) = 16),
     record_id TEXT NOT NULL,
@@ -95,17 +106,19 @@ const MIGRATIONS: readonly string[] = [
   CREATE INDEX "{table}_history_record_id" ON "{table}_history" (record_id);
   ${DURABLE}
   `,
+  },
 ]
 
 /**
  * Brings the tables up to date. Safe from many processes at once: the first takes the write lock,
- * the others find the work done.
+ * the others find the work done. Tables that a newer version has changed are left as they are, and
+ * refused only where that version says that this one cannot use them.
  *
- * The count is kept in a table of its own, not in `PRAGMA user_version`: the file may hold the
- * application's tables too, and that number is then the application's.
+ * The numbers are kept in a table of their own, not in `PRAGMA user_version`: the file may hold
+ * the application's tables too, and that number is then the application's.
  */
 export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
-  // Asked without the write lock first, which somebody's transaction may hold for long.
+  // Asked without the write lock first, which a transaction of another process may hold for long.
   if (isCurrent(db, table)) return
   db.exec('BEGIN IMMEDIATE')
   try {
@@ -116,12 +129,12 @@ export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
            (number INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT`,
       ),
     )
+    const record = db.prepare(forTable(table, `INSERT INTO "{table}_migration" VALUES (?, ?)`))
     for (let number = appliedCount(db, table) + 1; number <= MIGRATIONS.length; number++) {
-      db.exec(forTable(table, MIGRATIONS[number - 1]!))
-      db.prepare(forTable(table, `INSERT INTO "{table}_migration" VALUES (?, ?)`)).run(
-        number,
-        nowMs,
-      )
+      const { before, after } = migrationRecord(MIGRATIONS, number)
+      if (before !== undefined) record.run(before, nowMs)
+      db.exec(forTable(table, MIGRATIONS[number - 1]!.sql))
+      record.run(after, nowMs)
     }
     db.exec('COMMIT')
   } catch (error) {
@@ -137,13 +150,8 @@ function isCurrent(db: DatabaseSync, table: string): boolean {
 }
 
 function appliedCount(db: DatabaseSync, table: string): number {
-  const sql = `SELECT coalesce(max(number), 0) AS count FROM "{table}_migration"`
-  const { count } = db.prepare(forTable(table, sql)).get() as { count: number }
-  if (count > MIGRATIONS.length) {
-    throw new InvalidOptionsError(
-      `table "${table}" is at migration ${count}, this version of oncekey knows ` +
-        `${MIGRATIONS.length}: a newer version has used the file`,
-    )
-  }
-  return count
+  const sql = `SELECT coalesce(min(number), 0) AS lowest, coalesce(max(number), 0) AS highest
+    FROM "{table}_migration"`
+  const numbers = db.prepare(forTable(table, sql)).get() as unknown as MigrationNumbers
+  return appliedMigrations(`"${table}"`, numbers, MIGRATIONS.length)
 }
