@@ -13,6 +13,7 @@ import { createGuard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
+import { http2Refusal } from './http-version.ts'
 import { KoaHandler } from './koa-handler.ts'
 import { routeOf } from './koa-route.ts'
 import { splitUrl } from './node-handler.ts'
@@ -113,12 +114,8 @@ function check(ctx: Context): void {
         'route: mount it once',
     )
   }
-  if (ctx.req.httpVersionMajor > 1) {
-    throw new InvalidOptionsError(
-      'idempotency() holds replies of HTTP/1 only: let a proxy speak HTTP/2 to your clients, and ' +
-        'serve the app with node:http',
-    )
-  }
+  const refusal = http2Refusal(ctx.req)
+  if (refusal !== undefined) throw refusal
 }
 
 /** A class, as `ExecutionRequest`, and because an accessor of each request's own would keep it. */

@@ -2,6 +2,7 @@ import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/com
 import { Observable } from 'rxjs'
 import { InvalidOptionsError } from '../core/errors.ts'
 import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
+import { http2Refusal } from './http-version.ts'
 import { NestHandler } from './nest-handler.ts'
 import { NestCall, type NestRequest } from './nest-request.ts'
 import type { NestRoutes } from './nest-routes.ts'
@@ -25,6 +26,8 @@ export class IdempotencyInterceptor implements NestInterceptor {
     const call = new NestCall(context)
     if (!guard.protects(call.request.method)) return next.handle()
     const { request } = call
+    const refusal = http2Refusal(call.req)
+    if (refusal !== undefined) throw refusal
     const suffix = this.#routes.versionSuffix(context.getClass(), context.getHandler())
 
     return new Observable((outer) => {
