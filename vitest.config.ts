@@ -62,6 +62,7 @@ const OF_THE_PROCESS = [
   'test/http/hostile-http.test.ts',
   'test/stores/cached-fuzz.test.ts',
   'test/stores/cached-store.test.ts',
+  'test/stores/sqlite-replaced.test.ts',
   'test/stores/sqlite-store.test.ts',
 ]
 const SERVERS_OF_THE_PROCESS = [

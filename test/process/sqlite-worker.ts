@@ -4,6 +4,7 @@
  */
 import { writeSync } from 'node:fs'
 import { once } from 'node:events'
+import { createInterface } from 'node:readline'
 import type { Lease } from '../../src/core/store.ts'
 import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
 import {
@@ -79,9 +80,29 @@ async function loop(store: SqliteStore, seed: number): Promise<void> {
   }
 }
 
+/** Does what each line of its input says, `<verb> <key>`, and reports what came of it. */
+async function obey(store: SqliteStore): Promise<void> {
+  const held = new Map<string, Lease>()
+  const verbs: Readonly<Record<string, (key: string) => Promise<string>>> = {
+    claim: async (key) => {
+      const outcome = only(await store.claim([claimRequest({ key, leaseMs: LEASE_MS })]))
+      if (outcome.kind === 'claimed') held.set(key, outcome.lease)
+      return outcome.kind
+    },
+    complete: async (key) => (await settle(store, completeOf(held.get(key)!))).kind,
+    pay: async (key) => (await pay(store, held.get(key)!, key)).kind,
+  }
+  report('ready')
+  for await (const line of createInterface({ input: process.stdin })) {
+    const [verb, key] = line.split(' ')
+    report(await verbs[verb!]!(key!).catch(String))
+  }
+}
+
 const [mode, path, number] = process.argv.slice(2)
 const store = sqliteStore({ path: path! })
 if (mode === 'race') await race(store, Number(number))
+else if (mode === 'obey') await obey(store)
 else if (mode === 'hold') await holdUntilKilled(store)
 else await loop(store, Number(number))
 process.stdin.destroy()

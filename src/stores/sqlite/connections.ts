@@ -1,10 +1,12 @@
-import { mkdirSync } from 'node:fs'
+import { mkdirSync, statSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
 import { dirname } from 'node:path'
 import { systemClock } from '../../core/clock.ts'
 import { InvalidOptionsError, OncekeyError } from '../../core/errors.ts'
 import { blockWhileBusy, BUSY_MS_MAX, isUnusableFile, storeFailed } from './failures.ts'
+import { mainFileOf } from './foreign.ts'
 import { migrate } from './migrations.ts'
+import { identityAt, isSameFile, OpenFile } from './open-file.ts'
 
 export interface ConnectionOptions {
   readonly path: string
@@ -20,6 +22,7 @@ export interface ConnectionOptions {
 export interface Connections {
   readonly writer: DatabaseSync
   readonly reader: DatabaseSync
+  readonly file: OpenFile
 }
 
 /**
@@ -33,22 +36,67 @@ const CHECKPOINT_PAGES = 16_000
 
 type OpenDatabase = (path: string) => DatabaseSync
 
+/**
+ * A file of a container image becomes another one when it is first opened for writing, so a change
+ * while it is opened is no fault until it happens again and again.
+ */
+const OPENINGS_MAX = 3
+
 /** Opens the file, and makes the folder, the file and the tables where they are missing. */
 export function openConnections(options: ConnectionOptions): Connections {
   const open = databaseOpener()
+  const { path } = options
+  try {
+    mkdirSync(dirname(path), { recursive: true })
+    refuseOrphanedLog(path)
+    for (let opening = 1; opening <= OPENINGS_MAX; opening++) {
+      const connections = openOnce(open, options)
+      if (connections !== undefined) return connections
+    }
+  } catch (error) {
+    throw openFailed(path, error)
+  }
+  throw storeFailed('open', new Error(`another program replaces ${JSON.stringify(path)}`))
+}
+
+/**
+ * `undefined`: the path led to another file before than after. Only where it is the same one is the
+ * file on which `OpenFile` keeps its eye sure to be the one that the connections have open.
+ */
+function openOnce(open: OpenDatabase, options: ConnectionOptions): Connections | undefined {
+  const { path } = options
   const opened: DatabaseSync[] = []
   try {
-    mkdirSync(dirname(options.path), { recursive: true })
-    const writer = track(opened, open(options.path))
+    // SQLite makes the file: a descriptor of our own would drop SQLite's locks when it is closed.
+    if (identityAt(path) === undefined) open(path).close()
+    const before = identityAt(path)
+    const writer = track(opened, open(path))
     prepareWriter(writer, options)
-    const reader = track(opened, open(options.path))
+    const reader = track(opened, open(path))
     reader.exec('PRAGMA query_only = ON')
     for (const db of opened) db.exec('PRAGMA busy_timeout = 0')
-    return { writer, reader }
+    const file = new OpenFile(path, mainFileOf(writer))
+    if (isSameFile(before, file.identity)) return { writer, reader, file }
   } catch (error) {
     for (const db of opened) db.close()
-    throw openFailed(options.path, error)
+    throw error
   }
+  for (const db of opened) db.close()
+  return undefined
+}
+
+/** SQLite deletes a log whose database is missing, and with it the last acknowledged keys. */
+function refuseOrphanedLog(path: string): void {
+  if (identityAt(path) !== undefined) return
+  const log = `${path}-wal`
+  const bytes = statSync(log, { throwIfNoEntry: false })?.size ?? 0
+  // Looked at again: another process may have made both in the meantime.
+  if (bytes === 0 || identityAt(path) !== undefined) return
+  throw new InvalidOptionsError(
+    `sqliteStore: path ${JSON.stringify(path)} does not exist, but its write-ahead log does: the ` +
+      'database was deleted or moved without it. Put the database back, or remove the log ' +
+      `${JSON.stringify(log)} to begin without any records`,
+  )
 }
 
 /**

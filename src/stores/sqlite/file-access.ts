@@ -37,7 +37,7 @@ export class FileAccess {
     this.clock = options.clock
     this.transactionMs = options.transactionMs
     this.table = options.table
-    this.writer = new Writer(connections.writer, options.clock)
+    this.writer = new Writer(connections.writer, connections.file, options.clock)
     this.tables = tablesOf(connections.writer, options.table)
     this.#readerTables = tablesOf(connections.reader, options.table)
     this.#connections = connections
@@ -52,6 +52,13 @@ export class FileAccess {
   }
 
   async read<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
+    const result = await this.look(operation, body)
+    this.refuseIfReplaced(operation)
+    return result
+  }
+
+  /** For what is not answered yet: it leads to a write, or to `refuseIfReplaced`. */
+  async look<Result>(operation: string, body: (nowMs: number) => Result): Promise<Result> {
     this.refuseIfClosed(operation)
     try {
       // Readers wait for nobody, except while a crashed writer's log is recovered.
@@ -69,6 +76,15 @@ export class FileAccess {
 
   refuseIfClosed(operation: string): void {
     if (this.#closed !== undefined) throw storeFailed(operation, new Error('the store is closed'))
+  }
+
+  /** Throws where the file was deleted or replaced: an answer out of it is nobody else's. */
+  refuseIfReplaced(operation: string): void {
+    try {
+      this.#connections.file.check()
+    } catch (error) {
+      throw storeFailed(operation, error)
+    }
   }
 
   close(): Promise<void> {

@@ -68,6 +68,7 @@ export function outboxStore(access: FileAccess): OutboxStore {
 
 function addMessage(access: FileAccess, tx: unknown, message: NewMessage): void {
   access.refuseIfClosed('add a message')
+  access.refuseIfReplaced('add a message')
   const nowMs = access.clock.nowMs()
   const own = access.open.find(tx)
   const foreign = own === undefined ? openForeign(access, tx) : undefined

@@ -92,14 +92,17 @@ class FileStore implements SqliteStore {
   }
 
   async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const seen = await this.#access.read('claim', (nowMs) => {
+    const seen = await this.#access.look('claim', (nowMs) => {
       const records = this.#committed.findAll(requests.map(({ identity }) => identity))
       return records.map((record, n) => record && decideClaim(record, requests[n]!, nowMs))
     })
     const answers = seen.flatMap((decision) =>
       decision === undefined || decision.write !== undefined ? [] : [decision.outcome],
     )
-    if (answers.length === requests.length) return answers
+    if (answers.length === requests.length) {
+      this.#access.refuseIfReplaced('claim')
+      return answers
+    }
 
     return this.#access.write('claim', (nowMs) =>
       requests.map((request, n) => {

@@ -72,6 +72,8 @@ async function runWithin<Given, Outcome>(
   { work, before, after }: Purpose<Given, Outcome>,
 ): Promise<Outcome> {
   const { writer, clock } = access
+  // Before the work, whose effects outside the file no rollback takes back.
+  access.refuseIfReplaced('begin a transaction')
   const refusal = guarded(() => before(clock.nowMs()))
   if (refusal !== undefined) return refusal
 

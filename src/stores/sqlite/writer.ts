@@ -2,6 +2,7 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import type { Clock } from '../../core/clock.ts'
 import { isBusy, isNoTransaction, storeFailed, whileBusy } from './failures.ts'
 import { mainFileOf } from './foreign.ts'
+import type { OpenFile } from './open-file.ts'
 import { BEGIN, COMMIT, ROLLBACK } from './sql.ts'
 import { Turns, type Operation } from './turns.ts'
 
@@ -19,10 +20,12 @@ export class Writer {
   readonly #rollback: StatementSync
   readonly #turns: Turns
   readonly #file: string
+  readonly #openFile: OpenFile
   #isOpen = false
 
-  constructor(db: DatabaseSync, clock: Clock) {
+  constructor(db: DatabaseSync, openFile: OpenFile, clock: Clock) {
     this.#db = db
+    this.#openFile = openFile
     this.#turns = new Turns(clock)
     this.#begin = db.prepare(BEGIN)
     this.#commit = db.prepare(COMMIT)
@@ -52,6 +55,7 @@ export class Writer {
   write<Result>(operation: Operation, body: () => Result): Promise<Result> {
     return this.takeTurn(operation, async () => {
       try {
+        this.#openFile.checkIfSuspect()
         await this.begin()
         const result = body()
         await this.commit()
@@ -79,7 +83,10 @@ export class Writer {
     this.#isOpen = true
   }
 
-  /** For use within a turn. A checkpoint of another process may be in the way. */
+  /**
+   * For use within a turn. A checkpoint of another process may be in the way. Fails after the
+   * commit where its file is no longer the one that other processes open.
+   */
   commit(): Promise<void> {
     return whileBusy(() => this.#commitNow())
   }
@@ -98,6 +105,7 @@ export class Writer {
   #commitNow(): void {
     this.#commit.run()
     this.#isOpen = false
+    this.#openFile.check()
   }
 
   /** For use within a turn. Does nothing after a commit. */
