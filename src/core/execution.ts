@@ -22,7 +22,7 @@ import type { RunOutcome } from './run-outcome.ts'
 import { describe } from './options.ts'
 import type { NotRecorded, SettlingOptions } from './settler.ts'
 import type { Completion, RecordView, SettleOutcome, Settlement } from './store.ts'
-import { toEnding, type Work, type WorkEnd } from './work-end.ts'
+import { toEnding, type FailedEnd, type Work, type WorkEnd } from './work-end.ts'
 
 export { ExecutionRequest, type Claimed, type ExecutionParts } from './execution-parts.ts'
 export type { RunOutcome } from './run-outcome.ts'
@@ -164,7 +164,7 @@ export class Execution implements LeaseListener, ContextHost {
       case 'release':
         return this.#afterRefusal(ending.result, ending.error)
       case 'fail':
-        return this.#afterFailure(ending.result, ending.error, ending.blind)
+        return this.#afterFailure(ending)
     }
   }
 
@@ -209,8 +209,8 @@ export class Execution implements LeaseListener, ContextHost {
     return this.#release(result, 'declared', error)
   }
 
-  async #afterFailure(result: Uint8Array, error: unknown, blind = false): Promise<RunOutcome> {
-    const verdict = this.#judge(error, blind)
+  async #afterFailure({ result, error, blind, unstorable }: FailedEnd): Promise<RunOutcome> {
+    const verdict = unstorable ? this.#judgeUnstorable(error) : this.#judge(error, blind)
     switch (verdict) {
       case 'store':
         return this.#complete(result)
@@ -222,21 +222,25 @@ export class Execution implements LeaseListener, ContextHost {
     }
   }
 
+  /** The work left no bytes, so `store` has nothing to store: caution decides. */
+  #judgeUnstorable(error: unknown): Exclude<FailureVerdict, 'store'> {
+    const verdict = this.#judge(error)
+    if (verdict !== 'store') return verdict
+    return judgeFailure(this.#failure(error, false), 'auto') as Exclude<FailureVerdict, 'store'>
+  }
+
   /**
-   * The work threw and left no bytes, so `store` has nothing to store: caution decides. Returns an
-   * outcome where the error was only our own word to the work that it had committed before.
+   * The work threw. Returns an outcome where the error was only our own word to the work that it
+   * had committed before.
    */
   async #afterThrow(error: unknown): Promise<RunOutcome | undefined> {
     if (this.#context.committed !== undefined || this.#context.handedOver) {
       this.#held.stop()
       return undefined
     }
-    let verdict = this.#judge(error)
-    if (verdict === 'store') verdict = judgeFailure(this.#failure(error, false), 'auto')
+    const verdict = this.#judgeUnstorable(error)
     const settlement =
-      verdict === 'proven' || verdict === 'declared'
-        ? this.#releaseAs(verdict, error)
-        : this.#doubtAs(errorCodeOf(error))
+      verdict === 'unknown' ? this.#doubtAs(errorCodeOf(error)) : this.#releaseAs(verdict, error)
     const outcome = await this.#settle(settlement, error)
     const ended = await this.#endedBefore(outcome)
     if (ended !== undefined) return ended
@@ -348,7 +352,8 @@ export class Execution implements LeaseListener, ContextHost {
   async #doubt(result: Uint8Array, error: unknown): Promise<RunOutcome> {
     const outcome = await this.#settle(this.#doubtAs(errorCodeOf(error)), error)
     if (hasResult(outcome)) return this.#whatTheRecordSays()
-    return { kind: 'doubted', recordId: this.#recordId, result }
+    const isRecorded = outcome.kind !== 'not_recorded'
+    return { kind: 'doubted', recordId: this.#recordId, result, isRecorded }
   }
 
   #releaseAs(proof: Proof, error: unknown): Settlement {

@@ -26,7 +26,13 @@ export type RunOutcome =
       readonly expiresAt: Date | undefined
     }
   /** The work ran, and nobody can know whether it had an effect. */
-  | { readonly kind: 'doubted'; readonly recordId: string; readonly result: Uint8Array }
+  | {
+      readonly kind: 'doubted'
+      readonly recordId: string
+      readonly result: Uint8Array
+      /** `false` where the doubt could not be recorded in time. */
+      readonly isRecorded: boolean
+    }
   /** Another request holds the key. */
   | {
       readonly kind: 'in_progress'

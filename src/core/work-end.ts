@@ -9,14 +9,18 @@ export type WorkEnd =
   | { readonly kind: 'complete'; readonly result: Uint8Array }
   /** Ended without an effect and without a lasting answer: the bytes go to this caller only. */
   | { readonly kind: 'release'; readonly result: Uint8Array; readonly error?: unknown }
-  /** Failed, with bytes to show for it: `onError` decides. */
-  | {
-      readonly kind: 'fail'
-      readonly result: Uint8Array
-      readonly error: unknown
-      /** The error that caused it could not be seen. @default false */
-      readonly blind?: boolean
-    }
+  | FailedEnd
+
+/** Failed, with bytes to show for it: `onError` decides. */
+export interface FailedEnd {
+  readonly kind: 'fail'
+  readonly result: Uint8Array
+  readonly error: unknown
+  /** The error that caused it could not be seen. @default false */
+  readonly blind?: boolean
+  /** The result is no answer of the work's own, so it is never recorded. @default false */
+  readonly unstorable?: boolean
+}
 
 /** The end that the types promise, or `undefined` where plain JavaScript returned another. */
 export function toEnding(end: WorkEnd | undefined): Exclude<WorkEnd, Uint8Array> | undefined {

@@ -165,16 +165,18 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     const onReply: OnReply = (reply) => {
       if (context instanceof GuardedContext) context.recordedAs(reply)
     }
-    return this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes, onReply))
+    const run = this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes, onReply))
+    return run.catch((error: unknown) => rethrown(context, error))
   }
 
   async accept(context: HandlerContext | RunContext, input: Input): Promise<void> {
     const attempt = this.#attemptOf(context)
-    await this.#begin(attempt, input, async (bytes) => {
+    const begun = this.#begin(attempt, input, async (bytes) => {
       await new OperationRun(this.#definition, attempt).handOver(bytes)
       // What the client gets is the guard's to say: it knows where the status is.
       if (context instanceof GuardedContext) context.recordedAs(ACCEPTED)
     })
+    await begun.catch((error: unknown) => rethrown(context, error))
     nudge(attempt.store)
   }
 
@@ -262,6 +264,14 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
       throw Object.assign(error, { status: 400, statusCode: 400 })
     }
   }
+}
+
+/** The guard answers for a store that failed, where the handler lets the error through. */
+function rethrown(context: object, error: unknown): never {
+  if (context instanceof GuardedContext && hasCode(error, 'STORE_FAILED')) {
+    context.storeFailed(error)
+  }
+  throw error
 }
 
 const NO_BYTES = new Uint8Array(0)

@@ -69,6 +69,8 @@ export function createGuard<Request>(options: GuardOptions<Request>): Guard<Requ
 /** A wait that a client can keep when nothing better is known. */
 const RETRY_SOON_MS = 1_000
 
+const NOT_RECORDED = 'outcome_not_recorded'
+
 class HttpGuard<Request> implements Guard<Request>, Encoder {
   readonly #options: ResolvedGuardOptions<Request>
 
@@ -171,6 +173,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
       const outcome = await this.#options.engine.run(request, (context) => work.run(context))
       const { context } = work
       if (context?.returned !== undefined) return await this.#returned(outcome, context.returned)
+      if (work.isStoreTrouble) return await this.#storeTrouble(outcome, context!)
       if (outcome.kind === 'ran' && context?.joined !== undefined) {
         return await this.#joined(outcome, work.sent)
       }
@@ -309,6 +312,29 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
       case 'expired':
         return this.#problem('key_expired')
     }
+  }
+
+  /** The handler failed with an error of the store: the record says what may be promised. */
+  #storeTrouble(outcome: RunOutcome, context: GuardedContext): Answer | Promise<Answer> {
+    switch (outcome.kind) {
+      case 'ran':
+        // A transaction of the handler's own has committed, although the store failed around it.
+        return this.#joined(outcome, undefined)
+      case 'released': {
+        // A release that is not recorded proves nothing about a transaction of the handler's own.
+        const isCertain = context.joined === undefined || outcome.expiresAt !== undefined
+        const isBegun = attemptOf(context)?.isBegun === true
+        return this.#retryLater(isCertain && !isBegun ? 'store_unavailable' : NOT_RECORDED)
+      }
+      case 'doubted':
+        return outcome.isRecorded ? this.#unknown(0) : this.#retryLater(NOT_RECORDED)
+      default:
+        return this.#answer(outcome, undefined, context)
+    }
+  }
+
+  #retryLater(name: 'store_unavailable' | typeof NOT_RECORDED): Answer {
+    return this.#problem(name, { retryAfterSeconds: retryAfterInProgress(RETRY_SOON_MS) })
   }
 
   #replay(result: Uint8Array, expiresAt: Date): Answer | Promise<Answer> {

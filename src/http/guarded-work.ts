@@ -61,6 +61,8 @@ export class GuardedWork implements Encode {
   context: GuardedContext | undefined
   /** Its reply, in the form in which it is recorded. */
   sent: Uint8Array | undefined
+  /** The handler let an error of the store through: the guard answers, not the handler. */
+  isStoreTrouble = false
   readonly #guard: Encoder
   readonly #handler: HeldHandler
 
@@ -86,12 +88,25 @@ export class GuardedWork implements Encode {
     const context = new GuardedContext(run, handler, this)
     this.context = context
     runWith(context, () => handler.enter(context, this.#guard.replyBytesMax))
-    const produced = await replyOf(context, handler)
+    let produced: Produced
+    try {
+      produced = await replyOf(context, handler)
+    } catch (error) {
+      if (context.isStoreTrouble(error)) return this.#storeTrouble(error)
+      throw error
+    }
+    const trouble = context.isRecorded ? undefined : context.storeTroubleBehind(produced)
+    if (trouble !== undefined) return this.#storeTrouble(trouble)
     const ending = context.isRecorded ? NO_BODY : this.#endOf(produced, context)
     const end = ending instanceof Promise ? await ending : ending
     if (!(end instanceof Uint8Array)) return end
     this.sent = end
     return standsForCommit(handler.produced(), context) ? context.joined!.result : end
+  }
+
+  #storeTrouble(error: Error): WorkEnd {
+    this.isStoreTrouble = true
+    return { kind: 'fail', result: NO_BODY, error, unstorable: true }
   }
 
   /** What the reply means for the record. A promise only where something waits for one. */

@@ -1,8 +1,10 @@
 import { ATTEMPT, attemptOf, type Attempt, type HasAttempt } from '../core/attempt.ts'
 import { hasCode, InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
-import type { HeldHandler, HttpReply } from './exchange.ts'
+import type { HeldHandler, HttpReply, Produced } from './exchange.ts'
+import { statusOf } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
+import { isMarked, isStoreTrouble, markForFrameworks } from './transaction-failure.ts'
 
 /** What a handler can know and do about its key: `req.idempotency`. */
 export interface HandlerContext extends Omit<RunContext, 'transaction' | 'completeIn'> {
@@ -79,6 +81,8 @@ export class GuardedContext implements HandlerContext, HasAttempt {
   returned: HttpReply | undefined
   /** It is on record already, or stands for what is. */
   isRecorded = false
+  /** Errors of the store that this context has thrown to the handler. */
+  #storeTroubles: Error[] | undefined
   /** Tells whoever waits that `returned` is there. */
   #tellReturned: ((nothing: undefined) => void) | undefined
   readonly #run: RunContext
@@ -158,6 +162,28 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     this.#handler.failed(error)
   }
 
+  /** Remembers an error that is thrown to the handler, if the store is to blame for it. */
+  storeFailed(error: unknown): void {
+    if (!isStoreTrouble(error)) return
+    markForFrameworks(error)
+    ;(this.#storeTroubles ??= []).push(error)
+  }
+
+  /** Whether the store is to blame for this error, which came out of the handler. */
+  isStoreTrouble(error: unknown): error is Error {
+    return this.#storeTroubles?.some((trouble) => trouble === error) === true
+  }
+
+  /**
+   * The error of the store that the handler let through, where this reply is only what the
+   * framework made of it. A handler that has caught it and replies otherwise has its own reply.
+   */
+  storeTroubleBehind(produced: Produced): Error | undefined {
+    if (this.#storeTroubles === undefined || statusOf(produced) < 500) return undefined
+    if (this.isStoreTrouble(this.error)) return this.error
+    return isMarked(produced) ? this.#storeTroubles.at(-1) : undefined
+  }
+
   transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     const ended = this.#transaction(work)
     const before = this.transactionEnded
@@ -181,12 +207,14 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     } catch (error) {
       // There was nothing to join: what the handler replies instead is its own reply.
       if (hasCode(error, 'INVALID_OPTIONS') && this.joined === own) this.joined = before
+      this.storeFailed(error)
       throw error
     }
   }
 
   async #transaction<Tx>(work: (tx: Tx) => Sent | Promise<Sent>): Promise<void> {
     let isEntered = false
+    let thrown: unknown
     let returned: HttpReply | undefined
     this.#checkUnanswered()
     try {
@@ -197,13 +225,23 @@ export class GuardedContext implements HandlerContext, HasAttempt {
           returned = this.#returnedBy(sent)
           return returned === undefined ? this.#encode.produced() : this.#encode.returned(returned)
         }
-        const sent = work(tx)
-        return isThenable(sent) ? Promise.resolve(sent).then(take) : take(sent)
+        const note = (error: unknown): never => {
+          thrown = error
+          throw error
+        }
+        try {
+          const sent = work(tx)
+          return isThenable(sent) ? Promise.resolve(sent).then(take).catch(note) : take(sent)
+        } catch (error) {
+          return note(error)
+        }
       })
     } catch (error) {
       if (!(error instanceof RolledBackReply)) {
         // A call that was refused has nothing to take back: the reply may be of another one.
         if (isEntered) this.#handler.reset()
+        // What the callback itself has thrown is the handler's own error.
+        if (error !== thrown) this.storeFailed(error)
         throw error
       }
       // The reply stands: it is a refusal of the handler's own, and nothing was written.

@@ -13,6 +13,7 @@ import { replayCases } from './adapter-cases/replay-cases.ts'
 import { statusCases } from './adapter-cases/status-cases.ts'
 import { storeFailureCases } from './adapter-cases/store-failure-cases.ts'
 import { transactionCases } from './adapter-cases/transaction-cases.ts'
+import { transactionFailureCases } from './adapter-cases/transaction-failure-cases.ts'
 
 export { adaptOptions, adaptStatusOptions } from './adapter-cases/adapter-case.ts'
 export type {
@@ -44,6 +45,7 @@ export const adapterCases: readonly AdapterCase[] = [
   ...storeFailureCases,
   ...contextCases,
   ...transactionCases,
+  ...transactionFailureCases,
   ...joinCases,
   ...optionCases,
   ...statusCases,

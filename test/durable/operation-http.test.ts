@@ -10,12 +10,13 @@ import * as onHono from '../../src/adapters/hono.ts'
 import * as onKoa from '../../src/adapters/koa.ts'
 import * as onNode from '../../src/adapters/node.ts'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
 import { createWorker, operation, type Operation } from '../../src/durable/index.ts'
 import type { OperationContext } from '../../src/durable/operation-contract.ts'
 import type { HandlerContext } from '../../src/http/handler-context.ts'
 import type { GivenReply } from '../../src/http/http-reply.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
-import { serve, text, type Reply, type TestServer } from '../adapters/run-express.ts'
+import { problemOf, serve, text, type Reply, type TestServer } from '../adapters/run-express.ts'
 import { newApp, serveApp } from '../adapters/run-fastify.ts'
 import { serveHono, serveWeb } from '../adapters/serve-web.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
@@ -147,6 +148,18 @@ function counting() {
   return { count, runs }
 }
 
+/** The transactions of these steps cannot begin, counting from 1. */
+function failSteps({ durable }: ReturnType<typeof setup>['store'], steps: readonly number[]): void {
+  const { phases } = durable
+  const advance = phases.advance.bind(phases)
+  let count = 0
+  phases.advance = async (lease, work, signal) => {
+    if (!steps.includes(++count)) return advance(lease, work, signal)
+    const cause = new Error('connection refused')
+    throw new StoreFailedError({ store: 'sqlite', operation: 'advance', cause })
+  }
+}
+
 const header = (reply: Reply, name: string) => reply.headers.get(name)?.[0]
 
 describe.each(FRAMEWORKS)('an operation in $name', ({ serve: start }) => {
@@ -170,6 +183,31 @@ describe.each(FRAMEWORKS)('an operation in $name', ({ serve: start }) => {
     runs.failures = 1
     const { send } = await start(engine, count.route, (context) => count.run(context, { by: 2 }))
     expect((await send({ key: 'k', json: {} })).status).toBe(500)
+    expect((await send({ key: 'k', json: {} })).status).toBe(201)
+    expect(runs.count).toBe(1)
+  })
+
+  it('whose store fails at its first step is told as not executed', async () => {
+    const { engine, store } = setup()
+    const { count } = counting()
+    failSteps(store, [1])
+    const { send } = await start(engine, count.route, (context) => count.run(context, { by: 2 }))
+    expect(problemOf(await send({ key: 'k', json: {} }))).toEqual([
+      503,
+      'idempotency_store_unavailable',
+    ])
+    expect((await send({ key: 'k', json: {} })).status).toBe(201)
+  })
+
+  it('whose store fails at a later step is told as not recorded yet', async () => {
+    const { engine, store } = setup()
+    const { count, runs } = counting()
+    failSteps(store, [2])
+    const { send } = await start(engine, count.route, (context) => count.run(context, { by: 2 }))
+    expect(problemOf(await send({ key: 'k', json: {} }))).toEqual([
+      503,
+      'idempotency_outcome_not_recorded',
+    ])
     expect((await send({ key: 'k', json: {} })).status).toBe(201)
     expect(runs.count).toBe(1)
   })
