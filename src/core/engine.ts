@@ -1,4 +1,5 @@
 import { claimEvents } from './claim-events.ts'
+import { isBusy, type Claim } from './claim.ts'
 import { systemClock, type Clock } from './clock.ts'
 import type {
   CloseReport,
@@ -37,6 +38,7 @@ import {
 } from './policy.ts'
 import { RECORD_STATES, type RecordState } from './record.ts'
 import { Settler } from './settler.ts'
+import { LOOK_AGAIN_MS_FIRST, SharedWaits } from './shared-wait.ts'
 import { limitsFor } from './store-limits.ts'
 import { StorePort, mayHaveTakenHold } from './store-port.ts'
 import type { ClaimOutcome, ClaimRequest, RecordRef, RecordView, Store } from './store.ts'
@@ -72,12 +74,6 @@ const ENGINE_OPTION_NAMES = [
 const HOUR_MS = 60 * 60 * 1000
 const DAY_MS = 24 * HOUR_MS
 const GRACE_MS = 10_000
-/** How soon a waiting duplicate looks again; doubles up to the longest. */
-const LOOK_AGAIN_MS_FIRST = 25
-const LOOK_AGAIN_MS_MAX = 1_000
-/** Where the store tells, to look is for what it may miss: a tenth as often, and at the longest. */
-const LOOK_AGAIN_WATCHED_FACTOR = 10
-const LOOK_AGAIN_WATCHED_MS_MAX = 2_000
 const LIST_LIMIT = 100
 const LIST_LIMIT_MAX = 10_000
 
@@ -90,6 +86,7 @@ class OnceEngine implements Engine {
   readonly #settler: Settler
   readonly #lost: LostClaims
   readonly #room: WaitingRoom
+  readonly #waits: SharedWaits
   readonly #upkeep: Upkeep
   /** What every attempt needs. */
   readonly #parts: ExecutionParts
@@ -114,6 +111,12 @@ class OnceEngine implements Engine {
     this.#settler = new Settler(this.clock, this.#port)
     this.#lost = new LostClaims(this.clock, this.#port)
     this.#room = new WaitingRoom(this.clock, store)
+    this.#waits = new SharedWaits({
+      clock: this.clock,
+      room: this.#room,
+      claim: (request, asked) => this.#claim(request, asked),
+      isClosing: () => this.#closing,
+    })
     this.#parts = {
       clock: this.clock,
       store,
@@ -377,28 +380,11 @@ class OnceEngine implements Engine {
   async #wait(request: RunRequest, policy: Policy, first: Claim): Promise<Claim> {
     const { tenant } = request.scope
     const waitMs = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
-    const deadlineMs = this.clock.monotonicMs() + waitMs
-    if (!this.#room.enter(tenant)) return first
+    if (this.#closing || !this.#room.enter(tenant)) return first
     try {
-      let claim = first
-      let pauseMs = LOOK_AGAIN_MS_FIRST
-      let isTold = false
-      while (isBusy(claim.outcome) && !this.#closing) {
-        const leftMs = deadlineMs - this.clock.monotonicMs()
-        if (leftMs <= 0) break
-        // Told, and still busy: a pause comes before the next watch, or a store that is wrong
-        // about a record would have everybody claim it without end.
-        const isWatched: boolean = !isTold && this.#room.watch(first.identity)
-        const ms: number = isWatched ? watchedPauseMs(pauseMs) : pauseMs
-        isTold = (await this.#room.sleep(first.identity, Math.min(ms, leftMs))) === 'told'
-        // Woken by `close()`: to claim now could be to start work.
-        if (this.#closing) break
-        pauseMs = Math.min(pauseMs * 2, LOOK_AGAIN_MS_MAX)
-        claim = await whereKeyIsInUse(this.#claim(request, policy))
-      }
-      return claim
+      const deadlineMs = this.clock.monotonicMs() + waitMs
+      return await this.#waits.wait(first, { request, policy, deadlineMs })
     } finally {
-      this.#room.unwatch(first.identity)
       this.#room.leave(tenant)
     }
   }
@@ -428,14 +414,6 @@ class OnceEngine implements Engine {
   }
 }
 
-interface Claim {
-  readonly outcome: ClaimOutcome
-  readonly identity: string
-  readonly mode: ClaimRequest['mode']
-  /** The engine's clock before the claim was sent. */
-  readonly sentMs: number
-}
-
 async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
   try {
     return await claim
@@ -447,14 +425,6 @@ async function whereKeyIsInUse(claim: Promise<Claim>): Promise<Claim> {
 
 function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView): boolean {
   return recordId === record.recordId && recoveryPoint !== undefined
-}
-
-function watchedPauseMs(pauseMs: number): number {
-  return Math.min(pauseMs * LOOK_AGAIN_WATCHED_FACTOR, LOOK_AGAIN_WATCHED_MS_MAX)
-}
-
-function isBusy(outcome: ClaimOutcome): boolean {
-  return outcome.kind === 'in_progress' || outcome.kind === 'pending'
 }
 
 function toRef(target: ResolveTarget): RecordRef {

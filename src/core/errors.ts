@@ -50,11 +50,14 @@ export class StoreFailedError extends OncekeyError {
   readonly failure: StoreFailure
   /** The key is known to be in use: to run its work unprotected would be to run it twice. */
   keyInUse = false
+  /** `false`: the request waited for the answer to another one and was never sent itself. */
+  readonly wasSent: boolean
 
   constructor(details: {
     readonly store: string
     readonly operation: string
     readonly failure?: StoreFailure
+    readonly wasSent?: boolean
     readonly cause: unknown
   }) {
     const failure = details.failure ?? 'unavailable'
@@ -67,6 +70,13 @@ export class StoreFailedError extends OncekeyError {
     this.store = details.store
     this.operation = details.operation
     this.failure = failure
+    this.wasSent = details.wasSent ?? failure !== 'overloaded'
+  }
+
+  /** The same failure, for a request that was to share the answer. */
+  asUnsent(): StoreFailedError {
+    const { store, operation, failure, cause } = this
+    return new StoreFailedError({ store, operation, failure, cause, wasSent: false })
   }
 }
 

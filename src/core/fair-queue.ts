@@ -6,6 +6,8 @@ class Line<Item> {
   readonly tenant: string
   /** Whose turn is after this one's. */
   next: Line<Item> | undefined
+  /** How much it has waiting. */
+  weight = 0
   #items: (Item | undefined)[] = []
   #front = 0
 
@@ -15,6 +17,10 @@ class Line<Item> {
 
   get length(): number {
     return this.#items.length - this.#front
+  }
+
+  get last(): Item {
+    return this.#items.at(-1)!
   }
 
   push(item: Item): void {
@@ -49,19 +55,45 @@ export class FairQueue<Item> {
   /** Whose turn is next, and whose is last. */
   #head: Line<Item> | undefined
   #tail: Line<Item> | undefined
+  readonly #weightOf: (item: Item) => number
   #size = 0
-  /** A tenant who had the longest line when somebody looked last. */
+  #rows = 0
+  /** The tenant that had most waiting at the last look. */
   #crowd = ''
 
+  /** `weightOf`: how much an item counts; it may change only as `grow` and `crowdOut` say. */
+  constructor(weightOf: (item: Item) => number = () => 1) {
+    this.#weightOf = weightOf
+  }
+
+  /** The weight of all that waits. */
   get size(): number {
     return this.#size
+  }
+
+  /** How many items wait. */
+  get rows(): number {
+    return this.#rows
   }
 
   push(tenant: string, item: Item): void {
     const line = this.#lines.get(tenant) ?? this.#open(tenant)
     line.push(item)
-    this.#size++
-    if (tenant !== this.#crowd && line.length > this.#lengthOf(this.#crowd)) this.#crowd = tenant
+    this.#rows++
+    this.#weigh(line, this.#weightOf(item))
+  }
+
+  /** An item of this tenant has become heavier by one. */
+  grow(tenant: string): void {
+    const line = this.#lines.get(tenant)
+    if (line !== undefined) this.#weigh(line, 1)
+  }
+
+  #weigh(line: Line<Item>, weight: number): void {
+    line.weight += weight
+    this.#size += weight
+    const { tenant } = line
+    if (tenant !== this.#crowd && line.weight > this.#weightFor(this.#crowd)) this.#crowd = tenant
   }
 
   /** What `shift` would give. */
@@ -74,22 +106,30 @@ export class FairQueue<Item> {
     if (line === undefined) return undefined
     const { first } = line
     line.shift()
-    this.#size--
+    const weight = this.#weightOf(first)
+    line.weight -= weight
+    this.#size -= weight
+    this.#rows--
     if (line.length === 0) this.#close(line)
     else if (line !== this.#tail) this.#append(this.#unlink(line))
     return first
   }
 
   /**
-   * Makes room for one more of this tenant: gives the newest of the tenant who has most, for that
-   * one to be refused. `undefined` where that is this tenant, who has then no claim to more.
+   * Makes room for one more of this tenant: gives the newest item of the tenant who has most. An
+   * item that counts as one is taken out. A heavier one stays, and the caller makes it lighter by
+   * one. `undefined` where the tenant with most is this one.
    */
   crowdOut(tenant: string): Item | undefined {
-    const own = this.#lengthOf(tenant) + 1
-    if (this.#lengthOf(this.#crowd) <= own) this.#crowd = this.#longest()
+    const own = this.#weightFor(tenant) + 1
+    if (this.#weightFor(this.#crowd) <= own) this.#crowd = this.#heaviest()
     const line = this.#lines.get(this.#crowd)
-    if (line === undefined || line.length <= own) return undefined
+    if (line === undefined || line.weight <= own) return undefined
+    const { last } = line
     this.#size--
+    line.weight--
+    if (this.#weightOf(last) > 1) return last
+    this.#rows--
     return line.pop()
   }
 
@@ -119,15 +159,15 @@ export class FairQueue<Item> {
     return line
   }
 
-  #lengthOf(tenant: string): number {
-    return this.#lines.get(tenant)?.length ?? 0
+  #weightFor(tenant: string): number {
+    return this.#lines.get(tenant)?.weight ?? 0
   }
 
-  #longest(): string {
-    let longest = ''
+  #heaviest(): string {
+    let heaviest = ''
     for (const tenant of this.#lines.keys()) {
-      if (this.#lengthOf(tenant) > this.#lengthOf(longest)) longest = tenant
+      if (this.#weightFor(tenant) > this.#weightFor(heaviest)) heaviest = tenant
     }
-    return longest
+    return heaviest
   }
 }

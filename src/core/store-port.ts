@@ -1,5 +1,6 @@
 import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
+import { CLAIM_SHARING } from './claim-sharing.ts'
 import { Coalescer, type CoalescerLimits } from './coalescer.ts'
 import { hasCode, type StoreFailedError } from './errors.ts'
 import type { EventListener } from './events.ts'
@@ -55,6 +56,7 @@ export class StorePort {
       ...shared,
       call: 'claim',
       onFailure: report('claim'),
+      sharing: CLAIM_SHARING,
       flush: (requests, signal) => store.claim(requests, signal),
       bytesOf: (request) =>
         ROW_BYTES + request.key.length + request.tenant.length + request.operation.length,
@@ -192,5 +194,6 @@ function only<Answer>(answers: readonly Answer[]): Answer {
 /** Whether a failed store call may have been carried out all the same. */
 export function mayHaveTakenHold(error: unknown): boolean {
   if (!hasCode(error, 'STORE_FAILED')) return true
+  if ('wasSent' in error && error.wasSent === false) return false
   return !('failure' in error) || error.failure === 'unavailable'
 }

@@ -295,3 +295,94 @@ describe('tenants', () => {
     await Promise.all(waiting.slice(0, 9))
   })
 })
+
+describe('requests that share a row', () => {
+  /** `a1` and `a2` are about a; with the same digit they ask the same question. */
+  const sharing = {
+    subjectOf: (request: string) => request[0]!,
+    questionOf: (request: string) => request[1]!,
+    answerFor: (_: string, outcome: string) => `shared ${outcome}`,
+  }
+
+  function shared(limits: Partial<CoalescerLimits>, flush: Flush) {
+    const clock = new FakeClock()
+    const batches: string[][] = []
+    const coalescer = new Coalescer<string, string>({
+      clock,
+      store: 'test',
+      call: 'claim',
+      sharing,
+      flush: (requests) => {
+        batches.push([...requests])
+        return flush(requests)
+      },
+      bytesOf: (request) => request.length,
+      limits: { ...LIMITS, ...limits },
+    })
+    const add = (request: string, tenant = request[0]!) => coalescer.add(request, tenant)
+    return { clock, batches, add }
+  }
+
+  it('get one answer, and other questions about the same subject go in later calls', async () => {
+    const { add, batches } = shared({}, async (all) => all.map(upper))
+    const answers = await Promise.all(['a1', 'a2', 'b1', 'a1', 'a2', 'a3'].map((one) => add(one)))
+    expect(answers).toEqual(['A1', 'A2', 'B1', 'shared A1', 'shared A2', 'A3'])
+    expect(batches).toEqual([['a1', 'b1'], ['a2'], ['a3']])
+  })
+
+  it('count one by one for the limit of what may wait, and the newest is refused', async () => {
+    const { flush, gates } = heldFlush()
+    const { add, clock, batches } = shared({ waitingMax: 4 }, flush)
+    const first = add('x1')
+    await clock.advanceAsync(0)
+    const hot = [add('a1'), add('a1'), add('a2'), add('a2')]
+    const refused = failureOf(hot[3]!)
+    const other = add('b1')
+    expect(await refused).toMatchObject({ failure: 'overloaded' })
+    const next = failureOf(hot[2]!)
+    const another = add('c1')
+    expect(await next).toMatchObject({ failure: 'overloaded' })
+    gates[0]!.open()
+    await clock.advanceAsync(0)
+    gates[1]!.open()
+    expect(await Promise.all([first, hot[0], hot[1], other, another])).toEqual([
+      'X1',
+      'A1',
+      'shared A1',
+      'B1',
+      'C1',
+    ])
+    expect(batches).toEqual([['x1'], ['a1', 'b1', 'c1']])
+  })
+
+  it('are led by the next one where the first has waited too long to be sent', async () => {
+    const { flush, gates } = heldFlush()
+    const { add, clock, batches } = shared({ rowsMax: 1 }, flush)
+    const hung = [failureOf(add('x1')), failureOf(add('y1', 'x'))]
+    const early = failureOf(add('a1', 'x'))
+    await clock.advanceAsync(1_000)
+    await clock.advanceAsync(500)
+    const late = [add('a1', 'x'), add('a1', 'x')]
+    await clock.advanceAsync(500)
+    await Promise.all(hung)
+    expect(await early).toMatchObject({ failure: 'overloaded' })
+    expect(batches).toEqual([['x1'], ['y1'], ['a1']])
+    gates[2]!.open()
+    expect(await Promise.all(late)).toEqual(['A1', 'shared A1'])
+  })
+
+  it('fail with an error that says which of them was sent', async () => {
+    const { add } = shared({}, () => Promise.reject(new Error('down')))
+    const failures = await Promise.all([failureOf(add('a1')), failureOf(add('a1'))])
+    expect(failures.map(({ failure, wasSent }) => [failure, wasSent])).toEqual([
+      ['unavailable', true],
+      ['unavailable', false],
+    ])
+  })
+
+  it('leave nothing behind', async () => {
+    const { add, batches } = shared({}, async (all) => all.map(upper))
+    for (let n = 0; n < 3; n++) await Promise.all([add('a1'), add('a1'), add('a2')])
+    expect(batches).toEqual([['a1'], ['a2'], ['a1'], ['a2'], ['a1'], ['a2']])
+  })
+})

@@ -105,9 +105,9 @@ const BUGS: readonly PlantedBug[] = [
   },
   {
     name: 'a duplicate that waits claims again after close()',
-    file: 'src/core/engine.ts',
-    find: 'if (this.#closing) break\n        pauseMs',
-    replace: 'pauseMs',
+    file: 'src/core/shared-wait.ts',
+    find: 'if (isClosing()) this.#dismiss(() => true)\n      else if',
+    replace: 'if',
     caughtBy: SIMULATION,
   },
   {
