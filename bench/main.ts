@@ -8,6 +8,7 @@ import { engineLines } from './groups/engine.ts'
 import { growthLines } from './groups/growth.ts'
 import { httpLines } from './groups/http.ts'
 import { limitLines } from './groups/limits.ts'
+import { networkLines } from './groups/network.ts'
 import { peerLines } from './groups/peers.ts'
 import { relayLines } from './groups/relay.ts'
 import { toSvg } from './report/chart.ts'
@@ -39,6 +40,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
 
 const OPEN: Readonly<Record<Group, (context: Context) => Promise<Line[]>>> = {
   engine: engineLines,
+  network: networkLines,
   http: httpLines,
   peers: peerLines,
   limits: limitLines,

@@ -63,7 +63,7 @@ export async function engineLines(context: Context): Promise<Line[]> {
       places,
       inFlight: context.scale.inFlight,
       // A transactional replay is a replay: the line above has it.
-      whats: inTransaction === true ? ['first'] : ['first', 'replay'],
+      whats: inTransaction === true ? ['first'] : ['first', 'replay', 'hot'],
       ...(note === undefined ? {} : { note }),
     })
   })

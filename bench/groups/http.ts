@@ -83,7 +83,11 @@ export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[
   const sleeper = sleeperOf(serverWakeMs, (ms) =>
     server.first({ connections: CONNECTIONS, ms, warmMs: 0 }),
   )
-  const whats: readonly What[] = isBare ? ['first'] : ['first', 'replay']
+  const whats: readonly What[] = isBare
+    ? ['first']
+    : group === 'http'
+      ? ['first', 'replay', 'hot']
+      : ['first', 'replay']
   return whats.flatMap((what) =>
     entry.connections.map((connections): Line => {
       return {

@@ -4,11 +4,12 @@ import type { Figures, Group } from '../report/results.ts'
 import type { Load, Places } from '../run/contract.ts'
 import { sleeperOf, type Context, type Line } from '../run/context.ts'
 
-export type What = 'first' | 'replay'
+export type What = 'first' | 'replay' | 'hot'
 
 export const WHAT_TITLES: Readonly<Record<What, string>> = {
   first: 'first requests',
   replay: 'replays',
+  hot: 'replays of one key',
 }
 
 /** All that are called as functions, ours, the limits and the peers, are compared. */

@@ -48,7 +48,8 @@ export async function open(config: SubjectProgramConfig): Promise<Program> {
   return {
     calls: {
       first: (load: Load) => measureFirst(subject, counter, load),
-      replay: (load: Load) => measureReplays(subject, counter, load),
+      replay: (load: Load) => measureReplays(subject, counter, { ...load, keys: newKeys() }),
+      hot: (load: Load) => measureReplays(subject, counter, { ...load, keys: [randomUUID()] }),
     },
     close: () => subject.close(),
   }
@@ -68,9 +69,12 @@ async function measureFirst(subject: Subject, counter: Counter, load: Load): Pro
 }
 
 /** Requests under keys that are completed: none runs the work. */
-async function measureReplays(subject: Subject, counter: Counter, load: Load): Promise<Figures> {
+async function measureReplays(
+  subject: Subject,
+  counter: Counter,
+  { keys, ...load }: Load & { readonly keys: readonly string[] },
+): Promise<Figures> {
   await subject.reset?.()
-  const keys = newKeys()
   await Promise.all(keys.map((key) => subject.run(key)))
   const before = counter.runs
   const figures = await measure(() => subject.run(oneOf(keys)), load)

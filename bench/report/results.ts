@@ -1,6 +1,15 @@
 /** What a run has measured: lines of figures, one value of each for every round. */
 
-export const GROUPS = ['engine', 'http', 'peers', 'limits', 'choices', 'relay', 'growth'] as const
+export const GROUPS = [
+  'engine',
+  'network',
+  'http',
+  'peers',
+  'limits',
+  'choices',
+  'relay',
+  'growth',
+] as const
 
 export type Group = (typeof GROUPS)[number]
 

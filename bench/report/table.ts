@@ -6,6 +6,7 @@ import type { Verdict } from './verdicts.ts'
 
 const GROUP_TITLES: Readonly<Record<Group, string>> = {
   engine: 'Engine: claim and complete, and replays, in one process',
+  network: 'A database at a distance, and a hot key',
   http: 'HTTP: against the bare route of the same framework',
   peers: 'Peers: the same work on the same servers',
   limits: 'The limit: what cannot be beaten, and what it is made of',

@@ -31,7 +31,36 @@ const UPKEEP = [
   ['sweep-idle', 'A sweep that finds nothing'],
 ] as const
 
+/** A hot key must not be slower than many keys, and must not slow down another tenant. */
+const HOT_KEYS = ['postgres', 'mariadb'].flatMap((store) =>
+  [0, 10].flatMap((ms): Target[] => {
+    const id = `network.${store}.${ms}`
+    const where = `${store}, ${ms} ms away`
+    return [
+      {
+        name: `Replays of one key against many keys, ${where}`,
+        of: rate(`${id}.one`),
+        against: rate(`${id}.many`),
+        limit: { atLeast: 0.9 },
+      },
+      {
+        name: `Retries of one key in progress against many keys, ${where}`,
+        of: rate(`${id}.busyOne`),
+        against: rate(`${id}.busyMany`),
+        limit: { atLeast: 0.9 },
+      },
+      {
+        name: `p99 of another tenant beside one key against many keys, ${where}`,
+        of: figure(`${id}.besideOne`, 'p99'),
+        against: figure(`${id}.besideMany`, 'p99'),
+        limit: { atMost: 1.3 },
+      },
+    ]
+  }),
+)
+
 export const TARGETS: readonly Target[] = [
+  ...HOT_KEYS,
   {
     name: 'PostgreSQL, first requests through Express, against steadykey on PostgreSQL',
     of: EXPRESS_FIRST,

@@ -60,7 +60,16 @@ export class HttpSubject {
   }
 
   async replay(load: HttpLoad): Promise<Figures> {
-    const requests = (await this.#seeds()).map(requestOf)
+    return this.#replay(load, await this.#seeds())
+  }
+
+  /** Replays of one key. */
+  async hot(load: HttpLoad): Promise<Figures> {
+    return this.#replay(load, (await this.#seeds()).slice(0, 1))
+  }
+
+  async #replay(load: HttpLoad, keys: readonly string[]): Promise<Figures> {
+    const requests = keys.map(requestOf)
     const before = await this.#runs()
     const { figures } = await this.#load(load, () => oneOf(requests))
     expectEqual('runs of the work', (await this.#runs()) - before, 0)

@@ -19,7 +19,7 @@ export async function measure(once: () => Promise<unknown>, load: Load): Promise
 }
 
 /** How long each call took, in ms. At least one for each caller. */
-async function callFor(
+export async function callFor(
   once: () => Promise<unknown>,
   inFlight: number,
   ms: number,

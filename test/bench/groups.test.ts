@@ -3,6 +3,7 @@ import { choiceLines } from '../../bench/groups/choices.ts'
 import { engineLines } from '../../bench/groups/engine.ts'
 import { httpLines } from '../../bench/groups/http.ts'
 import { limitLines } from '../../bench/groups/limits.ts'
+import { networkLines } from '../../bench/groups/network.ts'
 import { peerLines } from '../../bench/groups/peers.ts'
 import { relayLines } from '../../bench/groups/relay.ts'
 import { PANELS } from '../../bench/report/panels.ts'
@@ -12,13 +13,23 @@ import type { Context, Line } from '../../bench/run/context.ts'
 import { HttpSubject } from '../../bench/run/http-subject.ts'
 import { FULL } from '../../bench/run/scale.ts'
 
+const GROUPS = [
+  engineLines,
+  networkLines,
+  httpLines,
+  peerLines,
+  limitLines,
+  choiceLines,
+  relayLines,
+]
+
 // A wrong name would leave a target unjudged. Growth is not here: it fills its tables first, and a
 // whole run checks its names before it measures.
 it('has the lines that targets, charts and other lines name', async () => {
   const proof = vi.spyOn(HttpSubject.prototype, 'prove').mockResolvedValue()
   onTestFinished(() => proof.mockRestore())
   const lines: Line[] = []
-  for (const open of [engineLines, httpLines, peerLines, limitLines, choiceLines, relayLines]) {
+  for (const open of GROUPS) {
     lines.push(...(await open(contextWithoutPrograms())))
   }
   const wrong = wrongReferences({ lines, targets: TARGETS, panels: PANELS })
