@@ -23,6 +23,7 @@ const SERVERS = [
   'test/stores/postgres*.test.ts',
   'test/stores/redis*.test.ts',
   'test/stores/sql-*.test.ts',
+  'test/stores/unheard-stores.test.ts',
 ]
 
 /** Processes, installs and long random runs: with the servers left out of `npm run test:unit`. */
@@ -58,6 +59,7 @@ const OF_THE_PROCESS = [
   'test/clients/mishaps.test.ts',
   'test/core/events.test.ts',
   'test/core/policy.test.ts',
+  'test/core/unheard.test.ts',
   'test/durable/commit-count.test.ts',
   'test/http/hostile-http.test.ts',
   'test/stores/cached-fuzz.test.ts',
@@ -71,6 +73,7 @@ const SERVERS_OF_THE_PROCESS = [
   'test/stores/postgres-watch.test.ts',
   'test/stores/redis-check.test.ts',
   'test/stores/redis-faults.test.ts',
+  'test/stores/unheard-stores.test.ts',
 ]
 
 /** Begun first, so that none of them is still at work when everything else is done. */

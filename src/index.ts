@@ -23,6 +23,8 @@ export { EVENT_COUNTERS } from './core/events.ts'
 export { MOVES, RECORD_STATES } from './core/record.ts'
 export { PROBLEMS } from './protocol/problems.ts'
 
+export type { BreakerState } from './core/breaker.ts'
+export type { BreakerOptions } from './core/breaker-options.ts'
 export type { Clock } from './core/clock.ts'
 export type {
   CloseReport,

@@ -1,5 +1,6 @@
 import type { Clock } from './clock.ts'
 import { StoreFailedError, hasCode } from './errors.ts'
+import { NoAnswerError } from './store-advice.ts'
 
 export interface StoreCall {
   /** For messages: the store's name and the call that is made. */
@@ -23,7 +24,7 @@ export function answerWithin<Answer>(
       new StoreFailedError({ store, operation: call, failure: 'unavailable', cause })
     const givenUp = new AbortController()
     const cancel = clock.after(timeoutMs, () => {
-      const cause = new Error(`no answer within ${timeoutMs} ms`)
+      const cause = new NoAnswerError(timeoutMs)
       // First, or a store that rejects at once would be heard before this failure.
       reject(failed(cause))
       givenUp.abort(cause)

@@ -16,6 +16,16 @@ export interface CoalescerOptions<Request, Outcome> {
   readonly sharing?: Sharing<Request, Outcome>
   /** Hears why a request failed, once for each. */
   readonly onFailure?: (error: unknown) => void
+  /** Hears how each store call ended. */
+  readonly onCallEnd?: (error?: unknown) => void
+  readonly gate?: Gate<Request>
+}
+
+/** Keeps requests that wait from being sent. `onFailure` does not hear of those it refuses. */
+export interface Gate<Request> {
+  readonly isShut: () => boolean
+  /** Why a request is not sent; `undefined` where it is sent all the same. Asked once of each. */
+  readonly refusal: (request: Request) => unknown
 }
 
 /**
@@ -146,7 +156,7 @@ export class Coalescer<Request, Outcome> {
       this.#forget(row.first.request)
       const next = row.detachNext(this.#questionOf)
       if (next !== undefined) later.push(next)
-      if (!this.#refuseLate(row)) continue
+      if (!this.#passGate(row) || !this.#refuseLate(row)) continue
       bytes += size
       batch.push(row)
     }
@@ -158,6 +168,14 @@ export class Coalescer<Request, Outcome> {
   #pushBack(row: WaitingRow<Request, Outcome>): void {
     this.#rows.set(this.#options.sharing!.subjectOf(row.first.request), row)
     this.#waiting.push(row.tenant, row)
+  }
+
+  /** Refuses the requests of a row that the gate keeps back; `false` where none is left. */
+  #passGate(row: WaitingRow<Request, Outcome>): boolean {
+    const { gate } = this.#options
+    if (gate === undefined || !gate.isShut()) return true
+    for (const { entry, error } of row.takeRefused(gate.refusal)) entry.reject(error)
+    return row.requests > 0
   }
 
   /** Refuses the requests of a row that have waited too long; `false` where none is left. */
@@ -218,21 +236,31 @@ export class Coalescer<Request, Outcome> {
   }
 
   async #send(batch: readonly WaitingRow<Request, Outcome>[]): Promise<void> {
-    const { clock, limits, store, call, flush, sharing } = this.#options
-    const requests = batch.map((row) => row.first.request)
-    const { timeoutMs } = limits
-    const outcomes = await answerWithin(clock, { store, call, timeoutMs }, (signal) =>
-      flush(requests, signal),
-    )
-    if (outcomes.length !== batch.length) {
-      const cause = new Error(`it gave ${outcomes.length} answers to ${batch.length} requests`)
-      throw this.#failed('unavailable', cause)
+    const { onCallEnd, sharing } = this.#options
+    let outcomes: Outcome[]
+    try {
+      outcomes = await this.#call(batch.map((row) => row.first.request))
+    } catch (error) {
+      onCallEnd?.(error)
+      throw error
     }
+    onCallEnd?.()
     for (const [index, { first, followers }] of batch.entries()) {
       const outcome = outcomes[index]!
       first.resolve(outcome)
       for (const other of followers) other.resolve(sharing!.answerFor(first.request, outcome))
     }
+  }
+
+  async #call(requests: readonly Request[]): Promise<Outcome[]> {
+    const { clock, limits, store, call, flush } = this.#options
+    const { timeoutMs } = limits
+    const outcomes = await answerWithin(clock, { store, call, timeoutMs }, (signal) =>
+      flush(requests, signal),
+    )
+    if (outcomes.length === requests.length) return outcomes
+    const cause = new Error(`it gave ${outcomes.length} answers to ${requests.length} requests`)
+    throw this.#failed('unavailable', cause)
   }
 
   /** The followers of a row were never sent, so there is nothing of theirs to look for. */

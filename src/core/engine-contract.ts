@@ -1,9 +1,11 @@
+import type { BreakerOptions } from './breaker-options.ts'
 import type { Clock } from './clock.ts'
 import type { EngineEvent, EventListener } from './events.ts'
 import type { RunOutcome, Work } from './execution.ts'
 import type { Scope } from './identity.ts'
 import type { Policy, PolicyOptions } from './policy.ts'
 import type { RecordState } from './record.ts'
+import type { EngineHealth } from './store-health.ts'
 import type { Completion, RecordView, Store } from './store.ts'
 
 /** What an engine needs, and the policy of the work that brings none of its own. */
@@ -19,6 +21,15 @@ export interface EngineOptions extends PolicyOptions {
    * @default 5_000
    */
   storeTimeoutMs?: number
+
+  /**
+   * Refuses claims at once while the store fails, instead of letting each wait for
+   * `storeTimeoutMs`. Recording results and renewing leases always try. `false`: every claim is
+   * sent.
+   *
+   * @default on, with the defaults of its options
+   */
+  breaker?: BreakerOptions | false
 
   /**
    * How often silent holders are looked for, for keys that nobody asks for. `0`: never, because
@@ -50,6 +61,11 @@ export interface RunRequest {
    * `undefined` where that is not possible.
    */
   readonly recompute?: (stored: string) => string | undefined
+  /**
+   * Sends the claim also while the breaker is open: for callers that run their work unprotected
+   * when the store fails, so that an open breaker alone never makes them do so.
+   */
+  readonly ignoresBreaker?: boolean
   /** From `engine.policy(...)`. @default the engine's own */
   readonly policy?: Policy
 }
@@ -121,6 +137,19 @@ export interface Engine {
   ): Promise<ResolveResult>
 
   read(target: ResolveTarget): Promise<RecordView | undefined>
+
+  /**
+   * Whether this process should get requests, for readiness probes. Asks the store by a write
+   * that changes nothing, unless it was asked within the last second. Never rejects, and takes at
+   * most half of `storeTimeoutMs`.
+   */
+  health(): Promise<EngineHealth>
+
+  /**
+   * Resolves at once while claims may be sent; while the breaker is open, once it closes, `signal`
+   * aborts or the engine is closed. For what works beside requests: it pauses meanwhile.
+   */
+  untilStoreAnswers(signal?: AbortSignal): Promise<void>
 
   /** Records in one state, oldest run first. @default limit 100 */
   list(query: { state: RecordState; limit?: number }): Promise<RecordView[]>

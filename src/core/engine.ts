@@ -1,3 +1,4 @@
+import { resolveBreakerOptions } from './breaker-options.ts'
 import { claimEvents } from './claim-events.ts'
 import { isBusy, type Claim } from './claim.ts'
 import { systemClock, type Clock } from './clock.ts'
@@ -17,7 +18,8 @@ import {
   OperationChangedError,
   StoreFailedError,
 } from './errors.ts'
-import type { EngineEvent, EventListener } from './events.ts'
+import { eventSink } from './event-sink.ts'
+import type { EventListener } from './events.ts'
 import {
   Execution,
   ExecutionRequest,
@@ -36,15 +38,18 @@ import {
   type Policy,
   type PolicyOptions,
 } from './policy.ts'
+import { isReconciled } from './reconciled.ts'
 import { RECORD_STATES, type RecordState } from './record.ts'
 import { Settler } from './settler.ts'
 import { LOOK_AGAIN_MS_FIRST, SharedWaits } from './shared-wait.ts'
+import { StoreHealth, type EngineHealth } from './store-health.ts'
 import { limitsFor } from './store-limits.ts'
 import { StorePort, mayHaveTakenHold } from './store-port.ts'
 import type { ClaimOutcome, ClaimRequest, RecordRef, RecordView, Store } from './store.ts'
+import { Unheard } from './unheard.ts'
 import { Upkeep } from './upkeep.ts'
+import { checkVerdict } from './verdict.ts'
 import { WaitingRoom } from './waiting-room.ts'
-import { warnOnce } from './warn.ts'
 
 export type {
   CloseReport,
@@ -66,6 +71,7 @@ const ENGINE_OPTION_NAMES = [
   'store',
   'onEvent',
   'storeTimeoutMs',
+  'breaker',
   'sweepEveryMs',
   'reapEveryMs',
   'clock',
@@ -81,7 +87,9 @@ class OnceEngine implements Engine {
   readonly store: Store
   readonly clock: Clock
   readonly #policy: Policy
-  readonly #onEvent: EventListener | undefined
+  readonly emit: EventListener
+  readonly #isHeard: boolean
+  readonly #health: StoreHealth
   readonly #port: StorePort
   readonly #settler: Settler
   readonly #lost: LostClaims
@@ -97,17 +105,31 @@ class OnceEngine implements Engine {
   #onDrained: () => void = () => undefined
 
   constructor(options: EngineOptions) {
-    const { store, onEvent, clock, storeTimeoutMs, sweepEveryMs, reapEveryMs, ...policy } =
+    const { store, onEvent, clock, storeTimeoutMs, breaker, sweepEveryMs, reapEveryMs, ...policy } =
       checkEngineOptions(options)
     this.store = store
     this.clock = clock ?? systemClock
     this.#policy = resolvePolicy(policy, undefined, 'createEngine')
-    this.#onEvent = onEvent
+    this.#isHeard = onEvent !== undefined
+    const unheard = new Unheard({
+      clock: this.clock,
+      answeredAt: () => this.#health.answeredAt,
+      isReconciled: () => isReconciled(this),
+    })
+    this.emit = eventSink(onEvent, unheard)
     const emit: EventListener = (event) => this.emit(event)
     const number = (name: string, value: unknown, fallback: number, min: number): number =>
       wholeNumber(`createEngine.${name}`, value, { fallback, min, max: 7 * DAY_MS })
-    const limits = limitsFor(store, number('storeTimeoutMs', storeTimeoutMs, 5_000, 1))
-    this.#port = new StorePort(store, { clock: this.clock, limits, emit })
+    const timeoutMs = number('storeTimeoutMs', storeTimeoutMs, 5_000, 1)
+    const limits = limitsFor(store, timeoutMs)
+    this.#health = new StoreHealth({
+      store,
+      clock: this.clock,
+      storeTimeoutMs: timeoutMs,
+      breaker: resolveBreakerOptions(breaker, timeoutMs),
+      emit,
+    })
+    this.#port = new StorePort(store, { clock: this.clock, limits, emit, health: this.#health })
     this.#settler = new Settler(this.clock, this.#port)
     this.#lost = new LostClaims(this.clock, this.#port)
     this.#room = new WaitingRoom(this.clock, store)
@@ -132,13 +154,14 @@ class OnceEngine implements Engine {
       store,
       clock: this.clock,
       emit,
+      isPaused: () => this.#health.breaker.isRefusing,
       sweepEveryMs: number('sweepEveryMs', sweepEveryMs, 60_000, 0),
       reapEveryMs: number('reapEveryMs', reapEveryMs, HOUR_MS, 0),
     })
   }
 
   async run(request: RunRequest, work: Work): Promise<RunOutcome> {
-    if (this.#closing) throw new EngineClosedError()
+    if (this.#closing) throw this.#closed(request.scope)
     checkIdentity(request.scope, request.key, request.fingerprint)
     this.#running++
     try {
@@ -155,8 +178,8 @@ class OnceEngine implements Engine {
   }
 
   async resume(record: RecordView, work: Work, policy: Policy = this.#policy): Promise<RunOutcome> {
-    if (this.#closing) throw new EngineClosedError()
     const { tenant, operation, key, fingerprint } = record
+    if (this.#closing) throw this.#closed({ tenant, operation })
     const request: RunRequest = { scope: { tenant, operation }, key, fingerprint }
     // What becomes of the key after its expiry is its route's to say, which nobody here knows.
     const goesOn = { ...resumable(policy), afterExpiry: record.afterExpiry }
@@ -178,6 +201,11 @@ class OnceEngine implements Engine {
       this.#running--
       if (this.#running === 0) this.#onDrained()
     }
+  }
+
+  #closed({ tenant, operation }: Scope): EngineClosedError {
+    this.emit({ kind: 'claim_refused', tenant, operation, reason: 'engine_closed' })
+    return new EngineClosedError()
   }
 
   /** Nothing has run under this claim, and nothing will. */
@@ -260,6 +288,7 @@ class OnceEngine implements Engine {
     const graceMs = wholeNumber('close.graceMs', options.graceMs, bounds)
     this.#closing = true
     this.#upkeep.stop()
+    this.#health.breaker.stop()
     this.#room.wakeAll()
     this.#lost.stop()
     await this.#drained(graceMs)
@@ -267,20 +296,12 @@ class OnceEngine implements Engine {
     return { abandoned: this.#running + this.#outliving + this.#settler.pending }
   }
 
-  emit(event: EngineEvent): void {
-    if (this.#onEvent === undefined) return
-    // A listener's bug must not change what happens to a payment.
-    const warn = (error: unknown) => {
-      const why = error instanceof Error ? error.message : describe(error)
-      warnOnce(`onEvent threw on "${event.kind}": ${why}`, `onEvent threw on "${event.kind}"`)
-    }
-    try {
-      // An `async` listener fits the type too, and its rejection would end the process.
-      const returned: unknown = this.#onEvent(event)
-      if (returned instanceof Promise) returned.catch(warn)
-    } catch (error) {
-      warn(error)
-    }
+  health(): Promise<EngineHealth> {
+    return this.#health.report(this.#closing)
+  }
+
+  untilStoreAnswers(signal?: AbortSignal): Promise<void> {
+    return this.#health.breaker.untilClosed(signal)
   }
 
   /** A promise only where work has run: a request has many steps that need none. */
@@ -351,7 +372,7 @@ class OnceEngine implements Engine {
     const sentMs = this.clock.monotonicMs()
     let outcome: ClaimOutcome
     try {
-      outcome = await this.#port.claim(request)
+      outcome = await this.#port.claim(request, asked.ignoresBreaker)
       if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
     } catch (error) {
       if (mayHaveTakenHold(error)) this.#lost.release(request)
@@ -390,7 +411,7 @@ class OnceEngine implements Engine {
   }
 
   #report(scope: Scope, { outcome, identity, mode }: Claim): void {
-    if (this.#onEvent === undefined) return
+    if (!this.#isHeard) return
     const subject = { identity, ...scope, recordId: outcome.recordId }
     for (const event of claimEvents(subject, outcome, mode)) this.emit(event)
   }
@@ -430,19 +451,6 @@ function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView)
 function toRef(target: ResolveTarget): RecordRef {
   if ('recordId' in target) return { recordId: target.recordId }
   return { identity: identityOf(target.scope, target.key) }
-}
-
-/** Without it, a misspelt `completed` would free the key of a payment that was made. */
-function checkVerdict({ kind, ...rest }: ResolveVerdict): void {
-  if (kind === 'failed_retryable') return
-  if (kind !== 'completed') {
-    throw new InvalidOptionsError(
-      `resolve.kind must be 'completed' or 'failed_retryable', got ${describe(kind)}`,
-    )
-  }
-  const { result } = rest as { result?: unknown }
-  if (result instanceof Uint8Array) return
-  throw new InvalidOptionsError(`resolve.result must be a Uint8Array, got ${describe(result)}`)
 }
 
 function checkEngineOptions(options: EngineOptions): EngineOptions {

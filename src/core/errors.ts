@@ -1,3 +1,5 @@
+import { networkAdvice, wordsOf } from './store-advice.ts'
+
 /** Every code this package throws. Each has a heading in `docs/reference/errors.md`. */
 export const ERROR_CODES = [
   'INVALID_OPTIONS',
@@ -38,9 +40,10 @@ export class InvalidRequestError extends OncekeyError {
 /**
  * Why a store call failed: `unavailable` says nothing about what it did; `rejected` says that it
  * wrote nothing because one of the rows cannot be stored (so its neighbours may be tried alone);
- * `overloaded` says that it was never sent.
+ * `overloaded` says that it was never sent because too much is waiting; `refused` that it was never
+ * sent because the breaker is open.
  */
-export type StoreFailure = 'unavailable' | 'rejected' | 'overloaded'
+export type StoreFailure = 'unavailable' | 'rejected' | 'overloaded' | 'refused'
 
 /** The store could not answer, so the work did not run. `cause` says why. */
 export class StoreFailedError extends OncekeyError {
@@ -48,6 +51,10 @@ export class StoreFailedError extends OncekeyError {
   readonly store: string
   readonly operation: string
   readonly failure: StoreFailure
+  /** What to do about it, where that is known: for operators, never for clients. */
+  readonly advice: string | undefined
+  /** When to try again, where that is known. */
+  readonly retryAfterMs: number | undefined
   /** The key is known to be in use: to run its work unprotected would be to run it twice. */
   keyInUse = false
   /** `false`: the request waited for the answer to another one and was never sent itself. */
@@ -59,24 +66,26 @@ export class StoreFailedError extends OncekeyError {
     readonly failure?: StoreFailure
     readonly wasSent?: boolean
     readonly cause: unknown
+    /** @default that of a network error, if it is one */
+    readonly advice?: string | undefined
+    readonly retryAfterMs?: number
   }) {
-    const failure = details.failure ?? 'unavailable'
-    super(
-      `${details.store} store failed to ${details.operation} (${failure})${why(details.cause)}`,
-      {
-        cause: details.cause,
-      },
-    )
-    this.store = details.store
-    this.operation = details.operation
+    const { store, operation, failure = 'unavailable', cause } = details
+    const advice = details.advice ?? networkAdvice(cause)
+    const hint = advice === undefined ? '' : ` (${advice})`
+    super(`${store} store failed to ${operation} (${failure})${why(cause)}${hint}`, { cause })
+    this.store = store
+    this.operation = operation
     this.failure = failure
-    this.wasSent = details.wasSent ?? failure !== 'overloaded'
+    this.wasSent = details.wasSent ?? (failure !== 'overloaded' && failure !== 'refused')
+    this.advice = advice
+    this.retryAfterMs = details.retryAfterMs
   }
 
   /** The same failure, for a request that was to share the answer. */
   asUnsent(): StoreFailedError {
-    const { store, operation, failure, cause } = this
-    return new StoreFailedError({ store, operation, failure, cause, wasSent: false })
+    const { store, operation, failure, cause, advice } = this
+    return new StoreFailedError({ store, operation, failure, cause, advice, wasSent: false })
   }
 }
 
@@ -163,6 +172,12 @@ export function isRejected(error: unknown): boolean {
   return hasCode(error, 'STORE_FAILED') && 'failure' in error && error.failure === 'rejected'
 }
 
+/** The call may have been carried out, and the store may be down. So with any unknown error. */
+export function isUnavailable(error: unknown): boolean {
+  if (!hasCode(error, 'STORE_FAILED')) return true
+  return !('failure' in error) || error.failure === 'unavailable'
+}
+
 function why(cause: unknown): string {
-  return cause instanceof Error ? `: ${cause.message}` : ''
+  return cause instanceof Error ? `: ${wordsOf(cause)}` : ''
 }

@@ -1,3 +1,4 @@
+import type { BreakerState } from './breaker.ts'
 import type { RecordState } from './record.ts'
 
 /** What an event is about. The raw key is never part of it; its hash (`identity`) is. */
@@ -33,6 +34,21 @@ export type RecordEvent =
       readonly store: string
       readonly call: string
       readonly error: unknown
+    }
+  /** The breaker before claims changed. `error`: what opened it. */
+  | {
+      readonly kind: 'breaker_changed'
+      readonly store: string
+      readonly from: BreakerState
+      readonly to: BreakerState
+      readonly error: unknown
+    }
+  /** A request was refused without asking the store. Its work did not run. */
+  | {
+      readonly kind: 'claim_refused'
+      readonly tenant: string
+      readonly operation: string
+      readonly reason: 'breaker_open' | 'engine_closed'
     }
   /** A holder fell silent. `to` is what became of its record. */
   | (EventSubject & {
@@ -153,6 +169,8 @@ export const EVENT_COUNTERS = {
   reserve_unknown: 'api.idempotency.reserve.unknown.count',
   reserve_expired: 'api.idempotency.reserve.expired.count',
   store_error: 'api.idempotency.store.error.count',
+  breaker_changed: 'api.idempotency.breaker.transition.count',
+  claim_refused: 'api.idempotency.claim.refused.count',
   zombie_key: 'api.idempotency.zombie_key.count',
   ttl_pruned: 'api.idempotency.ttl_pruned.count',
   reconcile_scheduled: 'api.idempotency.reconcile.scheduled.count',

@@ -2,9 +2,10 @@ import { answerWithin } from './answer-within.ts'
 import type { Clock } from './clock.ts'
 import { CLAIM_SHARING } from './claim-sharing.ts'
 import { Coalescer, type CoalescerLimits } from './coalescer.ts'
-import { hasCode, type StoreFailedError } from './errors.ts'
+import { hasCode, isUnavailable, type StoreFailedError } from './errors.ts'
 import type { EventListener } from './events.ts'
 import { FairSlots } from './fair-slots.ts'
+import type { StoreHealth } from './store-health.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -22,6 +23,14 @@ export interface StoreLimits extends CoalescerLimits {
   /** Transactions at once, and steps of operations; `undefined`: whatever comes. */
   readonly transactionsMax: number | undefined
   readonly stepsMax: number | undefined
+}
+
+export interface StorePortOptions {
+  readonly clock: Clock
+  readonly limits: StoreLimits
+  readonly emit: EventListener
+  /** Told how calls end, and asked whether claims may be sent. */
+  readonly health: StoreHealth
 }
 
 /**
@@ -42,11 +51,13 @@ export class StorePort {
   readonly #transactions: FairSlots | undefined
   readonly #steps: FairSlots | undefined
 
-  constructor(
-    store: Store,
-    { clock, limits, emit }: { clock: Clock; limits: StoreLimits; emit: EventListener },
-  ) {
+  readonly #health: StoreHealth
+  /** Claims that are sent also while the breaker is open. */
+  readonly #ignoring = new WeakSet<ClaimRequest>()
+
+  constructor(store: Store, { clock, limits, emit, health }: StorePortOptions) {
     this.#emit = emit
+    this.#health = health
     this.#backend = store
     this.#clock = clock
     this.#timeoutMs = limits.timeoutMs
@@ -57,6 +68,11 @@ export class StorePort {
       call: 'claim',
       onFailure: report('claim'),
       sharing: CLAIM_SHARING,
+      onCallEnd: (error) => health.claimEnded(error),
+      gate: {
+        isShut: () => health.breaker.isRefusing,
+        refusal: (request) => this.#refusal(request),
+      },
       flush: (requests, signal) => store.claim(requests, signal),
       bytesOf: (request) =>
         ROW_BYTES + request.key.length + request.tenant.length + request.operation.length,
@@ -65,6 +81,7 @@ export class StorePort {
       ...shared,
       call: 'settle',
       onFailure: report('settle'),
+      onCallEnd: (error: unknown) => health.callEnded(error),
       flush: (batch: readonly Settlement[], signal: AbortSignal) => store.settle(batch, signal),
       bytesOf: (settlement: Settlement) =>
         ROW_BYTES + (settlement.kind === 'complete' ? settlement.result.byteLength : 0),
@@ -75,6 +92,7 @@ export class StorePort {
       ...shared,
       call: 'renew',
       onFailure: report('renew'),
+      onCallEnd: (error) => health.callEnded(error),
       flush: (renewals, signal) => store.renew(renewals, signal),
       bytesOf: () => ROW_BYTES,
     })
@@ -88,8 +106,20 @@ export class StorePort {
     this.#steps = slotsFor('advance', limits.stepsMax)
   }
 
-  claim(request: ClaimRequest): Promise<ClaimOutcome> {
+  /** While the breaker is open, a claim is refused: at once, also where it waits to be sent. */
+  claim(request: ClaimRequest, ignoresBreaker = false): Promise<ClaimOutcome> {
+    if (ignoresBreaker) this.#ignoring.add(request)
+    const refusal = this.#refusal(request)
+    if (refusal !== undefined) return Promise.reject(refusal)
     return this.#claims.add(request, request.tenant)
+  }
+
+  #refusal(request: ClaimRequest): StoreFailedError | undefined {
+    const { breaker } = this.#health
+    if (!breaker.isRefusing || this.#ignoring.has(request)) return undefined
+    const { tenant, operation } = request
+    this.#emit({ kind: 'claim_refused', tenant, operation, reason: 'breaker_open' })
+    return breaker.refusal()
   }
 
   settle(settlement: Settlement, tenant: string): Promise<SettleOutcome> {
@@ -193,7 +223,6 @@ function only<Answer>(answers: readonly Answer[]): Answer {
 
 /** Whether a failed store call may have been carried out all the same. */
 export function mayHaveTakenHold(error: unknown): boolean {
-  if (!hasCode(error, 'STORE_FAILED')) return true
-  if ('wasSent' in error && error.wasSent === false) return false
-  return !('failure' in error) || error.failure === 'unavailable'
+  if (hasCode(error, 'STORE_FAILED') && 'wasSent' in error && error.wasSent === false) return false
+  return isUnavailable(error)
 }

@@ -39,6 +39,12 @@ export interface Store {
   /** Prolongs leases, from now. `false` where the record has moved on. */
   renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]>
 
+  /**
+   * A write that changes nothing, for finding out whether the store takes writes. Present where
+   * renewing an absent lease does not write, because it reads first.
+   */
+  probe?(signal?: AbortSignal): Promise<void>
+
   /** Gives `unknown` records their verdict. */
   resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]>
 

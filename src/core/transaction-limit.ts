@@ -1,5 +1,6 @@
 import type { Clock } from './clock.ts'
 import { StoreFailedError } from './errors.ts'
+import { NoAnswerError } from './store-advice.ts'
 
 export interface TransactionLimitOptions {
   /** The store's name, for messages. */
@@ -78,7 +79,7 @@ export class TransactionLimit {
     const { store, timeoutMs } = this.#options
     this.#cancel()
     this.#cancel = this.#clock.after(timeoutMs, () => {
-      const cause = new Error(`no answer within ${timeoutMs} ms`)
+      const cause = new NoAnswerError(timeoutMs)
       const error = new StoreFailedError({ store, operation, failure: 'unavailable', cause })
       this.#onTimeout(error)
       this.#reject(of === undefined ? error : of.error)

@@ -7,6 +7,8 @@ export interface UpkeepOptions {
   readonly store: Store
   readonly clock: Clock
   readonly emit: EventListener
+  /** Whether the store fails, so that a pass is not worth its calls. */
+  readonly isPaused: () => boolean
   /** 0: only when asked. */
   readonly sweepEveryMs: number
   /** 0: only when asked. */
@@ -21,7 +23,7 @@ const RECORDS_MAX = 100_000
 /** Removing is never urgent: for each moment of it, so many moments belong to the requests. */
 const REST_FACTOR = 9
 const REST_MS_MAX = 1_000
-/** How soon the next pass follows on one that did not get to the end. */
+/** How soon the next pass follows on one that was put off, or did not get to the end. */
 const UNFINISHED_MS = 1_000
 /** One batch, given up after this: a pass that never ends would be this process's last. */
 const BATCH_TIMEOUT_MS = 60_000
@@ -93,11 +95,12 @@ export class Upkeep {
 
   #every(ms: number, pass: () => Promise<number>, call: string, inMs = ms): void {
     if (ms === 0 || this.#stopping.signal.aborted) return
-    const { clock, store, emit } = this.#options
+    const { clock, store, emit, isPaused } = this.#options
     const cancel = clock.after(
       inMs,
       () => {
         this.#cancels.delete(cancel)
+        if (isPaused()) return this.#every(ms, pass, call, Math.min(ms, UNFINISHED_MS))
         let nextMs = ms
         pass()
           .then((count) => {

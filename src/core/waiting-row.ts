@@ -6,6 +6,11 @@ export interface Waiting<Request, Outcome> {
   readonly reject: (error: unknown) => void
 }
 
+export interface Refused<Request, Outcome> {
+  readonly entry: Waiting<Request, Outcome>
+  readonly error: unknown
+}
+
 /** Rows about one subject with other questions, in the order they came, and by their questions. */
 interface Behind<Request, Outcome> {
   readonly rows: WaitingRow<Request, Outcome>[]
@@ -92,5 +97,22 @@ export class WaitingRow<Request, Outcome> {
     this.first = entries[found]!
     this.followers = entries.slice(found + 1)
     return late
+  }
+
+  /** Takes out the requests that are refused; the next one that is not becomes first. */
+  takeRefused(refusal: (request: Request) => unknown): Refused<Request, Outcome>[] {
+    const refused: Refused<Request, Outcome>[] = []
+    const left: Waiting<Request, Outcome>[] = []
+    for (const entry of [this.first, ...this.followers]) {
+      const error = refusal(entry.request)
+      if (error === undefined) left.push(entry)
+      else refused.push({ entry, error })
+    }
+    this.requests -= refused.length
+    const [first, ...followers] = left
+    if (first === undefined) return refused
+    this.first = first
+    this.followers = followers
+    return refused
   }
 }

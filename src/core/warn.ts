@@ -7,5 +7,9 @@ const warned = new Set<string>()
 export function warnOnce(message: string, about: string = message): void {
   if (warned.has(about)) return
   warned.add(about)
+  warn(message)
+}
+
+export function warn(message: string): void {
   process.emitWarning(message, 'OncekeyWarning')
 }

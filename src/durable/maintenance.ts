@@ -123,10 +123,13 @@ class TaskMaintenance implements Maintenance {
   }
 
   async #passes(task: Task, { signal, over }: Signals): Promise<void> {
-    const { clock } = this.#options.engine
+    const { engine } = this.#options
+    const { clock } = engine
     const firstMs = Math.min(task.everyMs, FIRST_MS_MAX)
     await sleep(clock, Math.floor(Math.random() * firstMs), signal)
     while (this.#goesOn(signal)) {
+      await engine.untilStoreAnswers(signal)
+      if (!this.#goesOn(signal)) return
       await this.#pass(task, over)
       await sleep(clock, jittered(task.everyMs), signal)
     }

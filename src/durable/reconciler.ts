@@ -3,6 +3,7 @@ import type { ActOutcome, DueUnknown, StoredOperation, StoredPhase } from '../co
 import type { ResolveVerdict } from '../core/engine-contract.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, rejectUnknownOptions } from '../core/options.ts'
+import { markReconciled } from '../core/reconciled.ts'
 import type { RecordView } from '../core/store.ts'
 import { checkActedBy } from './acted-by.ts'
 import { askWithin } from './ask-within.ts'
@@ -74,7 +75,9 @@ export interface ReconcileReport {
 }
 
 export function createReconciler(options: ReconcilerOptions): Reconciler {
-  return new PollingReconciler(resolveReconcilerOptions(options))
+  const resolved = resolveReconcilerOptions(options)
+  markReconciled(resolved.engine)
+  return new PollingReconciler(resolved)
 }
 
 const BY = { who: 'reconciler' } as const
@@ -132,6 +135,7 @@ class PollingReconciler implements Reconciler {
     const { engine, pollMs } = this.#options
     const tally = emptyTally()
     while (!signal.aborted && !engine.isClosed) {
+      await engine.untilStoreAnswers(signal)
       const free = await this.#room()
       if (signal.aborted) break
       let begun = 0

@@ -167,13 +167,15 @@ class OutboxRelay implements Relay {
   }
 
   async #relayUntilStopped(): Promise<void> {
-    const { clock } = this.#options.engine
+    const { engine } = this.#options
+    const { clock } = engine
     let pauseMs = PAUSE_MS_FIRST
     while (!this.#mustStop()) {
       if (!this.#mayTake()) {
         await this.#rest()
         continue
       }
+      await engine.untilStoreAnswers(this.#stopping.signal)
       // Handlers that end together make room together.
       await new Promise<void>((resolve) => clock.soon(resolve))
       if (this.#mustStop() || !this.#mayTake()) continue

@@ -122,6 +122,8 @@ class OperationWorker implements Worker {
     const stopListening = onNudge(this.#engine.store, wake)
     signal.addEventListener('abort', wake)
     while (!signal.aborted && !this.#engine.isClosed) {
+      await this.#engine.untilStoreAnswers(signal)
+      if (signal.aborted) break
       // Before it looks: what happens while it looks must not be slept over.
       this.#awake = new AbortController()
       const started = await this.#start().catch((error: unknown) => {

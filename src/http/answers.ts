@@ -1,9 +1,12 @@
+import type { Engine } from '../core/engine-contract.ts'
+import { isReconciled } from '../core/reconciled.ts'
 import {
   RETRY_AFTER_IN_PROGRESS_SECONDS_MAX,
   RETRY_AFTER_SECONDS_MIN,
+  RETRY_AFTER_STORE_SECONDS_MAX,
   RETRY_AFTER_UNKNOWN_SECONDS_MAX,
 } from '../protocol/limits.ts'
-import { PROBLEMS, type ProblemName } from '../protocol/problems.ts'
+import { OUTCOME_LOOKED_INTO, PROBLEMS, type ProblemName } from '../protocol/problems.ts'
 import type { HttpReply } from './exchange.ts'
 import type { StoredReply } from './reply-codec.ts'
 import type { HeaderPair } from './stored-headers.ts'
@@ -85,12 +88,22 @@ export function retryAfterInProgress(leftMs: number): number {
   return clampSeconds(leftMs, RETRY_AFTER_IN_PROGRESS_SECONDS_MAX)
 }
 
+/** By then a store that fails has been asked once more whether it is back. */
+export function retryAfterStore(leftMs: number): number {
+  return clampSeconds(leftMs, RETRY_AFTER_STORE_SECONDS_MAX)
+}
+
 /** A reconciliation that is due and has brought nothing yet is in nobody's hands but a person's. */
 export function retryAfterUnknown(leftMs: number): number {
   const isDue = leftMs <= 0
   return isDue
     ? RETRY_AFTER_UNKNOWN_SECONDS_MAX
     : clampSeconds(leftMs, RETRY_AFTER_UNKNOWN_SECONDS_MAX)
+}
+
+/** Says that an outcome is looked into only where a reconciler was made for the engine. */
+export function unknownDetail(engine: Engine): string | undefined {
+  return isReconciled(engine) ? OUTCOME_LOOKED_INTO : undefined
 }
 
 function clampSeconds(ms: number, secondsMax: number): number {

@@ -8,8 +8,8 @@ import type { Engine, RunRequest } from '../core/engine.ts'
 import {
   InvalidOptionsError,
   OutcomeUnknownError,
-  StoreFailedError,
   hasCode,
+  type StoreFailedError,
 } from '../core/errors.ts'
 import type { RunOutcome } from '../core/execution.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
@@ -18,8 +18,10 @@ import type { ProblemName } from '../protocol/problems.ts'
 import {
   expiresHeader,
   retryAfterInProgress,
+  retryAfterStore,
   retryAfterUnknown,
   toRecorded,
+  unknownDetail,
   type ProblemOptions,
 } from './answers.ts'
 import { fieldOf } from './body-field.ts'
@@ -363,7 +365,9 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   #unknown(leftMs: number): Answer {
-    return this.#problem('outcome_unknown', { retryAfterSeconds: retryAfterUnknown(leftMs) })
+    const retryAfterSeconds = retryAfterUnknown(leftMs)
+    const detail = unknownDetail(this.#options.engine)
+    return this.#problem('outcome_unknown', { retryAfterSeconds, detail })
   }
 
   #missing(): Answer {
@@ -395,12 +399,14 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
     // Once the handler was entered, an error is its own, whatever its class.
     if (entered) return { kind: 'error', error }
     if (hasCode(error, 'ENGINE_CLOSED')) {
-      return this.#problem('store_unavailable', { retryAfterSeconds })
+      return this.#problem('server_stopping', { retryAfterSeconds })
     }
     if (!hasCode(error, 'STORE_FAILED')) return { kind: 'error', error }
-    const keyInUse = error instanceof StoreFailedError && error.keyInUse
-    if (storeFailure === 'closed' || keyInUse) {
-      return this.#problem('store_unavailable', { retryAfterSeconds })
+    const { keyInUse, retryAfterMs } = error as Partial<StoreFailedError>
+    if (storeFailure === 'closed' || keyInUse === true) {
+      return this.#problem('store_unavailable', {
+        retryAfterSeconds: retryAfterStore(retryAfterMs ?? RETRY_SOON_MS),
+      })
     }
     engine.emit({ kind: 'unprotected_run', ...scope })
     return { kind: 'pass' }

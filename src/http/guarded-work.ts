@@ -16,24 +16,32 @@ const LOST_STATUS: ReadonlySet<number> = new Set([502, 504])
 
 const NO_BODY = new Uint8Array(0)
 
+export interface GuardedRunOptions {
+  readonly policy: Policy
+  readonly fingerprinter: Fingerprinter
+  readonly storeFailure: 'closed' | 'open'
+}
+
 /** A request under its key. Classes, as all that lives as long as a request: `ExecutionRequest`. */
 export class GuardedRun implements RunRequest {
   readonly scope: Scope
   readonly key: string
   readonly fingerprint: string
   readonly policy: Policy
+  readonly ignoresBreaker: boolean
   readonly #fingerprinter: Fingerprinter
   readonly #input: FingerprintInput
 
   constructor(
     { scope, key, fingerprint }: Pick<RunRequest, 'scope' | 'key' | 'fingerprint'>,
-    { policy, fingerprinter }: { readonly policy: Policy; readonly fingerprinter: Fingerprinter },
+    { policy, fingerprinter, storeFailure }: GuardedRunOptions,
     input: FingerprintInput,
   ) {
     this.scope = scope
     this.key = key
     this.fingerprint = fingerprint
     this.policy = policy
+    this.ignoresBreaker = storeFailure === 'open'
     this.#fingerprinter = fingerprinter
     this.#input = input
   }

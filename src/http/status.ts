@@ -6,7 +6,7 @@ import { answerWithin } from '../core/answer-within.ts'
 import { isExpired } from '../core/decide.ts'
 import { hasCode } from '../core/errors.ts'
 import type { RecordView, Store } from '../core/store.ts'
-import { retryAfterInProgress, retryAfterUnknown } from './answers.ts'
+import { retryAfterInProgress, retryAfterUnknown, unknownDetail } from './answers.ts'
 import type { HttpReply } from './exchange.ts'
 import { checkTenant } from './guard-options.ts'
 import { readableBy } from './readable-reply.ts'
@@ -134,7 +134,8 @@ class RecordStatus<Request> implements Status<Request> {
   async #unknown({ reconcileAt }: RecordView): Promise<HttpReply> {
     const leftMs = reconcileAt === undefined ? 0 : reconcileAt.getTime() - (await this.#nowMs())
     const retryAfterSeconds = retryAfterUnknown(leftMs)
-    return this.#options.answers.problem('outcome_unknown', { retryAfterSeconds })
+    const { answers, engine } = this.#options
+    return answers.problem('outcome_unknown', { retryAfterSeconds, detail: unknownDetail(engine) })
   }
 
   /** By the rule that claims go by, and by the store's own clock: it published the expiry. */

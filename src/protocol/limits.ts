@@ -22,6 +22,9 @@ export const RETRY_AFTER_IN_PROGRESS_SECONDS_MAX = 5
 /** An unknown outcome waits for a reconciler or a person; faster retries would learn nothing. */
 export const RETRY_AFTER_UNKNOWN_SECONDS_MAX = 60
 
+/** How long a store may be left alone before it is probed again is an option of the engine. */
+export const RETRY_AFTER_STORE_SECONDS_MAX = 60
+
 /**
  * Deeper JSON is compared byte by byte instead of by meaning. Real bodies stay below 20 levels;
  * the bound keeps the work per body linear and the memory small.

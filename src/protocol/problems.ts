@@ -18,6 +18,12 @@ export interface Problem {
   readonly detail: string
 }
 
+/** The detail of `outcome_unknown` where a reconciler asks what became of the request. */
+export const OUTCOME_LOOKED_INTO =
+  'The first request with this key was interrupted and may have taken effect. It is being looked ' +
+  'into and will not run again meanwhile. Retry with the same key after the time given in ' +
+  'Retry-After; a new key could do the work twice.'
+
 /** Every problem this package answers with. Each has a heading in the docs. */
 export const PROBLEMS = {
   key_missing: {
@@ -70,9 +76,9 @@ export const PROBLEMS = {
     stripeType: 'idempotency_error',
     title: 'The outcome of the first request is not known yet',
     detail:
-      'The first request with this key was interrupted and may have taken effect. It is being ' +
-      'looked into and will not run again meanwhile. Retry with the same key after the time ' +
-      'given in Retry-After; a new key could do the work twice.',
+      'The first request with this key was interrupted and may have taken effect. It will not ' +
+      'run again until its outcome is known. Retry with the same key after the time given in ' +
+      'Retry-After; a new key could do the work twice.',
   },
   store_unavailable: {
     code: 'idempotency_store_unavailable',
@@ -84,6 +90,17 @@ export const PROBLEMS = {
     detail:
       'The request was not executed. Retry it with the same key after the time given in ' +
       'Retry-After.',
+  },
+  server_stopping: {
+    code: 'idempotency_server_stopping',
+    type: 'urn:oncekey:problem:idempotency-server-stopping',
+    status: 503,
+    stripeStatus: 503,
+    stripeType: 'api_error',
+    title: 'This server is stopping and takes no new requests',
+    detail:
+      'The request was not executed. Retry it with the same key after the time given in ' +
+      'Retry-After: another server will take it.',
   },
   outcome_not_recorded: {
     code: 'idempotency_outcome_not_recorded',

@@ -137,7 +137,7 @@ describe.each(EXPRESSES)('%s: a store that fails at the claim', (_name, express)
   it('does not run unprotected what the store refused for another reason', async () => {
     const { send, engine, runs } = await setup(express, { guard: { storeFailure: 'open' } })
     await engine.close()
-    expect(problemOf(await send({ key: 'k' }))).toEqual([503, 'idempotency_store_unavailable'])
+    expect(problemOf(await send({ key: 'k' }))).toEqual([503, 'idempotency_server_stopping'])
     expect(runs()).toBe(0)
   })
 })
@@ -224,7 +224,7 @@ describe.each(EXPRESSES)('%s: an engine that closes', (_name, express) => {
     await entered.passed
     const closing = engine.close()
     const refused = await send({ key: 'b' })
-    expect(problemOf(refused)).toEqual([503, 'idempotency_store_unavailable'])
+    expect(problemOf(refused)).toEqual([503, 'idempotency_server_stopping'])
     expect(Number(header(refused, 'retry-after'))).toBeGreaterThan(0)
     opened.open()
     expect((await running).status).toBe(200)

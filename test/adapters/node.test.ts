@@ -69,7 +69,7 @@ describe('a protected listener', () => {
     const protect = idempotency(own())
     const { send } = await serve(protect((_req, res) => res.end('ran')))
     await protect.engine.close()
-    expect(problemOf(await send({ key: 'k' }))).toEqual([503, 'idempotency_store_unavailable'])
+    expect(problemOf(await send({ key: 'k' }))).toEqual([503, 'idempotency_server_stopping'])
   })
 })
 

@@ -46,6 +46,7 @@ export function engineFixture(options: Partial<EngineOptions> = {}) {
         clock,
         sweepEveryMs: 0,
         reapEveryMs: 0,
+        onEvent: () => undefined,
         ...changes,
       })
       return (work: Work) => other.run(request, work)

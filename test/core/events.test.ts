@@ -42,6 +42,11 @@ const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> 
     store.next('claim', 'fail')
     await run(() => bytes('x')).catch(() => undefined)
   },
+  breaker_changed: failThrice,
+  claim_refused: async (fixture) => {
+    await failThrice(fixture)
+    await fixture.run(() => bytes('x')).catch(() => undefined)
+  },
   zombie_key: async ({ run, store, clock, engine }) => {
     store.always('renew', 'fail')
     void run(heldWork().work)
@@ -92,6 +97,11 @@ const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> 
   unprotected_run: async ({ engine }) => {
     engine.emit({ kind: 'unprotected_run', tenant: 'acme', operation: 'pay' })
   },
+}
+
+async function failThrice({ run, store }: EngineFixture): Promise<void> {
+  store.always('claim', 'fail')
+  for (let n = 0; n < 3; n++) await run(() => bytes('x')).catch(() => undefined)
 }
 
 async function doubt({ run }: Pick<EngineFixture, 'run'>): Promise<void> {

@@ -18,6 +18,7 @@ describe('problems', () => {
       ['key_in_progress', 'idempotency_key_in_progress', 409, 409, conflict],
       ['outcome_unknown', 'idempotency_outcome_unknown', 409, 409, conflict],
       ['store_unavailable', 'idempotency_store_unavailable', 503, 503, 'api_error'],
+      ['server_stopping', 'idempotency_server_stopping', 503, 503, 'api_error'],
       ['outcome_not_recorded', 'idempotency_outcome_not_recorded', 503, 503, 'api_error'],
       ['key_expired', 'idempotency_key_expired', 410, 410, conflict],
       ['request_too_large', 'idempotency_request_too_large', 413, 413, invalid],

@@ -1,4 +1,5 @@
 import { answerWithin } from '../../core/answer-within.ts'
+import type { Breaker } from '../../core/breaker.ts'
 import type { DurableStore } from '../../core/durable-store.ts'
 import type {
   ClaimOutcome,
@@ -19,7 +20,7 @@ import type {
   Verdict,
 } from '../../core/store.ts'
 import { warnOnce } from '../../core/warn.ts'
-import { Breaker } from './breaker.ts'
+import { cacheBreaker } from './cache-breaker.ts'
 import { cachedDurable } from './cached-durable.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { decodeEntry } from './entry.ts'
@@ -66,6 +67,7 @@ class ReadThroughStore implements CachedStore {
   readonly history?: NonNullable<Store['history']>
   readonly watch?: NonNullable<Store['watch']>
   readonly now?: NonNullable<Store['now']>
+  readonly probe?: NonNullable<Store['probe']>
   readonly durable?: DurableStore
   readonly close?: NonNullable<Store['close']>
   readonly #options: ResolvedCachedStoreOptions
@@ -85,13 +87,13 @@ class ReadThroughStore implements CachedStore {
       now: durable.now && (() => durable.now!()),
       onFailure: (error) => this.#report({ operation: 'clock', error }),
     })
-    this.#reads = new Breaker(clock)
+    this.#reads = cacheBreaker(clock)
     this.#fills = new Fills({
       cache,
       clock,
       resultBytesMax,
       databaseClock: this.#databaseClock,
-      breaker: new Breaker(clock),
+      breaker: cacheBreaker(clock),
       onFailure: (error) => this.#report({ operation: 'fill', error }),
     })
 
@@ -106,6 +108,7 @@ class ReadThroughStore implements CachedStore {
     }
     if (durable.history) this.history = (query) => durable.history!(query)
     if (durable.watch) this.watch = (identity, wake) => durable.watch!(identity, wake)
+    if (durable.probe) this.probe = (signal) => durable.probe!(signal)
     if (durable.now) this.now = () => durable.now!()
     if (durable.durable) {
       this.durable = cachedDurable({
@@ -203,7 +206,7 @@ class ReadThroughStore implements CachedStore {
       })
       this.#reads.succeeded()
     } catch (error) {
-      if (!this.#reads.isOpen) this.#report({ operation: 'read', error })
+      if (this.#reads.state === 'closed') this.#report({ operation: 'read', error })
       this.#reads.failed()
     }
     return found

@@ -1,5 +1,5 @@
+import type { Breaker } from '../../core/breaker.ts'
 import type { Clock } from '../../core/clock.ts'
-import type { Breaker } from './breaker.ts'
 import type { DatabaseClock } from './database-clock.ts'
 import { encodeEntry, type ReplyEntry } from './entry.ts'
 import type { ReplyCache } from './reply-cache.ts'
@@ -117,7 +117,7 @@ export class Fills {
       breaker.succeeded()
     } else {
       // Those that were under way beside the ones that opened it have nothing to add.
-      if (!breaker.isOpen) onFailure(failure.error)
+      if (breaker.state === 'closed') onFailure(failure.error)
       breaker.failed()
     }
     this.#schedule()

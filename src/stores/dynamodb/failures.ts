@@ -20,22 +20,40 @@ export function storeFailed(operation: string, cause: unknown, isAlone = false):
   if (cause instanceof StoreFailedError) return cause
   const isRejected = cause instanceof RowFault || (isAlone && isInvalid(cause))
   const failure: StoreFailure = isRejected ? 'rejected' : 'unavailable'
-  return new StoreFailedError({ store: 'dynamodb', operation, failure, cause: hinted(cause) })
+  return new StoreFailedError({
+    store: 'dynamodb',
+    operation,
+    failure,
+    cause,
+    advice: adviceOn(cause),
+  })
 }
 
 function isInvalid(error: unknown): boolean {
   return error instanceof Error && error.name === 'ValidationException'
 }
 
-function hinted(cause: unknown): unknown {
-  if (!(cause instanceof Error)) return cause
-  if (cause.name === 'ResourceNotFoundException') {
-    return new Error(`${cause.message} (create the table that tableDefinition() describes)`, {
-      cause,
-    })
-  }
+const CHECK_CREDENTIALS = 'check the credentials and the region of the client'
+
+/** What an operator can do about errors that every call meets, by their name. */
+const ADVICE: Readonly<Record<string, string>> = {
+  ResourceNotFoundException: 'create the table that tableDefinition() describes',
+  AccessDeniedException:
+    'allow dynamodb:GetItem, BatchGetItem, PutItem, DeleteItem and Query on the table, and Query ' +
+    'on its indexes',
+  UnrecognizedClientException: CHECK_CREDENTIALS,
+  InvalidSignatureException: CHECK_CREDENTIALS,
+  ExpiredTokenException: CHECK_CREDENTIALS,
+  CredentialsProviderError: CHECK_CREDENTIALS,
+  ProvisionedThroughputExceededException: 'raise the capacity of the table and its indexes',
+  ThrottlingException: 'raise the capacity of the table and its indexes',
+  RequestLimitExceeded: 'raise the capacity of the table and its indexes',
+}
+
+function adviceOn(cause: unknown): string | undefined {
+  if (!(cause instanceof Error)) return undefined
   if (isInvalid(cause) && /index/i.test(cause.message)) {
-    return new Error(`${cause.message} (it needs the indexes of tableDefinition())`, { cause })
+    return 'give the table the indexes of tableDefinition()'
   }
-  return cause
+  return Object.hasOwn(ADVICE, cause.name) ? ADVICE[cause.name] : undefined
 }

@@ -26,6 +26,30 @@ const ROW_FAULTS: readonly (number | undefined)[] = [1153, 1265, 1366, 3819, 402
 /** A database or a table is missing. */
 const NOT_MIGRATED: readonly (number | undefined)[] = [1049, 1146]
 
+const CHECK_LOGIN = 'check the user, the password and the host of the client'
+const GRANT =
+  'give the user of the client SELECT, INSERT, UPDATE and DELETE on the tables of the store; ' +
+  'store.migrate() needs CREATE, ALTER and INDEX as well'
+const TO_PRIMARY = 'connect to the primary: this server takes no writes'
+
+/** What an operator can do about errors that every call meets, by their number. */
+const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
+  [1049, 'create the database, or correct its name in the settings of the client'],
+  [1146, 'call store.migrate() once before the first request'],
+  [1044, GRANT],
+  [1142, GRANT],
+  [1143, GRANT],
+  [1045, CHECK_LOGIN],
+  [1130, CHECK_LOGIN],
+  [1698, CHECK_LOGIN],
+  [1021, 'make room on the disk of the server'],
+  [1114, 'make room on the disk of the server'],
+  [1040, 'raise max_connections of the server, or use fewer connections in each process'],
+  [1290, TO_PRIMARY],
+  [1792, TO_PRIMARY],
+  [1836, TO_PRIMARY],
+])
+
 /** Killed, or shut down: with this answer the server has ended the connection. */
 const LAST_WORDS: readonly string[] = ['08S01', '70100']
 
@@ -40,7 +64,8 @@ export function storeFailed(operation: string, cause: unknown): StoreFailedError
   if (cause instanceof StoreFailedError) return cause
   forgetStatement(cause)
   const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
-  return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause) })
+  const advice = ADVICE.get(numberOf(cause))
+  return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause), advice })
 }
 
 /** The same call with the same tokens will do. Also where it was the commit that failed so. */
@@ -117,10 +142,6 @@ function forgetStatement(error: unknown): void {
 
 function told(cause: unknown): unknown {
   if (!(cause instanceof Error) || cause instanceof ValueFault) return cause
-  if (isNotMigrated(cause)) {
-    const hint = `${cause.message} (call store.migrate() once before using the store)`
-    return new Error(hint, { cause })
-  }
   // Says which value was there already: perhaps a key.
   if (isRowFault(cause)) return new Error(`error ${numberOf(cause)} about a value`, { cause })
   return cause

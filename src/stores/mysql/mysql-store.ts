@@ -56,6 +56,7 @@ import {
   identitiesSql,
   listSql,
   nowSql,
+  probeSql,
   type Tables,
 } from './sql.ts'
 import { completing, Transactions, type TransactionWork } from './transaction.ts'
@@ -172,6 +173,12 @@ class TableStore implements MysqlStore {
     return inRounds(renewals, identityOf, (round) =>
       inPieces(round, noBytes, (piece) => this.#renew(piece)),
     )
+  }
+
+  /** Renewing locks the row, which a server also does that takes no writes. */
+  async probe(): Promise<void> {
+    const write = (session: Session) => transact(session, () => session.run(probeSql(this.#tables)))
+    await this.#calls.make('probe', write)
   }
 
   async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {

@@ -7,6 +7,7 @@
  * the table, and a scan that locks waits for rows which are none of its business.
  */
 import type { RecordState, StoredRecord } from '../../core/record.ts'
+import { ABSENT_LEASE } from '../../core/store-probe.ts'
 import {
   DUE,
   dueAtMs,
@@ -245,6 +246,12 @@ export function updateSql({ record }: Tables, changes: readonly Change[]): strin
 export function joinedUpdateSql(tables: Tables, change: Change, connection: string): string {
   return `${updateSql(tables, [change])}
     AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
+}
+
+/** An update that finds no row. A server that takes no writes refuses it all the same. */
+export function probeSql({ record }: Tables): string {
+  return `UPDATE ${record} FORCE INDEX (PRIMARY) SET attempt = attempt
+    WHERE identity = ${literalOf('identity', ABSENT_LEASE.identity)}`
 }
 
 /** What becomes of some columns of one row, which its key tells from the others. */

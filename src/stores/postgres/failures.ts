@@ -12,8 +12,25 @@ const NO_SUCH_SAVEPOINT = '3B001'
 const NO_TRANSACTION = '25P01'
 const LOCK_TIMEOUT = '55P03'
 
-/** A function, a table or a schema is missing. */
-const NOT_MIGRATED: readonly (string | undefined)[] = ['42883', '42P01', '3F000']
+const NOT_MIGRATED = 'call store.migrate() once before the first request'
+
+/** What an operator can do about errors that every call meets, by SQLSTATE. */
+const ADVICE: Readonly<Record<string, string>> = {
+  // A function, a table or a schema is missing.
+  '42883': NOT_MIGRATED,
+  '42P01': NOT_MIGRATED,
+  '3F000': NOT_MIGRATED,
+  '3D000': 'create the database, or correct its name in the settings of the client',
+  '28000': 'check the user of the client, and pg_hba.conf of the server',
+  '28P01': 'check the user and the password of the client',
+  '42501':
+    'give the user of the client USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its ' +
+    'tables, and EXECUTE on its functions; store.migrate() needs a user that may create them',
+  '25006': 'connect to the primary: this server, or this session, takes no writes',
+  '53100': 'make room on the disk of the server',
+  '53300': 'raise max_connections of the server, or use fewer connections in each process',
+  '57P03': 'wait until the server has started',
+}
 
 /**
  * The one wrapper of errors. The detail of a constraint violation may hold a key; it stays in the
@@ -22,7 +39,13 @@ const NOT_MIGRATED: readonly (string | undefined)[] = ['42883', '42P01', '3F000'
 export function storeFailed(operation: string, cause: unknown): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
   const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
-  return new StoreFailedError({ store: 'postgres', operation, failure, cause: hinted(cause) })
+  return new StoreFailedError({
+    store: 'postgres',
+    operation,
+    failure,
+    cause,
+    advice: adviceOn(cause),
+  })
 }
 
 /** The same call with the same tokens will do. */
@@ -75,9 +98,9 @@ function isRowFault(error: unknown): boolean {
   return code !== undefined && ROW_FAULT_CLASSES.includes(code.slice(0, 2))
 }
 
-function hinted(cause: unknown): unknown {
-  if (!(cause instanceof Error) || !NOT_MIGRATED.includes(sqlStateOf(cause))) return cause
-  return new Error(`${cause.message} (call store.migrate() once before using the store)`, { cause })
+function adviceOn(cause: unknown): string | undefined {
+  const code = sqlStateOf(cause) ?? ''
+  return Object.hasOwn(ADVICE, code) ? ADVICE[code] : undefined
 }
 
 /** Both drivers put the SQLSTATE here; errors of the network have words of Node instead. */

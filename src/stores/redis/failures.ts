@@ -11,7 +11,30 @@ export function storeFailed(
   failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
 ): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
-  return new StoreFailedError({ store: 'redis', operation, failure, cause: withoutArgs(cause) })
+  const advice = adviceOn(cause)
+  const clean = withoutArgs(cause)
+  return new StoreFailedError({ store: 'redis', operation, failure, cause: clean, advice })
+}
+
+const CHECK_LOGIN = 'check the user and the password of the client'
+
+/** What an operator can do about errors that every call meets, by the first word of the answer. */
+const ADVICE: Readonly<Record<string, string>> = {
+  NOAUTH: CHECK_LOGIN,
+  WRONGPASS: CHECK_LOGIN,
+  NOPERM: 'give the user of the client the commands that the guide of the store lists',
+  READONLY: 'connect to the master: this server takes no writes',
+  OOM: 'raise maxmemory of the server, or move other data away',
+  MISCONF: 'make room on the disk of the server: it cannot write its snapshot',
+  LOADING: 'wait until the server has read its data',
+  CLUSTERDOWN: 'check the masters of the cluster: some of its slots have none',
+  MASTERDOWN: 'check the master of this replica',
+  NOREPLICAS: 'check the replicas: fewer than min-replicas-to-write are up',
+}
+
+function adviceOn(cause: unknown): string | undefined {
+  const word = cause instanceof Error ? (/^[A-Z]+(?= )/.exec(cause.message)?.[0] ?? '') : ''
+  return Object.hasOwn(ADVICE, word) ? ADVICE[word] : undefined
 }
 
 function withoutArgs(cause: unknown): unknown {

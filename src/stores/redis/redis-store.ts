@@ -2,6 +2,7 @@ import { systemClock, type Clock } from '../../core/clock.ts'
 import { toSwept, toView } from '../../core/decide.ts'
 import { InvalidOptionsError, isRejected } from '../../core/errors.ts'
 import type { RecordState } from '../../core/record.ts'
+import { ABSENT_LEASE } from '../../core/store-probe.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -139,6 +140,20 @@ class ScriptedStore implements RedisStore {
       })
       return answers.map((answer) => answer.toString() === '1')
     })
+  }
+
+  /**
+   * The script that renews writes only where there is a lease, so a replica would run it. Also
+   * fails where claims are refused because of how the server is set up.
+   */
+  async probe(): Promise<void> {
+    const { identity } = ABSENT_LEASE
+    const key = this.#buckets.of(identity).base + identity
+    await this.#within('probe', async () => {
+      await this.#ready()
+      await this.#driver.send(['DEL', key], key)
+    })
+    await this.renew([ABSENT_LEASE])
   }
 
   async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {

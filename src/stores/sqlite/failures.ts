@@ -3,6 +3,10 @@ import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
 
 /** Primary result codes of SQLite (the low byte of an extended one). */
 const BUSY = 5
+const READ_ONLY = 8
+const DISK_IO = 10
+const CORRUPT = 11
+const FULL = 13
 const CANNOT_OPEN = 14
 const TOO_BIG = 18
 const CONSTRAINT = 19
@@ -32,6 +36,16 @@ export const BUSY_MS_MAX = 5000
 const BACKOFF_MS_MIN = 1
 const BACKOFF_MS_MAX = 25
 
+/** What an operator can do about errors that every call meets, by primary result code. */
+const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
+  [BUSY, 'find the process that keeps a write transaction on this file open'],
+  [READ_ONLY, 'let this process write to the file and to its folder'],
+  [DISK_IO, 'check the disk that the file is on'],
+  [CORRUPT, 'restore the file from a backup: it is damaged'],
+  [FULL, 'make room on the disk that the file is on'],
+  [CANNOT_OPEN, 'check that the file and its folder are there, and that this process may use them'],
+])
+
 /** The one wrapper of errors. Messages of SQLite name tables and columns, never values. */
 export function storeFailed(
   operation: string,
@@ -39,7 +53,8 @@ export function storeFailed(
   failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
 ): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
-  return new StoreFailedError({ store: 'sqlite', operation, failure, cause })
+  const advice = ADVICE.get(primaryCodeOf(cause))
+  return new StoreFailedError({ store: 'sqlite', operation, failure, cause, advice })
 }
 
 /**

@@ -125,7 +125,7 @@ export const storeFailureCases: readonly AdapterCase[] = [
       const first = await send({ key: 'key-1' })
       assertRan(first, 201)
       await engine.close()
-      assertProblem(await send({ key: 'key-2' }), 503, 'idempotency_store_unavailable')
+      assertProblem(await send({ key: 'key-2' }), 503, 'idempotency_server_stopping')
       assert.equal(runs(), 1)
     },
   },

@@ -1,0 +1,105 @@
+import { describe, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { markReconciled } from '../../src/core/reconciled.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
+import type { Answer, HttpReply } from '../../src/http/exchange.ts'
+import { singleTenant, type GuardOptions } from '../../src/http/guard-options.ts'
+import { createGuard } from '../../src/http/guard.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { FaultyStore } from '../core/faulty-store.ts'
+import { exchangeOf, InstantHandler, ok } from './instant-handler.ts'
+
+type Request = Readonly<Record<string, string>>
+
+function setup(options: Partial<GuardOptions<Request>> = {}) {
+  const clock = new FakeClock()
+  const store = new FaultyStore(memoryStore({ clock }), clock)
+  const events: EngineEvent[] = []
+  const engine = createEngine({ store, clock, onEvent: (event) => void events.push(event) })
+  const guard = createGuard<Request>({ engine, tenant: singleTenant, ...options })
+  const send = async (key: string, reply: HttpReply | Error = ok('done')) => {
+    const request = { 'idempotency-key': key }
+    const handler = new InstantHandler(reply)
+    const answer = await guard.handle(request, exchangeOf(request), handler)
+    return { answer, entered: handler.entered }
+  }
+  return { clock, store, engine, events, send }
+}
+
+function problemOf(answer: Answer) {
+  if (answer.kind !== 'reply') throw new Error(`the answer is ${answer.kind}`)
+  const { status, headers, body } = answer.reply
+  const { code, detail } = JSON.parse(Buffer.from(body).toString()) as Record<string, string>
+  const retryAfter = headers.find(([name]) => name === 'Retry-After')?.[1]
+  return { status, code, detail, retryAfter }
+}
+
+/** The store fails for claims and for probes, and the breaker has seen it. */
+async function opened(options: Partial<GuardOptions<Request>> = {}) {
+  const fixture = setup(options)
+  fixture.store.always('claim', 'fail')
+  fixture.store.always('renew', 'fail')
+  for (let n = 0; n < 3; n++) await fixture.send(`${n}`)
+  await fixture.clock.advanceAsync(0)
+  return fixture
+}
+
+it('answers 503 with Retry-After at once while the breaker is open', async () => {
+  const { send, store } = await opened()
+  const asked = store.asked('claim').length
+  const { answer, entered } = await send('another')
+  expect(problemOf(answer)).toMatchObject({
+    status: 503,
+    code: 'idempotency_store_unavailable',
+    retryAfter: '1',
+  })
+  expect([entered, store.asked('claim').length]).toEqual([0, asked])
+})
+
+describe('a route with storeFailure: open', () => {
+  it('asks the store while the breaker is open, and replays what the store has', async () => {
+    const { send, store, clock } = setup({ storeFailure: 'open' })
+    expect((await send('k')).answer.kind).toBe('deliver')
+    store.next('claim', 'fail', 'fail', 'fail')
+    store.always('renew', 'fail')
+    for (let n = 0; n < 3; n++) await send(`${n}`)
+    await clock.advanceAsync(0)
+    const { answer, entered } = await send('k')
+    expect([answer.kind, entered]).toEqual(['reply', 0])
+  })
+
+  it('runs unprotected only after its own claim has failed', async () => {
+    const { send, store, events } = await opened({ storeFailure: 'open' })
+    const asked = store.asked('claim').length
+    const { answer } = await send('another')
+    expect(answer.kind).toBe('pass')
+    expect(store.asked('claim')).toHaveLength(asked + 1)
+    expect(events.map(({ kind }) => kind)).not.toContain('claim_refused')
+  })
+})
+
+it('says of a closed engine that the server is stopping', async () => {
+  const { send, engine, events } = setup()
+  await engine.close()
+  const { answer, entered } = await send('k')
+  expect(problemOf(answer)).toMatchObject({
+    status: 503,
+    code: 'idempotency_server_stopping',
+    retryAfter: '1',
+    detail: expect.stringContaining('another server will take it') as string,
+  })
+  expect(entered).toBe(0)
+  expect(events.at(-1)).toMatchObject({ kind: 'claim_refused', reason: 'engine_closed' })
+})
+
+it('says that an unknown outcome is looked into only where a reconciler was made', async () => {
+  const lost = Object.assign(new Error('socket hang up'), { code: 'ECONNRESET' })
+  const { send, engine } = setup()
+  await send('k', lost)
+  const without = problemOf((await send('k')).answer)
+  expect(without).toMatchObject({ status: 409, code: 'idempotency_outcome_unknown' })
+  expect(without.detail).not.toContain('looked into')
+  markReconciled(engine)
+  expect(problemOf((await send('k')).answer).detail).toContain('It is being looked into')
+})
