@@ -15,6 +15,10 @@ function lineOf(event: EngineEvent): string | undefined {
       return `outcome unknown, needs a verdict: ${about(event)} error=${event.errorCode ?? 'none'}`
     case 'store_error':
       return `the ${event.store} store failed to ${event.call}: ${messageOf(event.error)}`
+    case 'breaker_changed':
+      // A probe is under way: what comes of it follows.
+      if (event.to === 'half_open') return undefined
+      return `the breaker before the ${event.store} store is ${event.to}`
     case 'settle_fenced':
       return `work ended after its record had moved on: ${about(event)}`
     case 'settle_late':

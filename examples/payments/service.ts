@@ -57,7 +57,7 @@ export async function startService(settings: Settings): Promise<Service> {
   const app = express()
   app.disable('x-powered-by')
   app.get('/healthz', showAlive)
-  app.get('/readyz', showReady(database, stopping.signal))
+  app.get('/readyz', showReady(engine, stopping.signal))
   if (role !== 'worker') mountApi(app, { engine, database, operations, reconciler, settings })
   server.serve(app)
 
