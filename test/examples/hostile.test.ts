@@ -277,8 +277,11 @@ async function limitedService(ratePerSecond: number) {
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** Floods for a while, and until tenant-b has made this many payments beside it. */
-async function flood(port: number, size: { connections: number; depth: number }) {
-  const watched = watchTenant(port)
+async function flood(
+  port: number,
+  { pauseMs, ...size }: { connections: number; depth: number; pauseMs?: number },
+) {
+  const watched = watchTenant(port, pauseMs)
   const startedMs = performance.now()
   const running = await startFlood(port, size)
   let payments = 0
@@ -299,6 +302,8 @@ it('turns a flood away at the limit of its tenant, and nobody else', async () =>
   const { count, seconds, payments, faults } = await flood(port, {
     connections: 20,
     depth: 10,
+    // At most ten a second: the limit is for tenant-b, too.
+    pauseMs: 100,
   })
 
   // No 429, no 503: not one answer to tenant-b that is not its payment.
