@@ -1,10 +1,14 @@
 /** Finds the routes of an Express app, and whether a guard is in the way of each. */
 import {
   auditedMethods,
+  authenticatedFirst,
+  authenticatesBy,
   guards,
   toAudit,
   type AuditOptions,
+  type Authenticates,
   type FoundRoute,
+  type Met,
   type RouteAudit,
 } from '../http/route-audit.ts'
 import {
@@ -49,11 +53,13 @@ export interface ExpressAuditOptions extends AuditOptions {
 export function auditRoutes(app: object, options: ExpressAuditOptions = {}): RouteAudit {
   const { mounts = [], ...rest } = options
   const prefix = prefixOf(app)
+  const authenticates = authenticatesBy(rest)
   const found = [...auditedMethods(rest)].flatMap((method): FoundRoute[] =>
-    collect(stackOf(app), { method, mounts }, 0).map(({ path, guarded }) => ({
+    collect(stackOf(app), { method, mounts, authenticates }, 0).map(({ path, guarded, met }) => ({
       method,
       path: joinPaths(prefix, path),
       guarded,
+      authenticated: authenticatedFirst(met),
     })),
   )
   return toAudit(found, rest)
@@ -62,12 +68,15 @@ export function auditRoutes(app: object, options: ExpressAuditOptions = {}): Rou
 interface Search {
   readonly method: string
   readonly mounts: readonly string[]
+  readonly authenticates: Authenticates
 }
 
 /** Where requests end up, seen from the stack that it was found in. */
 interface Target {
   readonly path: string
   readonly guarded: boolean
+  /** The guards and authentications on the way, in their order. */
+  readonly met: readonly Met[]
   /** Paths that stand for all that lead here; `undefined` where none can be made up. */
   readonly samples: readonly string[] | undefined
   readonly accepts: (path: string) => boolean
@@ -76,20 +85,30 @@ interface Target {
 function collect(stack: readonly Layer[], search: Search, depth: number): Target[] {
   if (depth > DEPTH_MAX) return []
   const found: Target[] = []
-  /** The guards that requests have met by now, if their paths match. */
-  const met: Layer[] = []
+  /** What requests have met by now, if its path matches. */
+  const before: { readonly layer: Layer; readonly kind: Met['kind'] }[] = []
   for (const layer of stack) {
     for (const target of targetsIn(layer, search, depth)) {
-      const guarded = target.guarded || met.some((guard) => covers(guard, target))
-      found.push({ ...target, guarded })
+      const met = before
+        .map(({ layer: earlier, kind }) => ({ earlier, kind, isSure: covers(earlier, target) }))
+        .filter(({ earlier, isSure }) => isSure || mayMeet(earlier, target))
+      const guarded = target.guarded || met.some(({ kind, isSure }) => kind === 'guard' && isSure)
+      found.push({ ...target, guarded, met: [...met, ...target.met] })
     }
-    if (isGuard(layer, search.method)) met.push(layer)
+    const kind = kindOf(layer, search)
+    if (kind !== undefined) before.push({ layer, kind })
   }
   return found
 }
 
+/** Whether some request to the target may meet this layer. Unsure: yes. */
+function mayMeet(layer: Layer, { samples }: Target): boolean {
+  if (samples === undefined || !isPlain(layer)) return true
+  return samples.some((path) => matchLayer(layer, path) !== undefined)
+}
+
 function targetsIn(layer: Layer, search: Search, depth: number): Target[] {
-  if (layer.route !== undefined) return routeTargets(layer, layer.route, search.method)
+  if (layer.route !== undefined) return routeTargets(layer, layer.route, search)
   if (isMountedApp(layer)) return [behindMount(layer, search, ANYTHING)]
   const nested = collect(nestedOf(layer), search, depth + 1)
   return nested.map((target) => behindMount(layer, search, target))
@@ -99,6 +118,7 @@ function targetsIn(layer: Layer, search: Search, depth: number): Target[] {
 const ANYTHING: Target = {
   path: '/*',
   guarded: false,
+  met: [],
   samples: ['/', ...RESTS.map((rest) => `/${rest}`)],
   accepts: () => true,
 }
@@ -117,21 +137,27 @@ function behindMount(layer: Layer, { mounts }: Search, target: Target): Target {
   return {
     path: joinPaths(mount ?? '/*', target.path),
     guarded: target.guarded,
+    met: target.met,
     samples: proven(target.samples === undefined ? undefined : samples, accepts),
     accepts,
   }
 }
 
-function routeTargets(layer: Layer, route: Route, method: string): Target[] {
+function routeTargets(layer: Layer, route: Route, search: Search): Target[] {
+  const { method } = search
   const handlers = handlersOf(route, method)
   const last = handlers.findLastIndex((handler) => !guards(handler, method))
   if (last === -1) return []
-  const guarded = handlers.slice(0, last).some((handler) => guards(handler, method))
+  const kinds = handlers.slice(0, last).map((handler) => kindOfHandler(handler, search))
+  const guarded = kinds.includes('guard')
+  const met = kinds
+    .filter((kind) => kind !== undefined)
+    .map((kind): Met => ({ kind, isSure: true }))
   const accepts = (path: string): boolean => matchLayer(layer, path) !== undefined
   const paths: readonly unknown[] = Array.isArray(route.path) ? route.path : [route.path]
   return paths.map((path) => {
     const samples = typeof path === 'string' ? samplesOf(path, layer) : undefined
-    return { path: String(path), guarded, samples: proven(samples, accepts), accepts }
+    return { path: String(path), guarded, met, samples: proven(samples, accepts), accepts }
   })
 }
 
@@ -153,21 +179,29 @@ function handlersOf(route: Route, method: string): unknown[] {
 }
 
 /**
- * Whether requests that this layer matches have met a guard once they leave it. Of a route, only
- * if the guard comes first: what comes before it may send them past it, by `next('route')`.
+ * What requests that this layer matches have met once they leave it. Of a route, only if it comes
+ * first there: what comes before it may send them past it, by `next('route')`.
  */
-function isGuard(layer: Layer, method: string): boolean {
-  if (layer.route === undefined) return guards(layer.handle, method)
-  return guards(handlersOf(layer.route, method)[0], method)
+function kindOf(layer: Layer, search: Search): Met['kind'] | undefined {
+  if (layer.route === undefined) return kindOfHandler(layer.handle, search)
+  return kindOfHandler(handlersOf(layer.route, search.method)[0], search)
 }
 
-/** Whether this guard is met by every request that leads to the target. */
-function covers(guard: Layer, target: Target): boolean {
-  if (guard.route === undefined && matchesAll(guard)) return true
-  if (target.samples === undefined || !isPlain(guard)) return false
+function kindOfHandler(
+  handler: unknown,
+  { method, authenticates }: Search,
+): Met['kind'] | undefined {
+  if (guards(handler, method)) return 'guard'
+  return authenticates(handler) ? 'authentication' : undefined
+}
+
+/** Whether this layer is met by every request that leads to the target. */
+function covers(layer: Layer, target: Target): boolean {
+  if (layer.route === undefined && matchesAll(layer)) return true
+  if (target.samples === undefined || !isPlain(layer)) return false
   return target.samples
     .flatMap((sample) => spellingsOf(sample))
-    .every((path) => !target.accepts(path) || matchLayer(guard, path) !== undefined)
+    .every((path) => !target.accepts(path) || matchLayer(layer, path) !== undefined)
 }
 
 /** Where an app that is itself mounted says that it is. */

@@ -2,6 +2,7 @@
 import type { FastifyInstance } from 'fastify'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { guards, toAudit, type AuditOptions, type RouteAudit } from '../http/route-audit.ts'
+import { authenticationOf } from './fastify-authentication.ts'
 
 /** What Fastify keeps for a route. Several methods of one route share it. */
 export interface RouteContext {
@@ -79,9 +80,10 @@ export function auditRoutes(app: FastifyInstance, options?: AuditOptions): Route
             'loaded: call it after await app.ready(), or in onReady',
     )
   }
+  const isAuthenticated = authenticationOf(options)
   const found = routes.map(({ method, path, context }) => {
     const guarded = (context.preHandler ?? []).some((hook) => guards(hook, method))
-    return { method, path, guarded }
+    return { method, path, guarded, authenticated: isAuthenticated(context) }
   })
   return toAudit(found, options)
 }

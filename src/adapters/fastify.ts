@@ -19,6 +19,7 @@ import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
 import type { RouteOptions } from '../http/route-options.ts'
+import { keepRouteHooks } from './fastify-authentication.ts'
 import { keepArrival } from './fastify-body.ts'
 import { noteReply, protect, reportError } from './fastify-guard.ts'
 import { watchPayload } from './fastify-payload.ts'
@@ -108,6 +109,7 @@ function register(app: FastifyInstance, options: FastifyOptions): void {
   Object.defineProperty(app, REGISTERED, { value: true })
   app.decorate('idempotency', decorator)
   app.decorateRequest('idempotency', undefined)
+  app.addHook('onRoute', keepRouteHooks)
   app.addHook('preParsing', routes.hookPerRoute(keepBody))
   app.addHook('preHandler', routes.hookPerRoute(guardRoute))
   app.addHook('onError', routes.hookPerRoute(seeErrors))

@@ -1,9 +1,13 @@
 import {
   auditedMethods,
+  authenticatedFirst,
+  authenticatesBy,
   guards,
   toAudit,
   type AuditOptions,
+  type Authenticates,
   type FoundRoute,
+  type Met,
   type RouteAudit,
 } from '../http/route-audit.ts'
 
@@ -35,14 +39,18 @@ const ALL = 'ALL'
  */
 export function auditRoutes(app: AuditedApp, options: AuditOptions = {}): RouteAudit {
   const methods = [...auditedMethods(options)]
+  const authenticates = authenticatesBy(options)
   const found = new Map<string, FoundRoute>()
   for (const [index, { method: own, path }] of app.routes.entries()) {
     if (!isEnd(app.routes, index, methods)) continue
     for (const method of own === ALL ? methods : [own]) {
       const name = `${method} ${path}`
+      const met = metBefore(app.routes, index, { method, authenticates })
+      const isGuarded = met.some(({ kind, isSure }) => kind === 'guard' && isSure)
       // Of several handlers on one route, the one that is open is the one to know about.
-      const guarded = isGuarded(app.routes, index, method) && found.get(name)?.guarded !== false
-      found.set(name, { method, path, guarded })
+      const guarded = isGuarded && found.get(name)?.guarded !== false
+      const authenticated = authenticatedFirst(met) && found.get(name)?.authenticated !== false
+      found.set(name, { method, path, guarded, authenticated })
     }
   }
   return toAudit(found.values(), options)
@@ -62,14 +70,25 @@ function isEnd(routes: readonly AppRoute[], index: number, methods: readonly str
   })
 }
 
-function isGuarded(routes: readonly AppRoute[], index: number, method: string): boolean {
+interface Search {
+  readonly method: string
+  readonly authenticates: Authenticates
+}
+
+/** The guards and authentications on the way to a route, in their order. */
+function metBefore(
+  routes: readonly AppRoute[],
+  index: number,
+  { method, authenticates }: Search,
+): Met[] {
   const { path } = routes[index]!
-  return routes.slice(0, index).some((earlier) => {
-    return (
-      (earlier.method === ALL || earlier.method === method) &&
-      guards(plain(earlier.handler), method) &&
-      covers(earlier.path, path)
-    )
+  return routes.slice(0, index).flatMap((earlier): Met[] => {
+    const handler = plain(earlier.handler)
+    const isGuard = guards(handler, method)
+    if (!isGuard && !authenticates(handler)) return []
+    if (!sharesMethod(earlier.method, method) || !mayShare(earlier.path, path)) return []
+    const kind = isGuard ? 'guard' : 'authentication'
+    return [{ kind, isSure: covers(earlier.path, path) }]
   })
 }
 
@@ -105,6 +124,20 @@ function covers(wide: string, narrow: string): boolean {
   const fixed = isOpen ? outer.slice(0, last) : outer
   if (isOpen ? inner.length < fixed.length : inner.length !== fixed.length) return false
   return fixed.every((segment, index) => coversSegment(segment, inner[index]!))
+}
+
+/** Whether some path may match both. Unsure: yes. */
+function mayShare(one: string, other: string): boolean {
+  const [left, right] = [segmentsOf(one), segmentsOf(other)]
+  const isOpen = [...left, ...right].some((segment) => /[*?{}]/.test(segment))
+  if (!isOpen && left.length !== right.length) return false
+  const shared = left.slice(0, right.length)
+  const isFixed = (segment: string) => !/[:*?{}]/.test(segment)
+  const differs = (segment: string, index: number) =>
+    isFixed(segment) && isFixed(right[index]!) && segment !== right[index]
+  // Behind a part that may be several segments or none, the others no longer stand in line.
+  const end = shared.findIndex((segment, index) => /[*?{}]/.test(segment + right[index]!))
+  return !shared.slice(0, end === -1 ? undefined : end).some(differs)
 }
 
 /** A parameter takes any one segment, but nothing that may be none or several. */

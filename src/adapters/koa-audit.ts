@@ -3,10 +3,14 @@ import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 import {
   auditedMethods,
+  authenticatedFirst,
+  authenticatesBy,
   guards,
   toAudit,
   type AuditOptions,
+  type Authenticates,
   type FoundRoute,
+  type Met,
   type RouteAudit,
 } from '../http/route-audit.ts'
 import type { RouterLayer } from './koa-route.ts'
@@ -54,31 +58,39 @@ export function auditRoutes(target: unknown, options: KoaAuditOptions = {}): Rou
       `auditRoutes: passes must be 'all' or a list of middlewares, got ${describe(passes)}`,
     )
   }
-  const methods = [...auditedMethods(options)]
+  const search = { methods: [...auditedMethods(options)], authenticates: authenticatesBy(audit) }
   const targets: readonly unknown[] = Array.isArray(target) ? target : [target]
   if (targets.length === 0) throw notAuditable(target)
   const found = targets.flatMap((one) => {
-    if (isApp(one)) return foundInApp(one, methods, passes)
+    if (isApp(one)) return foundInApp(one, search, passes)
     const router = routerOf(one)
     if (router === undefined) throw notAuditable(one)
-    return foundInRouter(router, methods, [])
+    return foundInRouter(router, search, [])
   })
   return refuseEvaded(found, toAudit(found, audit))
 }
 
+interface Search {
+  readonly methods: readonly string[]
+  readonly authenticates: Authenticates
+}
+
 function foundInApp(
   { middleware }: AuditedApp,
-  methods: readonly string[],
+  search: Search,
   passes: 'all' | readonly unknown[],
 ): Found[] {
+  const { methods, authenticates } = search
+  const isMet = (one: unknown) =>
+    authenticates(one) || methods.some((method) => guards(one, method))
   const before: unknown[] = []
   const opaque: string[] = []
   const found: Found[] = []
   for (const [index, one] of middleware.entries()) {
     const isGuarded = methods.every((method) => before.some((guard) => guards(guard, method)))
     const router = routerOf(one)
-    if (router !== undefined) found.push(...foundInRouter(router, methods, before))
-    else if (methods.some((method) => guards(one, method))) before.push(one)
+    if (router !== undefined) found.push(...foundInRouter(router, search, before))
+    else if (isMet(one)) before.push(one)
     else if (!isGuarded && passes !== 'all' && !passes.includes(one)) {
       opaque.push(`number ${index + 1}, ${nameOf(one)}`)
     }
@@ -89,28 +101,54 @@ function foundInApp(
 
 function foundInRouter(
   { stack, exclusive }: AuditedRouter,
-  methods: readonly string[],
+  { methods, authenticates }: Search,
   before: readonly unknown[],
 ): Found[] {
   return stack.flatMap((route, index) =>
     route.methods
       .filter((method) => methods.includes(method))
       .map((method): Found => {
-        const isGuard = (one: unknown) => guards(one, method)
+        const kindOf: KindOf = (one) => {
+          if (guards(one, method)) return 'guard'
+          return authenticates(one) ? 'authentication' : undefined
+        }
+        const isGuard = (one: unknown) => kindOf(one) === 'guard'
         const layers = exclusive === true ? [] : stack.slice(0, index)
         const inTheWay = layers.filter(
-          (layer) =>
-            layer.stack.some(isGuard) &&
-            (layer.methods.length === 0 || layer.methods.includes(method)),
+          ({ methods: own }) => own.length === 0 || own.includes(method),
         )
+        const met = [
+          ...metIn(before, kindOf, true),
+          ...inTheWay.flatMap((layer) => metInLayer(layer, route, kindOf)),
+        ]
         const guarded =
-          before.some(isGuard) ||
-          guardsHandler(route.stack, isGuard) ||
-          inTheWay.some((layer) => covers(layer, route))
-        const evaded = !guarded && inTheWay.some((layer) => coversAsWritten(layer, route))
-        return { method, path: String(route.path), guarded, evaded }
+          met.some(({ kind, isSure }) => kind === 'guard' && isSure) ||
+          guardsHandler(route.stack, isGuard)
+        const evaded =
+          !guarded &&
+          inTheWay.some((layer) => layer.stack.some(isGuard) && coversAsWritten(layer, route))
+        const authenticated = authenticatedFirst([...met, ...metIn(route.stack, kindOf, true)])
+        return { method, path: String(route.path), guarded, evaded, authenticated }
       }),
   )
+}
+
+type KindOf = (middleware: unknown) => Met['kind'] | undefined
+
+function metIn(middlewares: readonly unknown[], kindOf: KindOf, isSure: boolean): Met[] {
+  return middlewares.flatMap((one) => {
+    const kind = kindOf(one)
+    return kind === undefined ? [] : [{ kind, isSure }]
+  })
+}
+
+/** What requests to the route meet in an earlier layer: surely, perhaps, or not at all. */
+function metInLayer(layer: RouterLayer, route: RouterLayer, kindOf: KindOf): Met[] {
+  const met = metIn(layer.stack, kindOf, true)
+  if (met.length === 0 || covers(layer, route)) return met
+  const samples = samplesOf(layer, route)
+  const mayMeet = samples.length === 0 || samples.some((path) => layer.match(path))
+  return mayMeet ? met.map(({ kind }) => ({ kind, isSure: false })) : []
 }
 
 /** A guard behind the handler protects nothing. */

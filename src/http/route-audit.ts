@@ -12,6 +12,11 @@ export interface RouteAudit {
   readonly protected: readonly AuditedRoute[]
   /** Routes that change something and whose retries would change it again. */
   readonly unprotected: readonly AuditedRoute[]
+  /**
+   * Protected routes whose guard may be reached without authentication. Absent unless the audit
+   * was given `authentication`.
+   */
+  readonly unauthenticated?: readonly AuditedRoute[]
 }
 
 export interface AuditOptions {
@@ -25,12 +30,22 @@ export interface AuditOptions {
 
   /** Paths that need no protection, as they are written where they are mounted. */
   except?: readonly (string | RegExp)[]
+
+  /**
+   * What authenticates callers, as it is mounted: a middleware, a hook (Fastify), a guard class
+   * (Nest), or several, of which any is enough. Protected routes where none of them surely comes
+   * before the guard are listed as `unauthenticated`, because a replay skips everything that
+   * stands behind the guard.
+   */
+  authentication?: object | readonly object[]
 }
 
 /** A route that an adapter has found. */
 export interface FoundRoute extends AuditedRoute {
   /** Whether a guard for this method is in the way of every request to it. Unsure: no. */
   readonly guarded: boolean
+  /** Whether authentication surely comes before that guard. Looked at where the audit asks. */
+  readonly authenticated?: boolean
 }
 
 const MARK = Symbol.for('oncekey.guard')
@@ -62,19 +77,58 @@ export function auditedMethods({ methods }: AuditOptions = {}): ReadonlySet<stri
   )
 }
 
+/** Whether this is one of the parts that authenticate; always `false` where none was named. */
+export type Authenticates = (part: unknown) => boolean
+
+/** What the audit was told about authentication. */
+export function authenticatesBy({ authentication }: AuditOptions = {}): Authenticates {
+  if (authentication === undefined) return () => false
+  const parts: readonly unknown[] = Array.isArray(authentication)
+    ? authentication
+    : [authentication]
+  const wrong = parts.filter(
+    (one) => typeof one !== 'function' && (typeof one !== 'object' || one === null),
+  )
+  if (parts.length > 0 && wrong.length === 0) return (part) => parts.includes(part)
+  throw new InvalidOptionsError(
+    'auditRoutes.authentication must be the middleware, hook or guard that authenticates ' +
+      `callers, or a list of them, got ${wrong.length > 0 ? describe(wrong[0]) : 'an empty list'}`,
+  )
+}
+
+/** A guard or an authentication on the way to a route. */
+export interface Met {
+  readonly kind: 'guard' | 'authentication'
+  /** Whether every request to the route meets it; otherwise some may. */
+  readonly isSure: boolean
+}
+
+/** Whether no request to the route can meet a guard before it was authenticated. */
+export function authenticatedFirst(met: Iterable<Met>): boolean {
+  for (const { kind, isSure } of met) {
+    if (kind === 'guard') return false
+    if (isSure) return true
+  }
+  return true
+}
+
 /** Sorts the routes an adapter has found. */
 export function toAudit(routes: Iterable<FoundRoute>, options: AuditOptions = {}): RouteAudit {
-  rejectUnknownOptions('auditRoutes', options, ['methods', 'except'])
+  rejectUnknownOptions('auditRoutes', options, ['methods', 'except', 'authentication'])
   const methods = auditedMethods(options)
   const except = checkExcept(options.except ?? [])
   const isMeant = ({ method, path }: AuditedRoute) =>
     methods.has(method) && !except.some((one) => isExcepted(path, one))
   const meant = [...routes].filter(isMeant)
   const plain = ({ method, path }: AuditedRoute): AuditedRoute => ({ method, path })
-  return {
-    protected: meant.filter((route) => route.guarded).map(plain),
+  const guarded = meant.filter((route) => route.guarded)
+  const audit: RouteAudit = {
+    protected: guarded.map(plain),
     unprotected: meant.filter((route) => !route.guarded).map(plain),
   }
+  if (options.authentication === undefined) return audit
+  const open = guarded.filter((route) => route.authenticated !== true)
+  return { ...audit, unauthenticated: open.map(plain) }
 }
 
 function checkExcept(except: unknown): readonly (string | RegExp)[] {
@@ -91,11 +145,22 @@ function isExcepted(path: string, one: string | RegExp): boolean {
 }
 
 /** Throws where a route is left open: for the start of a server. */
-export function requireProtected({ unprotected }: RouteAudit): void {
-  if (unprotected.length === 0) return
-  const list = unprotected.map(({ method, path }) => `${method} ${path}`).join(', ')
-  throw new InvalidOptionsError(
-    `not protected against retries: ${list}. Put idempotency() in their way, or name them in ` +
-      '{ except: [...] }',
-  )
+export function requireProtected({ unprotected, unauthenticated = [] }: RouteAudit): void {
+  if (unprotected.length > 0) {
+    throw new InvalidOptionsError(
+      `not protected against retries: ${listed(unprotected)}. Put idempotency() in their way, or ` +
+        'name them in { except: [...] }',
+    )
+  }
+  if (unauthenticated.length > 0) {
+    throw new InvalidOptionsError(
+      `the guard comes before authentication: ${listed(unauthenticated)}. A replay skips ` +
+        'everything behind the guard, so a stranger who sends a used key and the same request ' +
+        'gets the reply: mount the authentication before idempotency()',
+    )
+  }
+}
+
+function listed(routes: readonly AuditedRoute[]): string {
+  return routes.map(({ method, path }) => `${method} ${path}`).join(', ')
 }
