@@ -35,6 +35,7 @@ const SLOW = [
   'test/process/**/*.test.ts',
   'test/package/**/*.test.ts',
   'test/simulation/**/*.test.ts',
+  'test/versions/**/*.test.ts',
 ]
 
 /**
