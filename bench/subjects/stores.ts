@@ -14,6 +14,9 @@ import { sqliteStore } from '../../src/stores/sqlite/index.ts'
 import type { Places } from '../run/contract.ts'
 import { CONNECTIONS } from '../run/work.ts'
 
+/** As the guides set it: below the engine's `storeTimeoutMs`. */
+const CONNECT_MS = 3_000
+
 export const STORES = [
   'memory',
   'sqlite-full',
@@ -97,6 +100,7 @@ async function openMariadb(places: Places): Promise<OpenStore> {
   const pool = mysql.createPool({
     uri: addressOf(places, 'mariadb'),
     connectionLimit: CONNECTIONS,
+    connectTimeout: CONNECT_MS,
   })
   const store = mysqlStore({ pool })
   await store.migrate()

@@ -17,13 +17,18 @@ const DIALECT: Dialect = {
 const CONNECTIONS_MAX = 10
 /** A database that does not answer must not keep a request for ever. */
 const ANSWER_MS = 5_000
+/** Below the engine's `storeTimeoutMs`, so that calls find a connection when a network is back. */
+const CONNECT_MS = 3_000
+/** Notices a peer that is gone, also where nothing is sent. */
+const KEEP_ALIVE_MS = 10_000
 
 /** MySQL and MariaDB. */
 export function openMysql(url: string): Driver {
   const pool = mysql.createPool({
     uri: url,
     connectionLimit: CONNECTIONS_MAX,
-    connectTimeout: ANSWER_MS,
+    connectTimeout: CONNECT_MS,
+    keepAliveInitialDelay: KEEP_ALIVE_MS,
   })
   const store = mysqlStore({ pool })
   return {

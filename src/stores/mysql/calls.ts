@@ -35,17 +35,18 @@ export class Calls {
   async make<Result>(
     operation: string,
     run: (session: Session) => Promise<Result>,
+    signal?: AbortSignal,
   ): Promise<Result> {
     let timeouts = 0
     for (let tries = 1; ; tries++) {
       try {
-        return await this.#driver.lend(run)
+        return await this.#driver.lend(run, signal)
       } catch (error) {
         if (isLockTimeout(error)) timeouts++
         const mayRepeat = isConflict(error) || (isLockTimeout(error) && timeouts < TIMEOUTS_MAX)
         if (!mayRepeat || tries === TRIES_MAX) throw storeFailed(operation, error)
       }
-      await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)
+      await sleep(systemClock, Math.random() * BACKOFF_MS_MAX, signal)
     }
   }
 }

@@ -42,7 +42,7 @@ export class MessageClaims {
     this.#inside = inside
   }
 
-  async claim(request: MessageClaim): Promise<HeldMessage[]> {
+  async claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]> {
     const limit = Math.min(request.limit, MESSAGES_MAX)
     const topics = [...new Set(request.topics)]
     if (limit < 1 || topics.length === 0) return []
@@ -50,8 +50,10 @@ export class MessageClaims {
     const tour = new Tour(topics, this.#cursors)
     // Where a look has found nothing in its lanes, it goes on with those after them.
     for (let looks = 1; looks <= LOOKS_MAX; looks++) {
-      const { taken, isLate } = await this.#calls.make('claim messages', (session) =>
-        this.#lookAndTake(session, asked, tour),
+      const { taken, isLate } = await this.#calls.make(
+        'claim messages',
+        (session) => this.#lookAndTake(session, asked, tour),
+        signal,
       )
       if (taken.length > 0 || (tour.isOver && !isLate)) return taken
     }

@@ -34,12 +34,20 @@ export interface MysqlConnection {
 export interface MysqlPoolConnection extends MysqlConnection {
   release(): void
   destroy(): void
+  /** The connection with callbacks behind it: the same object each time that it is given out. */
+  readonly connection?: object
+}
+
+/** The pool with callbacks behind a pool of promises. */
+export interface MysqlCorePool {
+  readonly config: object
+  on?(event: 'connection', listener: (connection: object) => void): unknown
 }
 
 /** The part of a pool from `mysql2/promise` that is used. */
 export interface MysqlPromisePool {
   getConnection(): Promise<MysqlPoolConnection>
-  readonly pool: { readonly config: object }
+  readonly pool: MysqlCorePool
 }
 
 /** The part of a pool from `mysql2` that is used. */

@@ -31,34 +31,33 @@ const LOCKED_MS = 20
 
 export function deskStore({ calls, place, tables }: DurableContext): DeskStore {
   return {
-    takeUnknown: ({ limit, againMs }) =>
-      calls.make('take unknown records', (session) =>
-        transact(session, () => takeUnknown(session, place(), { limit, againMs })),
-      ),
-    async postpone(target) {
-      if (!isUuid(target.recordId)) return false
-      return calls.make('postpone a record', (session) =>
-        transact(session, () => postpone(session, place(), target)),
-      )
+    takeUnknown: ({ limit, againMs }, signal) => {
+      const take = (session: Session) =>
+        transact(session, () => takeUnknown(session, place(), { limit, againMs }))
+      return calls.make('take unknown records', take, signal)
     },
-    async act(act, by) {
+    async postpone(target, signal) {
+      if (!isUuid(target.recordId)) return false
+      const run = (session: Session) => transact(session, () => postpone(session, place(), target))
+      return calls.make('postpone a record', run, signal)
+    },
+    async act(act, by, signal) {
       checkWords(by)
+      const run = (session: Session) =>
+        transact(session, () => carryOut(session, place(), { act, by }))
       for (let tries = 1; ; tries++) {
-        const outcome = await calls.make('act', (session) =>
-          transact(session, () => carryOut(session, place(), { act, by })),
-        )
+        const outcome = await calls.make('act', run, signal)
         if (outcome !== LOCKED) return outcome
         if (tries === LOCKED_TRIES) {
           throw storeFailed('act', new Error('a row of an open transaction refers to the record'))
         }
-        await sleep(systemClock, LOCKED_MS)
+        await sleep(systemClock, LOCKED_MS, signal)
       }
     },
-    async audit(query) {
+    async audit(query, signal) {
       if (query.subject !== undefined && !isUuid(query.subject)) return []
-      const rows = await calls.make('read the audit', (session) =>
-        readCommitted(session, auditSql(tables, query)),
-      )
+      const read = (session: Session) => readCommitted(session, auditSql(tables, query))
+      const rows = await calls.make('read the audit', read, signal)
       return rows.map(toAuditEntry)
     },
   }

@@ -1,3 +1,4 @@
+import { systemClock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe } from '../../core/options.ts'
 import {
@@ -9,6 +10,7 @@ import {
   type MysqlPromisePool,
   type Row,
 } from './client.ts'
+import { Connections } from './connections.ts'
 import { isAnswer, isTransactionOpen, storeFailed } from './failures.ts'
 import { ASK_OPEN, BEGIN, COMMIT, DO_NOTHING, READ_COMMITTED, ROLLBACK } from './sql.ts'
 
@@ -20,31 +22,40 @@ export interface Session {
   run(sql: string): Promise<readonly Row[] | MysqlHeader>
   /** What the caller's work gets to see, guarded: the driver's own object. */
   readonly connection: MysqlConnection
+  /** Asks on the connection; rejects also when the connection is destroyed meanwhile. */
+  untilGone<Answer>(ask: () => Promise<Answer>): Promise<Answer>
   /** Drops the connection, whatever it is doing. What its transaction wrote is gone. */
   destroy(): void
   readonly isDestroyed: () => boolean
 }
 
 export class Driver {
-  readonly #pool: MysqlPromisePool
+  readonly #connections: Connections
 
   constructor(pool: MysqlPool) {
-    this.#pool = toPromisePool(pool)
+    this.#connections = new Connections(toPromisePool(pool))
   }
 
   /** Connections that the pool opens at the most. */
   get connectionsMax(): number {
-    const { config } = this.#pool.pool
-    const limit = 'connectionLimit' in config ? config.connectionLimit : undefined
-    if (typeof limit !== 'number') return CONNECTIONS_MAX
-    return limit === 0 ? Infinity : limit
+    return this.#connections.countMax
   }
 
-  /** A connection whose state is in doubt afterwards is not given back to the pool. */
-  async lend<Result>(run: (session: Session) => Promise<Result>): Promise<Result> {
-    const connection = await this.#pool.getConnection()
-    const session = new LentSession(connection)
+  /**
+   * A connection whose state is in doubt afterwards is not given back to the pool. When `signal`
+   * aborts, the connection is destroyed and every statement on it rejects.
+   */
+  async lend<Result>(
+    run: (session: Session) => Promise<Result>,
+    signal?: AbortSignal,
+  ): Promise<Result> {
+    const connection = await this.#connections.take(signal)
+    const session = new LentSession(this.#connections, connection)
+    const giveUp = () => session.giveUp(signal?.reason as Error)
+    signal?.addEventListener('abort', giveUp)
     try {
+      // Aborted between the answer of the pool and this line.
+      if (signal?.aborted === true) giveUp()
       const result = await run(session)
       session.giveBack()
       return result
@@ -52,19 +63,27 @@ export class Driver {
       if (isAnswer(error)) session.giveBack()
       else session.destroy()
       throw error
+    } finally {
+      signal?.removeEventListener('abort', giveUp)
     }
   }
 }
 
-/** What `mysql2` takes when nobody says otherwise. */
-const CONNECTIONS_MAX = 10
-
 class LentSession implements Session {
   readonly connection: MysqlPoolConnection
+  readonly #connections: Connections
+  readonly #gone: Promise<never>
+  #end: (reason: Error) => void = () => {}
   #isOver = false
+  /** When the last statement was sent. */
+  #sentMs = systemClock.monotonicMs()
 
-  constructor(connection: MysqlPoolConnection) {
+  constructor(connections: Connections, connection: MysqlPoolConnection) {
+    this.#connections = connections
     this.connection = connection
+    this.#gone = new Promise((_, reject) => (this.#end = reject))
+    // Statements under way are told by `untilGone`; without any there is nobody to tell.
+    this.#gone.catch(() => undefined)
   }
 
   async rows(sql: string): Promise<readonly Row[]> {
@@ -72,20 +91,35 @@ class LentSession implements Session {
   }
 
   async run(sql: string): Promise<readonly Row[] | MysqlHeader> {
-    const [answer] = await this.connection.query(toQuery(sql))
+    const [answer] = await this.untilGone(() => this.connection.query(toQuery(sql)))
     return answer as readonly Row[] | MysqlHeader
+  }
+
+  untilGone<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
+    if (this.#isOver) return Promise.reject(new Error('the connection is no longer lent'))
+    // `mysql2` never answers a statement whose connection was destroyed.
+    this.#sentMs = systemClock.monotonicMs()
+    return Promise.race([ask(), this.#gone])
   }
 
   giveBack(): void {
     if (this.#isOver) return
     this.#isOver = true
-    this.connection.release()
+    this.#connections.giveBack(this.connection)
   }
 
-  destroy(): void {
+  destroy(reason = new Error('the connection was dropped')): void {
     if (this.#isOver) return
     this.#isOver = true
-    this.connection.destroy()
+    this.#end(reason)
+    this.#connections.destroy(this.connection)
+  }
+
+  /** No answer came in time: other connections may be dead for the same reason. */
+  giveUp(reason: Error): void {
+    if (this.#isOver) return
+    this.#connections.doubt(this.#sentMs)
+    this.destroy(reason)
   }
 
   isDestroyed = (): boolean => this.#isOver

@@ -131,7 +131,11 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  * without the right to create anything may call it. Tables that a newer version has changed are
  * left as they are, and refused only where that version says that this one cannot use them.
  */
-export function migrate(driver: Driver, tables: Tables, clock: Clock): Promise<void> {
+export function migrate(
+  driver: Driver,
+  tables: Tables,
+  { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
+): Promise<void> {
   return driver.lend(async (session) => {
     // Left behind by somebody who gave the connection back. To make a table would be to commit it.
     await session.run(ROLLBACK)
@@ -144,7 +148,7 @@ export function migrate(driver: Driver, tables: Tables, clock: Clock): Promise<v
         for (const sql of migration(n)) await change(session, forTables(tables, sql), clock)
       }
     })
-  })
+  }, signal)
 }
 
 /**

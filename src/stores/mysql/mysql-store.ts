@@ -69,6 +69,9 @@ import { isIdentity, isUuid } from './values.ts'
 const LOCKED_TRIES = 10
 const LOCKED_MS = 10
 
+/** Far longer than migrations and the wait for their turn take. A silent network must end them. */
+const MIGRATE_MS = 15 * 60_000
+
 const BATCHING: StoreBatching = { rowsMax: 64, flushesMax: 2 }
 
 /** A store in a MySQL or MariaDB database. It can commit a key together with the caller's rows. */
@@ -81,7 +84,11 @@ export interface MysqlStore extends Store {
    * used until the work ends; it begins and commits by itself. Waits while as many transactions
    * are open as the pool has connections to spare.
    */
-  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+  transaction<Tx>(
+    lease: Lease,
+    work: TransactionWork<Tx>,
+    signal?: AbortSignal,
+  ): Promise<SettleOutcome>
 
   /**
    * Completes a key inside a transaction of the caller's: a connection of `mysql2`, a transaction
@@ -107,7 +114,7 @@ class TableStore implements MysqlStore {
   readonly name = 'mysql'
   readonly batching: StoreBatching
   readonly durable: DurableStore
-  readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
+  readonly history?: NonNullable<Store['history']>
   readonly #driver: Driver
   readonly #tables: Tables
   readonly #keepsHistory: boolean
@@ -139,69 +146,75 @@ class TableStore implements MysqlStore {
       outbox: outboxStore(context),
       desk: deskStore(context),
     }
-    if (options.history) this.history = (query) => this.#history(query)
+    if (options.history) this.history = (query, signal) => this.#history(query, signal)
   }
 
   async migrate(): Promise<void> {
+    const givenUp = new AbortController()
+    const giveUp = () => givenUp.abort(new Error(`no answer within ${MIGRATE_MS} ms`))
+    const cancel = systemClock.after(MIGRATE_MS, giveUp, { background: true })
     try {
-      await migrate(this.#driver, this.#tables, systemClock)
+      await migrate(this.#driver, this.#tables, { clock: systemClock, signal: givenUp.signal })
     } catch (error) {
       throw error instanceof InvalidOptionsError ? error : storeFailed('migrate', error)
+    } finally {
+      cancel()
     }
   }
 
-  async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  async claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
     checkClaims(requests)
     return inRounds(requests, identityOf, (round) =>
-      inPieces(round, noBytes, (piece) => this.#claim(piece)),
+      inPieces(round, noBytes, (piece) => this.#claim(piece, signal)),
     )
   }
 
-  async settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+  async settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]> {
     checkSettlements(settlements)
     return inRounds(
       settlements,
       ({ lease }) => lease.identity,
       (round) =>
         inPieces(round, resultBytes, (piece) =>
-          this.#calls.make('settle', (session) => settleBatch(session, this.#place, piece)),
+          this.#calls.make('settle', (session) => settleBatch(session, this.#place, piece), signal),
         ),
     )
   }
 
-  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+  renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]> {
     return inRounds(renewals, identityOf, (round) =>
-      inPieces(round, noBytes, (piece) => this.#renew(piece)),
+      inPieces(round, noBytes, (piece) => this.#renew(piece, signal)),
     )
   }
 
   /** Renewing locks the row, which a server also does that takes no writes. */
-  async probe(): Promise<void> {
+  async probe(signal?: AbortSignal): Promise<void> {
     const write = (session: Session) => transact(session, () => session.run(probeSql(this.#tables)))
-    await this.#calls.make('probe', write)
+    await this.#calls.make('probe', write, signal)
   }
 
-  async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
-    const found = await this.#identitiesOf(verdicts.map(({ ref }) => ref))
+  async resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
+    const refs = verdicts.map(({ ref }) => ref)
+    const found = await this.#identitiesOf(refs, signal)
     const asked = verdicts.map((verdict, n) => ({ verdict, identity: found[n] }))
     // What is found nowhere gets a name of its own, and no record has it.
     return inRounds(
       asked.map((one, n) => ({ ...one, name: one.identity ?? `${n}` })),
       ({ name }) => name,
-      (round) => inPieces(round, noBytes, (piece) => this.#resolve(piece)),
+      (round) => inPieces(round, noBytes, (piece) => this.#resolve(piece, signal)),
     )
   }
 
-  sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    return this.#moveDue('sweep', { queues: [HELD], limit }, (before, nowMs) => {
+  sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+    return this.#moveDue('sweep', { queues: [HELD], limit, signal }, (before, nowMs) => {
       const after = decideSweep(before, nowMs)
       return after && { before, after, tells: toSwept(after) }
     })
   }
 
-  async reap(request: ReapRequest): Promise<ReapReport> {
+  async reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
     const queues = request.abandoned === undefined ? ENDED : [...ENDED, ...ACCEPTED]
-    const query = { queues, limit: request.limit }
+    const query = { queues, limit: request.limit, signal }
     const kinds = await this.#moveDue('reap', query, (before, nowMs) => {
       const decision = decideReap(before, request, nowMs)
       return decision && { before, after: decision.write, tells: decision.kind }
@@ -211,26 +224,30 @@ class TableStore implements MysqlStore {
     return report
   }
 
-  async read(ref: RecordRef): Promise<RecordView | undefined> {
+  async read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined> {
     const by = ref.identity === undefined ? 'recordId' : 'identity'
     const value = ref.identity ?? ref.recordId
     if (by === 'identity' ? !isIdentity(value) : !isUuid(value)) return undefined
-    const [row] = await this.#rows('read', findSql(this.#tables, by, value))
+    const [row] = await this.#rows('read', findSql(this.#tables, by, value), signal)
     return row && toView(toRecord([...VIEW, 'result'], row))
   }
 
-  async list({ state, limit }: ListQuery): Promise<RecordView[]> {
-    const rows = await this.#rows('list', listSql(this.#tables, { state, limit }))
+  async list({ state, limit }: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    const rows = await this.#rows('list', listSql(this.#tables, { state, limit }), signal)
     return rows.map((row) => toView(toRecord(VIEW, row)))
   }
 
-  async now(): Promise<Date> {
-    const [row] = await this.#rows('tell the time', nowSql(this.#calls.now))
+  async now(signal?: AbortSignal): Promise<Date> {
+    const [row] = await this.#rows('tell the time', nowSql(this.#calls.now), signal)
     return new Date(Number(row?.[0]))
   }
 
-  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
-    return this.#transactions.run(completing(lease, work))
+  transaction<Tx>(
+    lease: Lease,
+    work: TransactionWork<Tx>,
+    signal?: AbortSignal,
+  ): Promise<SettleOutcome> {
+    return this.#transactions.run(completing(lease, work), signal)
   }
 
   async settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome> {
@@ -243,18 +260,20 @@ class TableStore implements MysqlStore {
     return { tables: this.#tables, now: this.#calls.now, history: this.#keepsHistory }
   }
 
-  #rows(operation: string, sql: string) {
-    return this.#calls.make(operation, (session) => readCommitted(session, sql))
+  #rows(operation: string, sql: string, signal: AbortSignal | undefined) {
+    return this.#calls.make(operation, (session) => readCommitted(session, sql), signal)
   }
 
-  async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  async #claim(
+    requests: readonly ClaimRequest[],
+    signal: AbortSignal | undefined,
+  ): Promise<ClaimOutcome[]> {
     const outcomes = new Map<string, ClaimOutcome>()
     let left = requests
     for (let tries = 1; ; tries++) {
       const asked = left
-      const pass = await this.#calls.make('claim', (session) =>
-        claimOnce(session, this.#place, asked),
-      )
+      const claim = (session: Session) => claimOnce(session, this.#place, asked)
+      const pass = await this.#calls.make('claim', claim, signal)
       for (const [identity, outcome] of pass.outcomes) outcomes.set(identity, outcome)
       left = asked.filter(({ identity }) => !outcomes.has(identity))
       if (left.length > 0 && tries === LOCKED_TRIES) {
@@ -262,7 +281,7 @@ class TableStore implements MysqlStore {
         left = []
       }
       if (left.length === 0) return requests.map(({ identity }) => outcomes.get(identity)!)
-      if (pass.isLocked) await sleep(systemClock, LOCKED_MS)
+      if (pass.isLocked) await sleep(systemClock, LOCKED_MS, signal)
     }
   }
 
@@ -271,13 +290,14 @@ class TableStore implements MysqlStore {
    * on a lease that the database does not know of. The call fails instead, and the engine asks
    * again; what it has prolonged is prolonged twice, which does no harm.
    */
-  async #renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+  async #renew(renewals: readonly Renewal[], signal: AbortSignal | undefined): Promise<boolean[]> {
     const answers = new Map<string, boolean>()
     let left = renewals
     for (let tries = 1; left.length > 0 && tries <= LOCKED_TRIES; tries++) {
-      if (tries > 1) await sleep(systemClock, LOCKED_MS)
+      if (tries > 1) await sleep(systemClock, LOCKED_MS, signal)
       const asked = left
-      const known = await this.#calls.make('renew', (session) => this.#renewOnce(session, asked))
+      const renew = (session: Session) => this.#renewOnce(session, asked)
+      const known = await this.#calls.make('renew', renew, signal)
       for (const [identity, isRenewed] of known) answers.set(identity, isRenewed)
       left = asked.filter(({ identity }) => !answers.has(identity))
     }
@@ -316,10 +336,13 @@ class TableStore implements MysqlStore {
     return answers
   }
 
-  async #identitiesOf(refs: readonly RecordRef[]): Promise<(string | undefined)[]> {
+  async #identitiesOf(
+    refs: readonly RecordRef[],
+    signal: AbortSignal | undefined,
+  ): Promise<(string | undefined)[]> {
     const asked = refs.map(({ recordId }) => recordId).filter(isUuid)
     const rows = await inPieces(asked, noBytes, async (ids) => [
-      ...(await this.#rows('resolve', identitiesSql(this.#tables, ids))),
+      ...(await this.#rows('resolve', identitiesSql(this.#tables, ids), signal)),
     ])
     const byId = new Map(rows.map(([id, identity]) => [id, String(identity).toLowerCase()]))
     return refs.map(({ identity, recordId }) => {
@@ -330,10 +353,11 @@ class TableStore implements MysqlStore {
 
   #resolve(
     asked: readonly { readonly verdict: Verdict; readonly identity: string | undefined }[],
+    signal: AbortSignal | undefined,
   ): Promise<ResolveOutcome[]> {
     const named = asked.flatMap(({ identity }) => (identity === undefined ? [] : [{ identity }]))
     if (named.length === 0) return Promise.resolve(asked.map(() => ({ kind: 'not_found' })))
-    return this.#calls.make('resolve', (session) =>
+    const resolve = (session: Session) =>
       transact(session, async () => {
         const { nowMs, byIdentity } = await lockAll(session, this.#place, named)
         const moves: Move[] = []
@@ -345,14 +369,14 @@ class TableStore implements MysqlStore {
         })
         await makeMoves(session, this.#place, moves)
         return outcomes
-      }),
-    )
+      })
+    return this.#calls.make('resolve', resolve, signal)
   }
 
   /** Moves records on that are due, in pieces that are committed one by one. */
   async #moveDue<Told>(
     operation: string,
-    { queues, limit }: { readonly queues: readonly QueueSql[]; readonly limit: number },
+    { queues, limit, signal }: DueQuery,
     decide: (before: StoredRecord, nowMs: number) => DueMove<Told> | undefined,
   ): Promise<Told[]> {
     const told: Told[] = []
@@ -360,9 +384,9 @@ class TableStore implements MysqlStore {
       for (;;) {
         const piece = Math.min(ROWS_MAX, limit - told.length)
         if (piece <= 0) return told
-        const { made, isLast } = await this.#calls.make(operation, (session) =>
-          this.#movePiece(session, { queueSql, limit: piece }, decide),
-        )
+        const move = (session: Session) =>
+          this.#movePiece(session, { queueSql, limit: piece }, decide)
+        const { made, isLast } = await this.#calls.make(operation, move, signal)
         told.push(...made.map(({ tells }) => tells))
         // Without a single one moved, somebody else is at work on all that are due.
         if (isLast || made.length === 0) break
@@ -389,13 +413,20 @@ class TableStore implements MysqlStore {
     })
   }
 
-  async #history({ ref, limit }: HistoryQuery): Promise<RecordView[]> {
+  async #history({ ref, limit }: HistoryQuery, signal?: AbortSignal): Promise<RecordView[]> {
     const by = ref.identity === undefined ? 'recordId' : 'identity'
     const value = ref.identity ?? ref.recordId
     if (by === 'identity' ? !isIdentity(value) : !isUuid(value)) return []
-    const rows = await this.#rows('read', historySql(this.#tables, { by, value, limit }))
+    const sql = historySql(this.#tables, { by, value, limit })
+    const rows = await this.#rows('read', sql, signal)
     return rows.map((row) => toView({ ...toRecord(KEPT, row), state: 'expired', token: '' }))
   }
+}
+
+interface DueQuery {
+  readonly queues: readonly QueueSql[]
+  readonly limit: number
+  readonly signal: AbortSignal | undefined
 }
 
 /** Finds what is due of one kind. */

@@ -36,42 +36,44 @@ import { isUuid, numberLiteral } from './values.ts'
 export function outboxStore(context: DurableContext): OutboxStore {
   const { calls, place, tables } = context
   const claims = new MessageClaims(calls, place)
-  const rows = (operation: string, sql: string) =>
-    calls.make(operation, (session) => readCommitted(session, sql))
+  const rows = (operation: string, sql: string, signal: AbortSignal | undefined) =>
+    calls.make(operation, (session) => readCommitted(session, sql), signal)
   return {
     add: (tx, message) => addMessage(context, tx, message),
-    async claim(request) {
+    async claim(request, signal) {
       checked('claim messages', () => {
         for (const topic of request.topics) messageLiteral('topic', topic)
         messageLiteral('token', request.token)
         numberLiteral('leaseMs', request.leaseMs)
       })
-      return claims.claim(request)
+      return claims.claim(request, signal)
     },
-    async settle(settlements) {
+    async settle(settlements, signal) {
       checkSettlements(settlements)
       return inBatches(settlements, (batch) =>
-        calls.make('settle messages', (session) => settleBatch(session, place(), batch)),
+        calls.make('settle messages', (session) => settleBatch(session, place(), batch), signal),
       )
     },
-    async renew(leases, leaseMs) {
+    async renew(leases, leaseMs, signal) {
       checked('renew messages', () => numberLiteral('leaseMs', leaseMs))
       return inBatches(leases, (batch) =>
-        calls.make('renew messages', (session) =>
-          renewBatch(session, place(), { leases: batch, leaseMs }),
+        calls.make(
+          'renew messages',
+          (session) => renewBatch(session, place(), { leases: batch, leaseMs }),
+          signal,
         ),
       )
     },
-    async read(id) {
+    async read(id, signal) {
       if (!isUuid(id)) return undefined
-      const [row] = await rows('read a message', readMessageSql(tables, id))
+      const [row] = await rows('read a message', readMessageSql(tables, id), signal)
       return row && toMessageView(toMessage(MESSAGE_ALL, row))
     },
-    async list(query) {
-      const found = await rows('list messages', listMessagesSql(tables, query))
+    async list(query, signal) {
+      const found = await rows('list messages', listMessagesSql(tables, query), signal)
       return found.map((row) => toMessageView(toMessage(MESSAGE_HEAD, row)))
     },
-    prune: (request) => prune(context, request),
+    prune: (request, signal) => prune(context, request, signal),
   }
 }
 
@@ -226,6 +228,7 @@ async function renewBatch(
 async function prune(
   { calls, place }: DurableContext,
   { limit, olderThanMs }: { readonly limit: number; readonly olderThanMs: number },
+  signal: AbortSignal | undefined,
 ): Promise<number> {
   let pruned = 0
   for (const state of ['done', 'dropped'] as const) {
@@ -233,15 +236,15 @@ async function prune(
       const piece = Math.min(ROWS_MAX, limit - pruned)
       if (piece <= 0) return pruned
       const of = { state, olderThanMs, limit: piece }
-      const count = await calls.make('prune messages', (session) =>
+      const pruneOnce = (session: Session) =>
         transact(session, async () => {
           const { tables, now } = place()
           const rows = await session.rows(lockEndedSql(tables, now, of))
           const ids = rows.map(([id]) => String(id)).toSorted()
           if (ids.length > 0) await session.run(deleteMessagesSql(tables, ids))
           return ids.length
-        }),
-      )
+        })
+      const count = await calls.make('prune messages', pruneOnce, signal)
       pruned += count
       if (count < piece) break
     }

@@ -37,33 +37,32 @@ export interface DurableContext {
 
 export function phaseStore(context: DurableContext): PhaseStore {
   const { calls, place, tables, transactions } = context
-  const rows = (operation: string, sql: () => string) =>
-    calls.make(operation, (session) => readCommitted(session, sql()))
+  const rows = (operation: string, sql: () => string, signal: AbortSignal | undefined) =>
+    calls.make(operation, (session) => readCommitted(session, sql()), signal)
   return {
-    advance: (lease, work) => transactions.run(stepping(lease, work)),
-    async record(lease, step) {
+    advance: (lease, work, signal) => transactions.run(stepping(lease, work), signal),
+    async record(lease, step, signal) {
       checkStep(step)
-      return calls.make('record a step', (session) => takeAlone(session, place(), { lease, step }))
+      const take = (session: Session) => takeAlone(session, place(), { lease, step })
+      return calls.make('record a step', take, signal)
     },
-    async load(recordId) {
+    async load(recordId, signal) {
       if (!isUuid(recordId)) return undefined
-      const found = await rows('load an operation', () => loadSql(tables, [recordId]))
+      const found = await rows('load an operation', () => loadSql(tables, [recordId]), signal)
       return toOperations(found).get(recordId)
     },
-    async due(query) {
+    async due(query, signal) {
       if (query.operations.length === 0) return []
-      const found = await rows('find operations that are due', () =>
-        dueOperationsSql(tables, place().now, query),
-      )
+      const sql = () => dueOperationsSql(tables, place().now, query)
+      const found = await rows('find operations that are due', sql, signal)
       return found.map((row) => {
         const { name, version, record } = toDue(row)
         return { name, version, record: toView(record) }
       })
     },
-    async orphans(query) {
-      const found = await rows('find operations that nobody runs', () =>
-        orphansSql(tables, place().now, query),
-      )
+    async orphans(query, signal) {
+      const sql = () => orphansSql(tables, place().now, query)
+      const found = await rows('find operations that nobody runs', sql, signal)
       return found.map((row) => {
         const { name, version, record } = toDue(row)
         return { name, version, recordId: record.recordId }

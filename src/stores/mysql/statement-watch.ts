@@ -1,3 +1,4 @@
+import type { Session } from './driver.ts'
 import { isCertainRollback, isRollback } from './failures.ts'
 
 /**
@@ -71,8 +72,8 @@ const WITHHELD: readonly (string | symbol)[] = [
 ]
 
 /** The driver's own connection, without what would end the transaction, and watched. */
-export function watched(connection: object, watch: StatementWatch): object {
-  return new Proxy(connection, {
+export function watched(session: Session, watch: StatementWatch): object {
+  return new Proxy(session.connection, {
     get(target, name) {
       if (WITHHELD.includes(name)) return undefined
       const value: unknown = Reflect.get(target, name, target)
@@ -80,7 +81,8 @@ export function watched(connection: object, watch: StatementWatch): object {
       const call = (...values: unknown[]): unknown => Reflect.apply(value, target, values)
       if (name === 'prepare') watch.doubt()
       if (name !== 'query' && name !== 'execute') return call
-      return (...values: unknown[]) => watch.send(values[0], async () => call(...values))
+      return (...values: unknown[]) =>
+        watch.send(values[0], () => session.untilGone(async () => call(...values)))
     },
   })
 }

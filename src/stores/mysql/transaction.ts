@@ -77,7 +77,10 @@ export class Transactions {
    * the row of the key is not locked, so that its duplicates are answered and its lease can be
    * renewed. Waits while as many transactions are open as the pool has connections to spare.
    */
-  async run<Worked, Outcome>(purpose: Purpose<Worked, Outcome>): Promise<Outcome> {
+  async run<Worked, Outcome>(
+    purpose: Purpose<Worked, Outcome>,
+    signal?: AbortSignal,
+  ): Promise<Outcome> {
     if (this.#slots === undefined) {
       throw new InvalidOptionsError(
         'mysqlStore: a transaction needs a pool of at least 2 connections: with one, no lease ' +
@@ -85,12 +88,10 @@ export class Transactions {
       )
     }
     const show = (tx: object) => this.#lent.add(tx)
+    const run = (session: Session) =>
+      transact(session, () => workAndFinish({ ...this.#context, show }, session, purpose))
     try {
-      return await this.#slots.use(() =>
-        lend(this.#context, (session) =>
-          transact(session, () => workAndFinish({ ...this.#context, show }, session, purpose)),
-        ),
-      )
+      return await this.#slots.use(() => lend(this.#context, run, signal))
     } catch (error) {
       if (error instanceof RolledBack) return error.outcome as Outcome
       throw error
@@ -128,6 +129,7 @@ interface WorkContext extends TransactionContext {
 async function lend<Result>(
   { driver }: TransactionContext,
   run: (session: Session) => Promise<Result>,
+  signal: AbortSignal | undefined,
 ): Promise<Result> {
   let failed: { readonly error: unknown } | undefined
   let result: Result | undefined
@@ -138,7 +140,7 @@ async function lend<Result>(
       } catch (error) {
         failed = { error }
       }
-    })
+    }, signal)
   } catch (error) {
     throw storeFailed('begin a transaction', error)
   }
@@ -201,7 +203,7 @@ async function runWork<Worked>(
   session: Session,
   { work, watch }: { work: Purpose<Worked, unknown>['work']; watch: StatementWatch },
 ): Promise<Worked> {
-  const { tx, revoke } = revocable(watched(session.connection, watch), () => {
+  const { tx, revoke } = revocable(watched(session, watch), () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })
   context.show(tx)
