@@ -51,6 +51,7 @@ const OF_THE_PROCESS = [
   'test/adapters/fetch.test.ts',
   'test/adapters/hono.test.ts',
   'test/adapters/koa-unawaited.test.ts',
+  'test/adapters/misuse.test.ts',
   'test/adapters/node.test.ts',
   'test/adapters/promotion.test.ts',
   'test/adapters/status.test.ts',

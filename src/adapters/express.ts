@@ -16,6 +16,7 @@ import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
 import { seesErrors } from './express-errors.ts'
 import { routeOf } from './express-route.ts'
+import { warnIfUseless } from './express-useless.ts'
 import { http2Refusal } from './http-version.ts'
 import { NodeHandler, splitUrl, type NodeFlow } from './node-handler.ts'
 
@@ -80,7 +81,10 @@ function makeMiddleware(options: ExpressOptions): IdempotencyMiddleware {
   const guard = createGuard(options)
 
   function idempotency(req: Request, res: Response, next: NextFunction): void {
-    if (!guard.protects(req.method)) return next()
+    if (!guard.protects(req.method)) {
+      warnIfUseless(req, idempotency, (method) => guard.protects(method))
+      return next()
+    }
     const refusal = req.idempotency === undefined ? http2Refusal(req) : mountedTwice()
     if (refusal !== undefined) return next(refusal)
     const handler = new NodeHandler(req, res, new ExpressFlow(req, next, idempotency))

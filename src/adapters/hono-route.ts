@@ -1,4 +1,5 @@
 import type { Context } from 'hono'
+import { warnUseless } from '../http/useless-guard.ts'
 
 /**
  * What the route is called: the template of the handler that the request is on its way to, with
@@ -24,4 +25,13 @@ function templateOf(c: Context): string | undefined {
   const behind = matched.slice(c.req.routeIndex + 1)
   const route = behind.find(({ method }) => method === c.req.method) ?? behind.at(-1)
   return route?.path
+}
+
+/** Warns of a guard on a route whose method it does not protect, as by `app.get(path, guard)`. */
+export function warnIfUseless(c: Context, protects: (method: string) => boolean): void {
+  // oxlint-disable-next-line typescript/no-deprecated -- Its successor is a value of the framework.
+  const own = c.req.matchedRoutes[c.req.routeIndex]
+  // A guard mounted by app.use() is a route for all methods.
+  if (own === undefined || own.method === 'ALL' || protects(own.method)) return
+  warnUseless(own.method, own.path)
 }

@@ -20,7 +20,7 @@ import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
 import { AnswerWatch } from './hono-answer.ts'
 import { readBody } from './hono-body.ts'
-import { routeOf } from './hono-route.ts'
+import { routeOf, warnIfUseless } from './hono-route.ts'
 import { WebHandler, type WebHandlerContext } from './web-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
@@ -70,7 +70,10 @@ export function idempotency<E extends Env = any>(
   const guard = createGuard(options)
 
   const middleware: MiddlewareHandler<E> = async function idempotency(c, next) {
-    if (!guard.protects(c.req.method)) return next()
+    if (!guard.protects(c.req.method)) {
+      warnIfUseless(c, (method) => guard.protects(method))
+      return next()
+    }
     if (c.get('idempotency') !== undefined) throw mountedTwice()
     // A copy, and without a look at `c.res`: Hono merges headers differently once that was seen.
     const before = new Headers(c.newResponse(null).headers)

@@ -1,4 +1,5 @@
 import type { Context } from 'koa'
+import { warnUseless } from '../http/useless-guard.ts'
 import { lowerCase, withoutNames } from './route-template.ts'
 
 /** What `@koa/router` keeps of a route, or of a middleware of its own. */
@@ -50,6 +51,21 @@ function routeLayerOf(ctx: Context, guard: unknown): RouterLayer | undefined {
   const at = own === -1 ? layers.findIndex(isCurrent) : own
   if (at === -1) return undefined
   return layers.slice(at).find(({ methods }) => methods.includes(ctx.method))
+}
+
+/** Warns of a guard on a route whose methods it does not protect: `router.get(path, guard)`. */
+export function warnIfUseless(
+  ctx: Context,
+  guard: unknown,
+  protects: (method: string) => boolean,
+): void {
+  const { matched } = ctx as Routed
+  const layers = Array.isArray(matched) ? (matched as readonly RouterLayer[]) : []
+  for (const { methods, path, stack } of layers) {
+    if (methods.length === 0 || methods.some(protects) || !stack.includes(guard)) continue
+    // A router adds HEAD to GET by itself.
+    warnUseless(methods.find((method) => method !== 'HEAD') ?? 'HEAD', String(path))
+  }
 }
 
 function isTemplate(template: unknown): template is string | RegExp {

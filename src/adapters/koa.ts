@@ -15,7 +15,7 @@ import { markGuard } from '../http/route-audit.ts'
 import { forRoute, type RouteOptions } from '../http/route-options.ts'
 import { http2Refusal } from './http-version.ts'
 import { KoaHandler } from './koa-handler.ts'
-import { routeOf } from './koa-route.ts'
+import { routeOf, warnIfUseless } from './koa-route.ts'
 import { splitUrl } from './node-handler.ts'
 
 export { currentIdempotency } from '../http/current.ts'
@@ -73,7 +73,10 @@ export function idempotency<StateT = DefaultState, ContextT = DefaultContext>(
   async function idempotencyGuard(given: Ctx<StateT, ContextT>, next: Next): Promise<void> {
     // The same object: only what an application adds to it is not known here.
     const ctx = given as unknown as Context
-    if (!guard.protects(ctx.method)) return void (await next())
+    if (!guard.protects(ctx.method)) {
+      warnIfUseless(ctx, idempotencyGuard, (method) => guard.protects(method))
+      return void (await next())
+    }
     check(ctx)
     const handler = new KoaHandler(ctx, next)
     guard

@@ -69,7 +69,10 @@ Inject(ROUTES)(NeedsIdempotencyModule, undefined, 0)
  */
 export function Idempotent<Request extends object = NestRequest>(
   options: RouteOptions<Request> | false = {},
+  ...rest: readonly never[]
 ): ClassDecorator & MethodDecorator {
+  // What TypeScript hands to a decorator: the prototype, a name, and a descriptor.
+  if (rest.length > 0) throw notCalled()
   if (options !== false && (typeof options !== 'object' || options === null)) {
     throw new InvalidOptionsError(
       `@Idempotent() takes the options of a route, or false, got ${describe(options)}`,
@@ -78,6 +81,13 @@ export function Idempotent<Request extends object = NestRequest>(
   const mark = SetMetadata(IDEMPOTENT, options)
   if (options === false) return mark
   return applyDecorators(mark, UseInterceptors(NeedsIdempotencyModule))
+}
+
+function notCalled(): InvalidOptionsError {
+  return new InvalidOptionsError(
+    '@Idempotent was put on a method without being called, which would protect nothing: write ' +
+      '@Idempotent()',
+  )
 }
 
 /** What a class or a method was decorated with; `undefined` where it was not. */

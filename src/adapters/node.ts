@@ -9,6 +9,7 @@ import type { Engine } from '../core/engine.ts'
 import { InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
 import { describe, optionalFunction } from '../core/options.ts'
 import type { HttpExchange } from '../http/exchange.ts'
+import { refuseRequest } from '../http/given-request.ts'
 import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard, type Guard } from '../http/guard.ts'
 import type { HandlerContext } from '../http/handler-context.ts'
@@ -79,6 +80,7 @@ const protectedListeners = new WeakSet<NodeListener>()
  * ```
  */
 export function idempotency(options: NodeOptions): Protect {
+  refuseRequest(options)
   const { onRequestError, ...guardOptions } = options ?? {}
   optionalFunction('onRequestError', onRequestError)
   const guard = createGuard(guardOptions)

@@ -28,8 +28,10 @@ import {
   type RunOutcome,
   type Work,
 } from './execution.ts'
+import { checkStore } from './given-store.ts'
 import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from './identity.ts'
 import { LostClaims } from './lost-claim.ts'
+import { noteEngine } from './one-engine.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from './options.ts'
 import {
   POLICY_OPTION_NAMES,
@@ -63,7 +65,9 @@ export type {
 } from './engine-contract.ts'
 
 export function createEngine(options: EngineOptions): Engine {
-  return new OnceEngine(options)
+  const engine = new OnceEngine(options)
+  noteEngine(options.store, engine)
+  return engine
 }
 
 const ENGINE_OPTION_NAMES = [
@@ -263,6 +267,8 @@ class OnceEngine implements Engine {
   }
 
   async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+    // A filter that is not applied would list the records of every tenant.
+    rejectUnknownOptions('list', query, ['state', 'limit'])
     const bounds = { fallback: LIST_LIMIT, min: 1, max: LIST_LIMIT_MAX }
     const limit = wholeNumber('list.limit', query.limit, bounds)
     const { state } = query
@@ -455,12 +461,7 @@ function toRef(target: ResolveTarget): RecordRef {
 
 function checkEngineOptions(options: EngineOptions): EngineOptions {
   rejectUnknownOptions('createEngine', options, ENGINE_OPTION_NAMES)
-  const { store } = options
-  if (store === null || typeof store !== 'object' || typeof store.claim !== 'function') {
-    throw new InvalidOptionsError(
-      `createEngine.store must be a store such as sqliteStore({ path }), got ${describe(store)}`,
-    )
-  }
+  checkStore('createEngine.store', options.store)
   optionalFunction('createEngine.onEvent', options.onEvent)
   return options
 }

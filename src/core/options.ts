@@ -1,4 +1,6 @@
+import { durationHint } from './durations.ts'
 import { InvalidOptionsError } from './errors.ts'
+import { nearestName } from './nearest-name.ts'
 
 /** A misspelt option that is silently ignored is a promise silently broken. */
 export function rejectUnknownOptions(
@@ -11,10 +13,21 @@ export function rejectUnknownOptions(
   }
   for (const name of Object.keys(options)) {
     if (known.includes(name)) continue
+    const meant = nearestName(name, known)
+    const list = known.toSorted().join(', ')
     throw new InvalidOptionsError(
-      `${where} has no option "${name}"; it knows ${known.toSorted().join(', ')}`,
+      meant === undefined
+        ? `${where} has no option "${name}"${ofClass(options)}; it knows ${list}`
+        : `${where} has no option "${name}"; did you mean "${meant}"? It knows ${list}`,
     )
   }
+}
+
+/** Says of an object that is no list of options what it is: a pool given for `{ pool }`, say. */
+function ofClass(options: object): string {
+  const { constructor } = options as { readonly constructor?: unknown }
+  if (typeof constructor !== 'function' || constructor === Object) return ''
+  return ` (it was given an instance of ${constructor.name || 'a class'} as its options)`
 }
 
 /** A whole number within bounds, or the default where nothing was given. */
@@ -28,7 +41,8 @@ export function wholeNumber(
     return value
   }
   throw new InvalidOptionsError(
-    `${where} must be a whole number from ${min} to ${max}, got ${describe(value)}`,
+    `${where} must be a whole number from ${min} to ${max}, got ${describe(value)}` +
+      durationHint(where, value),
   )
 }
 

@@ -144,7 +144,8 @@ class AuditedOperator implements Operator {
     this.#desk = new Desk(engine, durable, operations)
   }
 
-  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+  async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+    rejectUnknownOptions('operator.list', query, ['state', 'limit'])
     return this.#engine.list(query)
   }
 

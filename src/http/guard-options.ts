@@ -1,5 +1,6 @@
 import { createEngine, type Engine } from '../core/engine.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
+import { checkStore } from '../core/given-store.ts'
 import { TENANT_LENGTH_MAX } from '../core/identity.ts'
 import {
   describe,
@@ -21,6 +22,7 @@ import { Answers, type Profile } from './answers.ts'
 import { checkDurable, type DurableRoute } from './durable-route.ts'
 import { createFingerprinter, type Fingerprinter, type FingerprintSecret } from './fingerprint.ts'
 import type { HttpReply } from './exchange.ts'
+import { refuseRequest } from './given-request.ts'
 import type { SealHook } from './reply-codec.ts'
 import { resolveStoredHeaders } from './stored-headers.ts'
 
@@ -202,6 +204,7 @@ const BYTES_MAX = 512 * 1024 * 1024
 export function resolveGuardOptions<Request>(
   options: GuardOptions<Request>,
 ): ResolvedGuardOptions<Request> {
+  refuseRequest(options)
   rejectUnknownOptions('idempotency', options, GUARD_OPTION_NAMES)
   checkFunctions(options)
   const profile = oneOf('profile', options.profile, { fallback: 'ietf', words: ['ietf', 'stripe'] })
@@ -302,10 +305,11 @@ export function resolveEngine(
     if (typeof engine.run === 'function' && typeof engine.policy === 'function') return engine
     throw new InvalidOptionsError(`engine must come from createEngine, got ${describe(engine)}`)
   }
-  const known = engines.get(store!)
+  checkStore(`${where}: store`, store)
+  const known = engines.get(store)
   if (known?.isClosed === false) return known
-  const made = createEngine({ store: store! })
-  engines.set(store!, made)
+  const made = createEngine({ store })
+  engines.set(store, made)
   return made
 }
 

@@ -72,6 +72,14 @@ it('runs on the version of Nest that its project names', async () => {
   expect(nestCore.version).toMatch(new RegExp(`^${inject('nest')}\\.`))
 })
 
+it('refuses @Idempotent on a method without being called', () => {
+  const decorate = Idempotent as unknown as MethodDecorator
+  expect(() => decorate({}, 'pay', { value: () => 'paid' })).toThrow(
+    '@Idempotent was put on a method without being called, which would protect nothing: write ' +
+      '@Idempotent()',
+  )
+})
+
 describe('the start fails where', () => {
   it('the decorator has no module', async () => {
     const controllers = [controllerOf({ pay })]

@@ -116,7 +116,7 @@ describe('an unknown option', () => {
   it('throws, names itself and lists what there is', () => {
     expect(() => create({ leaseMS: 60_000 })).toThrow(InvalidOptionsError)
     expect(() => create({ leaseMS: 60_000 })).toThrow(
-      /createEngine has no option "leaseMS"; it knows .*leaseMs.*store.*/,
+      /createEngine has no option "leaseMS"; did you mean "leaseMs"\? It knows .*leaseMs.*store.*/,
     )
     const { engine } = create({})
     expect(() => engine.policy({ store: 1 } as PolicyOptions)).toThrow('no option "store"')

@@ -215,6 +215,16 @@ describe('the audit', () => {
     expect(heard('operator_acted')).toHaveLength(1)
   })
 
+  it('refuses filters that its lists do not have', async () => {
+    const { operator } = setup()
+    const filter = { state: 'unknown', tenant: 'a' } as never
+    await expect(operator.list(filter)).rejects.toThrow('operator.list has no option "tenant"')
+    const letters = operator.deadLetters({ tenant: 'a' } as never)
+    await expect(letters).rejects.toThrow('operator.deadLetters has no option "tenant"')
+    const audit = operator.audit({ tenant: 'a' } as never)
+    await expect(audit).rejects.toThrow('operator.audit has no option "tenant"')
+  })
+
   it.each([
     [undefined, /by takes an options object/],
     [{ who: 'ada' }, /why must be given/],
