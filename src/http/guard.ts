@@ -402,8 +402,9 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
       return this.#problem('server_stopping', { retryAfterSeconds })
     }
     if (!hasCode(error, 'STORE_FAILED')) return { kind: 'error', error }
-    const { keyInUse, retryAfterMs } = error as Partial<StoreFailedError>
-    if (storeFailure === 'closed' || keyInUse === true) {
+    const { keyInUse, failure, retryAfterMs } = error as Partial<StoreFailedError>
+    // An open breaker alone is no reason to run unprotected: the store was not asked.
+    if (storeFailure === 'closed' || keyInUse === true || failure === 'refused') {
       return this.#problem('store_unavailable', {
         retryAfterSeconds: retryAfterStore(retryAfterMs ?? RETRY_SOON_MS),
       })

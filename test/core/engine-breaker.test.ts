@@ -92,6 +92,21 @@ describe('claims', () => {
     expect(await breakerOf(fixture)).toBe('closed')
   })
 
+  // Four calls are under way; two claims of one key wait, and were to share a row.
+  it('are sent in place of the claim that they were to share a row with', async () => {
+    const fixture = engineFixture({ breaker: { failures: 1 } })
+    fixture.store.always('renew', 'fail')
+    fixture.store.next('claim', ...Array.from({ length: 4 }, () => 'hang' as const))
+    // Each call is filled, so that the next claims wait.
+    for (let n = 0; n < 4 * 64; n++) void failureOf(fixture, { key: `${n}` })
+    await fixture.clock.advanceAsync(0)
+    fixture.store.always('claim', 'fail')
+    const plain = failureOf(fixture)
+    const ignoring = failureOf(fixture, { ignoresBreaker: true })
+    await fixture.clock.advanceAsync(6_000)
+    expect([(await plain).failure, (await ignoring).failure]).toEqual(['refused', 'unavailable'])
+  })
+
   it.each(['rejected', 'overloaded'] as const)(
     'that are %s never open it: a tenant may be the cause',
     async (failure) => {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
 import { markReconciled } from '../../src/core/reconciled.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import type { Answer, HttpReply } from '../../src/http/exchange.ts'
@@ -67,6 +68,14 @@ describe('a route with storeFailure: open', () => {
     await clock.advanceAsync(0)
     const { answer, entered } = await send('k')
     expect([answer.kind, entered]).toEqual(['reply', 0])
+  })
+
+  it('does not run unprotected because another claim was refused', async () => {
+    const { send, engine, events } = setup({ storeFailure: 'open' })
+    const refusal = { store: 'faulty', operation: 'claim', failure: 'refused', cause: undefined }
+    engine.run = () => Promise.reject(new StoreFailedError(refusal as never))
+    expect(problemOf((await send('k')).answer).status).toBe(503)
+    expect(events).toEqual([])
   })
 
   it('runs unprotected only after its own claim has failed', async () => {

@@ -39,6 +39,7 @@ export class SimNode extends SimProcess {
       sweepEveryMs: TIMES.sweepEveryMs,
       reapEveryMs: 0,
       maxAttempts: 3,
+      onEvent: this.onEvent,
     })
   }
 

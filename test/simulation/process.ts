@@ -1,5 +1,6 @@
 /** One simulated process: it can die and stand still, and then nothing of it runs. */
 import type { Clock } from '../../src/core/clock.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
 import type { FakeClock } from '../../src/testing/fake-clock.ts'
 
 export interface ProcessWorld {
@@ -8,10 +9,20 @@ export interface ProcessWorld {
   turn(label: string): Promise<void>
 }
 
+/**
+ * Whether time has to go in small steps: a probe that is sent in the middle of a long one is given
+ * up before its end, and a breaker that is open would never close.
+ */
+export function isAnyRefusing(nodes: readonly SimProcess[]): boolean {
+  return nodes.some(({ isRefusing, running }) => isRefusing && running)
+}
+
 export const NEVER = new Promise<never>(() => undefined)
 
 export class SimProcess {
   readonly id: number
+  /** Its breaker is open: claims are refused there until a probe is answered. */
+  isRefusing = false
   /** The world's time, with timers that fire only while the process runs. */
   readonly clock: Clock
   readonly #world: ProcessWorld
@@ -29,6 +40,11 @@ export class SimProcess {
       after: (ms, run) => clock.after(ms, () => this.whenRunning(run)),
       soon: (run) => queueMicrotask(() => this.whenRunning(run)),
     }
+  }
+
+  /** For the engine of the process. */
+  readonly onEvent = (event: EngineEvent): void => {
+    if (event.kind === 'breaker_changed') this.isRefusing = event.to !== 'closed'
   }
 
   get alive(): boolean {

@@ -4,6 +4,7 @@ import { identityOf } from '../../src/core/identity.ts'
 import type { RecordView } from '../../src/core/store.ts'
 import { runClient, send, type Answered, type ClientPlan } from './client.ts'
 import { SimNode } from './node.ts'
+import { isAnyRefusing } from './process.ts'
 import { KEYS, kindOf, nameOf, scopeOf } from './work.ts'
 import { TIMES, World, flush, textOf, type Fate } from './world.ts'
 
@@ -35,6 +36,17 @@ const SWEEP_TIMEOUT_MS = 60_000
 const QUIET_MS = SWEEP_TIMEOUT_MS + 4 * TIMES.leaseMs
 
 export async function simulate(scheduler: Scheduler, plan: Plan): Promise<void> {
+  const random = Math.random
+  // What the package draws at random must be the same when a history is played again.
+  Math.random = () => 0.5
+  try {
+    await carryThrough(scheduler, plan)
+  } finally {
+    Math.random = random
+  }
+}
+
+async function carryThrough(scheduler: Scheduler, plan: Plan): Promise<void> {
   const world = new World(scheduler, plan.fates)
   for (let id = 0; id < NODES; id++) world.nodes.push(new SimNode(world, id))
   const answers: Answered[] = []
@@ -111,9 +123,12 @@ async function comeToRest(
   for (let round = 0; round < ROUNDS_MAX; round++) {
     await flush()
     while (scheduler.count() > 0) await runOne(scheduler)
-    if (world.violation !== undefined || (all.ended && quietForMs >= quietMs)) return
+    const isProbing = world.healed && isAnyRefusing(world.nodes)
+    const isOver = all.ended && quietForMs >= quietMs && !isProbing
+    if (world.violation !== undefined || isOver) return
     // While clients wait, time goes in small steps; after that nobody minds a long one.
-    const stepMs = all.ended ? longStepMs(quietForMs) : TIMES.sweepEveryMs / 2
+    const usualMs = all.ended ? longStepMs(quietForMs) : TIMES.sweepEveryMs / 2
+    const stepMs = isProbing ? TIMES.storeTimeoutMs / 8 : usualMs
     world.clock.advance(stepMs)
     if (all.ended) quietForMs += stepMs
   }

@@ -37,6 +37,7 @@ export class DurableNode extends SimProcess {
       sweepEveryMs: TIMES.sweepEveryMs,
       reapEveryMs: 0,
       maxAttempts: 4,
+      onEvent: this.onEvent,
     })
     const { engine } = this
     const outbox = createOutbox({ engine })

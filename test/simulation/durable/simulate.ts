@@ -5,6 +5,7 @@ import { encodeValue } from '../../../src/durable/values.ts'
 import { flush } from '../world.ts'
 import { customerOf, runClient, send, type Answer, type ClientPlan } from './client.ts'
 import { judge, judgeAnswers, judgeEnd } from './judge.ts'
+import { isAnyRefusing } from '../process.ts'
 import { DurableNode } from './node.ts'
 import { actHonestly, isAtRest } from './operator.ts'
 import { TIMES } from './times.ts'
@@ -182,6 +183,10 @@ async function comeToRest(
   const endMs = clock.monotonicMs() + REST_MS_MAX
   while (clock.monotonicMs() < endMs) {
     await runAll(world, scheduler)
+    if (isAnyRefusing(world.nodes)) {
+      clock.advance(TIMES.storeTimeoutMs / 8)
+      continue
+    }
     const rest = await isAtRest(world)
     if (all.ended && rest === 'quiet') return
     // While somebody holds something, time goes in steps that let leases be renewed.
