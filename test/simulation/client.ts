@@ -1,18 +1,24 @@
 /** Clients that retry, whatever comes back. */
 import type { RunOutcome } from '../../src/core/execution.ts'
 import { sleep } from '../../src/core/clock.ts'
-import type { Scope } from '../../src/core/identity.ts'
+import { identityOf } from '../../src/core/identity.ts'
 import type { SimNode } from './node.ts'
 import { kindOf, nameOf, scopeOf, work, type Behaviour } from './work.ts'
 import { TIMES, retentionOf, textOf, type World } from './world.ts'
 
-export interface Attempt {
-  readonly node: number
+/** One request. */
+export interface Call {
   readonly behaviour: Behaviour
   /** An altered body under the same key. */
   readonly altered: boolean
   /** As a duplicate, it waits for the result. */
   readonly waits: boolean
+}
+
+/** Requests that reach one node at once, with the same body or with another one. */
+export interface Attempt {
+  readonly node: number
+  readonly calls: readonly Call[]
 }
 
 export interface ClientPlan {
@@ -34,8 +40,12 @@ export async function runClient(
   for (const attempt of plan.attempts) {
     await world.turn(`client of key ${plan.key}`)
     const living = world.nodes.filter(({ alive }) => alive)
-    const outcome = await send(living[attempt.node % living.length]!, plan.key, attempt)
-    if (outcome !== undefined) answered({ key: plan.key, outcome })
+    const node = living[attempt.node % living.length]!
+    const sent = attempt.calls.map(async (call) => {
+      const outcome = await send(node, plan.key, call)
+      if (outcome !== undefined) answered({ key: plan.key, outcome })
+    })
+    await Promise.all(sent)
   }
 }
 
@@ -43,18 +53,18 @@ export async function runClient(
 export async function send(
   node: SimNode,
   key: number,
-  attempt: Omit<Attempt, 'node'>,
+  call: Call,
 ): Promise<RunOutcome | undefined> {
   const { clock } = node.world
   // A client does not wait for ever; the request it leaves behind goes on.
   const givenUp = sleep(clock, TIMES.maxRunMs * 2).then(() => undefined)
-  return Promise.race([request(node, key, attempt), givenUp])
+  return Promise.race([request(node, key, call), givenUp])
 }
 
 async function request(
   node: SimNode,
   key: number,
-  { behaviour, altered, waits }: Omit<Attempt, 'node'>,
+  { behaviour, altered, waits }: Call,
 ): Promise<RunOutcome | undefined> {
   const { world, engine } = node
   const run = world.newRun(node)
@@ -67,6 +77,7 @@ async function request(
   const fingerprint = altered ? 'altered' : 'same'
   const scope = scopeOf(key)
   const wasClosing = node.closing
+  const asked: Asked = { key, fingerprint, sentAt: world.states.now }
   try {
     const outcome = await engine.run(
       { scope, key: nameOf(key), fingerprint, policy },
@@ -75,7 +86,9 @@ async function request(
         return work(run, context, { kind, behaviour })
       },
     )
-    await checkOwn(world, outcome, scope)
+    await checkOwn(world, outcome, asked)
+    // What a holder is told may be of a settlement that is still under way.
+    if (run.work === 'not_entered') checkFresh(world, outcome, asked)
     await checkRecorded(world, outcome)
     return outcome
   } catch {
@@ -85,12 +98,31 @@ async function request(
   }
 }
 
-/** Whatever a tenant is told, it is told of a record of its own. */
-async function checkOwn(world: World, { recordId }: RunOutcome, { tenant }: Scope): Promise<void> {
-  const record = await world.store.read({ recordId })
+interface Asked {
+  readonly key: number
+  readonly fingerprint: string
+  readonly sentAt: number
+}
+
+/** A tenant is told of a record of its own, and a request of one with its own fingerprint. */
+async function checkOwn(world: World, outcome: RunOutcome, asked: Asked): Promise<void> {
+  const { tenant } = scopeOf(asked.key)
+  const record = await world.store.read({ recordId: outcome.recordId })
   if (record !== undefined && record.tenant !== tenant) {
     world.violate(`leak: ${tenant} was answered from a record of ${record.tenant}`)
   }
+  const isOther = record !== undefined && record.fingerprint !== asked.fingerprint
+  if (record !== undefined && isOther !== (outcome.kind === 'mismatch')) {
+    const { fingerprint } = record
+    world.violate(`a request "${asked.fingerprint}" was told ${outcome.kind} of "${fingerprint}"`)
+  }
+}
+
+/** A duplicate is told of a state that the record has had since the duplicate was sent. */
+function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt }: Asked): void {
+  const identity = identityOf(scopeOf(key), nameOf(key))
+  const fault = world.states.judge(identity, kind, sentAt)
+  if (fault !== undefined) world.violate(fault)
 }
 
 /** A result that anybody is told is on record at that moment, byte for byte. */

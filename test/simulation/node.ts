@@ -124,7 +124,7 @@ function faultyStore(node: SimNode): Store {
     settle: (settlements) => call('settle', () => world.settle(settlements)),
     renew: (renewals) => call('renew', () => world.alone(() => store.renew(renewals))),
     resolve: (verdicts) => call('resolve', () => world.alone(() => store.resolve(verdicts))),
-    sweep: (request) => call('sweep', () => world.alone(() => store.sweep(request))),
+    sweep: ({ limit }) => call('sweep', () => world.sweep(limit)),
     reap: (request) => call('reap', () => world.alone(() => store.reap(request))),
     read: (ref) => call('read', () => store.read(ref)),
     list: (query) => call('list', () => store.list(query)),

@@ -1,6 +1,6 @@
 /** How plans are drawn. */
 import fc, { type Arbitrary } from 'fast-check'
-import type { Attempt, ClientPlan } from './client.ts'
+import type { Attempt, Call, ClientPlan } from './client.ts'
 import type { Plan, Step } from './simulate.ts'
 import { BEHAVIOURS, KEYS, OWN_KEYS, type Behaviour } from './work.ts'
 import type { Fate } from './world.ts'
@@ -16,11 +16,19 @@ const seldom: Arbitrary<boolean> = fc.oneof(
   fc.constant(true),
 )
 
-const attempts: Arbitrary<Attempt> = fc.record({
-  node: fc.nat(1),
+const calls: Arbitrary<Call> = fc.record({
   behaviour: behaviours,
   altered: seldom,
   waits: fc.oneof({ weight: 2, arbitrary: fc.constant(false) }, fc.constant(true)),
+})
+
+/** Mostly one request; now and then several at once, which share a row of a store call. */
+const attempts: Arbitrary<Attempt> = fc.record({
+  node: fc.nat(1),
+  calls: fc.oneof(
+    { weight: 3, arbitrary: fc.array(calls, { minLength: 1, maxLength: 1 }) },
+    fc.array(calls, { minLength: 2, maxLength: 4, size: 'max' }),
+  ),
 })
 
 /** Mostly those of one tenant: what goes wrong needs several clients on one key. */

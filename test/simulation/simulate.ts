@@ -240,7 +240,7 @@ async function resolveHonestly(world: World, atRest = false): Promise<void> {
       effect === undefined
         ? ({ kind: 'failed_retryable' } as const)
         : ({ kind: 'completed', result: new TextEncoder().encode(effect.result) } as const)
-    await world.store.resolve([{ ref: { recordId }, verdict, retentionMs: 86_400_000 }])
+    await world.resolve(identity, { ref: { recordId }, verdict, retentionMs: 86_400_000 })
   }
 }
 

@@ -68,6 +68,7 @@ export interface Task {
 
 export async function work(run: Run, context: RunContext, task: Task): Promise<WorkEnd> {
   run.work = 'running'
+  run.node.world.enter(run, context.recordId, context.attempt)
   try {
     return await workThrough(run, context, task)
   } finally {

@@ -16,10 +16,13 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  SweptRecord,
+  Verdict,
 } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import type { SimNode } from './node.ts'
+import { StateLog } from './state-log.ts'
 
 /** What becomes of one store call. `lost`, `never` and `late` calls are never answered. */
 export type Fate = 'ok' | 'fail_before' | 'fail_after' | 'lost' | 'never' | 'late'
@@ -70,6 +73,7 @@ export class World {
   readonly effects: Effect[] = []
   /** Rows that were committed together with their key. */
   readonly rows: Effect[] = []
+  readonly states = new StateLog()
   /** Set by whatever notices first; the run stops there. */
   violation: Violation | undefined
   healed = false
@@ -79,6 +83,8 @@ export class World {
   readonly #fates: readonly Fate[]
   /** Who claimed each record last. */
   readonly #holders = new Map<string, Holder>()
+  /** The run that has entered the work of each attempt. */
+  readonly #entered = new Map<string, number>()
   #calls = 0
   #last: Promise<unknown> = Promise.resolve()
 
@@ -160,6 +166,7 @@ export class World {
         const run = this.runs[runIdOf(requests[index]!)]!
         this.#holders.set(lease.identity, { lease, recordId, run })
       }
+      for (const { identity } of requests) await this.#noteState(identity)
       return outcomes
     })
   }
@@ -170,6 +177,35 @@ export class World {
       for (const settlement of settlements) outcomes.push(await this.#settle(settlement))
       return outcomes
     })
+  }
+
+  sweep(limit: number): Promise<SweptRecord[]> {
+    return this.alone(async () => {
+      const swept = await this.store.sweep({ limit })
+      for (const { identity } of swept) await this.#noteState(identity)
+      return swept
+    })
+  }
+
+  resolve(identity: string, verdict: Verdict): Promise<void> {
+    return this.alone(async () => {
+      await this.store.resolve([verdict])
+      await this.#noteState(identity)
+    })
+  }
+
+  async #noteState(identity: string): Promise<void> {
+    const record = await this.store.read({ identity })
+    if (record !== undefined) this.states.note(identity, record.state)
+  }
+
+  /** A lease is won by one caller, and its work is entered once. */
+  enter(run: Run, recordId: string, attempt: number): void {
+    const first = this.#entered.get(`${recordId}/${attempt}`)
+    if (first !== undefined) {
+      this.violate(`runs ${first} and ${run.id} both work under attempt ${attempt} of ${recordId}`)
+    }
+    this.#entered.set(`${recordId}/${attempt}`, run.id)
   }
 
   /** One at a time, so that what is watched before and after a write belongs to that write. */
@@ -186,6 +222,7 @@ export class World {
     const before = await this.store.read({ identity })
     const [outcome] = await this.store.settle([settlement])
     const after = await this.store.read({ identity })
+    await this.#noteState(identity)
     if (JSON.stringify(before) === JSON.stringify(after)) return outcome!
 
     if (!this.#holds(lease)) {
