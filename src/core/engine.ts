@@ -417,7 +417,8 @@ class OnceEngine implements Engine {
   }
 
   #report(scope: Scope, { outcome, identity, mode }: Claim): void {
-    if (!this.#isHeard) return
+    // Without a listener, only a record that became unknown has to be told.
+    if (!this.#isHeard && outcome.kind !== 'unknown') return
     const subject = { identity, ...scope, recordId: outcome.recordId }
     for (const event of claimEvents(subject, outcome, mode)) this.emit(event)
   }

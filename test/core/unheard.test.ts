@@ -100,6 +100,15 @@ describe('an engine without a listener', () => {
     expect(message).toContain('say so with engine.resolve()')
   })
 
+  it('prints that a record became unknown when a claim finds its lease over', async () => {
+    const { run, node, clock } = unheard()
+    void node()(() => new Promise<never>(() => undefined))
+    await clock.advanceAsync(0)
+    clock.jumpWallTime(60_001)
+    await run(() => bytes('x'))
+    expect((await messages())[0]).toContain('became unknown (lease_lapsed)')
+  })
+
   it('says that the reconciler looks into it where there is one', async () => {
     const { run, engine } = unheard()
     markReconciled(engine)
