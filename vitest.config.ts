@@ -72,6 +72,7 @@ const OF_THE_PROCESS = [
 const SERVERS_OF_THE_PROCESS = [
   'test/stores/dynamodb-store.test.ts',
   'test/stores/dynamodb-time.test.ts',
+  'test/stores/postgres-warnings.test.ts',
   'test/stores/postgres-watch.test.ts',
   'test/stores/redis-check.test.ts',
   'test/stores/redis-faults.test.ts',

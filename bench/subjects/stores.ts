@@ -64,6 +64,7 @@ export function openPool(places: Places, options: pg.PoolConfig = {}): pg.Pool {
     connectionString: addressOf(places, 'postgres'),
     max: CONNECTIONS,
     idleTimeoutMillis: IDLE_MS,
+    connectionTimeoutMillis: CONNECT_MS,
     ...options,
   })
 }

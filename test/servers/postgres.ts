@@ -99,11 +99,11 @@ async function privateServer(): Promise<PostgresServer> {
   }
 }
 
-function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
+export function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
   return exitCode !== null || signalCode !== null
 }
 
-function childrenOf(parent: number): number[] {
+export function childrenOf(parent: number): number[] {
   return processes()
     .filter(([, ppid]) => ppid === parent)
     .map(([pid]) => pid)
@@ -157,7 +157,7 @@ async function createDatabase(url: string, made: string[]): Promise<string> {
   return own.href
 }
 
-async function run(url: string, sql: string): Promise<void> {
+export async function run(url: string, sql: string): Promise<void> {
   const client = new Client({ connectionString: url })
   await client.connect()
   try {

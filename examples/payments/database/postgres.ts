@@ -8,6 +8,8 @@ const DIALECT: Dialect = { text: (length) => `VARCHAR(${length}) COLLATE "C"`, t
 
 /** Four nodes of ten stay far below the 100 connections that a server has by itself. */
 const CONNECTIONS_MAX = 10
+/** Less than the engine waits for the store, so that a connection that hangs frees its place. */
+const CONNECT_MS = 3_000
 /** A database that does not answer must not keep a request for ever. */
 const ANSWER_MS = 5_000
 
@@ -15,8 +17,10 @@ export function openPostgres(url: string): Driver {
   const pool = new pg.Pool({
     connectionString: url,
     max: CONNECTIONS_MAX,
-    connectionTimeoutMillis: ANSWER_MS,
+    connectionTimeoutMillis: CONNECT_MS,
     keepAlive: true,
+    statement_timeout: 30_000,
+    idle_in_transaction_session_timeout: 60_000,
   })
   // A connection that is cut while nobody uses it, as all are when the database restarts. The pool
   // opens another one by itself; without a listener the process would end.

@@ -62,25 +62,34 @@ export class Calls {
   }
 
   /** `values` is a function, so that what cannot be sent fails as a call that was refused. */
-  async send(operation: string, sql: string, values: () => Value[]): Promise<readonly Row[]> {
+  async send(
+    operation: string,
+    sql: string,
+    values: () => Value[],
+    signal?: AbortSignal,
+  ): Promise<readonly Row[]> {
     this.checkOpen(operation)
     for (let tries = 1; ; tries++) {
       const isPlain = !this.#needsTransaction
       try {
-        return await this.#sendOnce(this.textOf(sql), values())
+        return await this.#sendOnce(this.textOf(sql), values(), signal)
       } catch (error) {
         // Statements of the caller's could get into a transaction on a connection that it shares.
         const mayTransact = isPlain && this.#driver.isShared !== true
         if (isWrongIsolation(error) && mayTransact) this.#needsTransaction = true
         else if (!isConflict(error) || tries === TRIES_MAX) throw storeFailed(operation, error)
       }
-      await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)
+      await sleep(systemClock, Math.random() * BACKOFF_MS_MAX, signal)
     }
   }
 
-  #sendOnce(text: string, values: Value[]): Promise<readonly Row[]> {
-    if (!this.#needsTransaction) return this.#driver.query(text, values)
-    return this.#driver.transact((session) => session.query(text, values))
+  #sendOnce(
+    text: string,
+    values: Value[],
+    signal: AbortSignal | undefined,
+  ): Promise<readonly Row[]> {
+    if (!this.#needsTransaction) return this.#driver.query(text, values, signal)
+    return this.#driver.transact((session) => session.query(text, values), undefined, signal)
   }
 }
 

@@ -34,25 +34,25 @@ export interface DeskContext {
 export function deskStore(context: DeskContext): DeskStore {
   const { calls } = context
   return {
-    takeUnknown: async ({ limit, againMs }) => {
+    takeUnknown: async ({ limit, againMs }, signal) => {
       const values = () => [calls.nowMs, limit, againMs]
-      const rows = await calls.send('take unknown records', TAKE_UNKNOWN, values)
+      const rows = await calls.send('take unknown records', TAKE_UNKNOWN, values, signal)
       const records = rows.map((row) => toRecord(row))
-      return withOperations(calls, records)
+      return withOperations(calls, records, signal)
     },
-    postpone: async ({ recordId, attempt, tries, inMs }) => {
+    postpone: async ({ recordId, attempt, tries, inMs }, signal) => {
       if (!isUuid(recordId)) return false
       const values = () => [calls.nowMs, recordId, attempt, tries ?? null, inMs ?? null]
-      const [row] = await calls.send('postpone a record', POSTPONE, values)
+      const [row] = await calls.send('postpone a record', POSTPONE, values, signal)
       return row?.[0] === true
     },
-    act: async (act, by) => {
+    act: async (act, by, signal) => {
       calls.checkOpen('act')
-      return untilDone(() => carryOut(context, act, by))
+      return untilDone(() => carryOut(context, act, by, signal), signal)
     },
-    audit: async ({ subject, limit }) => {
+    audit: async ({ subject, limit }, signal) => {
       const values = () => [textValue(subject), limit]
-      return (await calls.send('read the audit', LIST_AUDIT, values)).map(toAuditEntry)
+      return (await calls.send('read the audit', LIST_AUDIT, values, signal)).map(toAuditEntry)
     },
   }
 }
@@ -60,10 +60,11 @@ export function deskStore(context: DeskContext): DeskStore {
 async function withOperations(
   calls: Calls,
   records: readonly StoredRecord[],
+  signal: AbortSignal | undefined,
 ): Promise<DueUnknown[]> {
   const ids = records.filter((one) => one.recoveryPoint !== undefined).map((one) => one.recordId)
-  const rows =
-    ids.length === 0 ? [] : await calls.send('load operations', LOAD, () => [textArray(ids)])
+  const values = () => [textArray(ids)]
+  const rows = ids.length === 0 ? [] : await calls.send('load operations', LOAD, values, signal)
   const operations = toOperations(rows)
   return records.map((record) => ({
     record: toView(record),
@@ -71,20 +72,28 @@ async function withOperations(
   }))
 }
 
-async function untilDone(run: () => Promise<ActOutcome>): Promise<ActOutcome> {
+async function untilDone(
+  run: () => Promise<ActOutcome>,
+  signal: AbortSignal | undefined,
+): Promise<ActOutcome> {
   for (let tries = 1; ; tries++) {
     try {
       return await run()
     } catch (error) {
       if (!isCausedBy(error, isConflict) || tries === TRIES_MAX) throw storeFailed('act', error)
     }
-    await sleep(systemClock, Math.random() * BACKOFF_MS_MAX)
+    await sleep(systemClock, Math.random() * BACKOFF_MS_MAX, signal)
   }
 }
 
 /** Reads under a lock, decides, and writes with the audit; where nothing is written, nothing. */
-function carryOut(context: DeskContext, act: Act, by: ActedBy): Promise<ActOutcome> {
-  return context.driver.transact(async (session) => {
+function carryOut(
+  context: DeskContext,
+  act: Act,
+  by: ActedBy,
+  signal: AbortSignal | undefined,
+): Promise<ActOutcome> {
+  const body = async (session: Session) => {
     const desk = new Desk(context, session)
     const { outcome, write } =
       act.kind === 'retry_message' || act.kind === 'drop_message'
@@ -96,7 +105,8 @@ function carryOut(context: DeskContext, act: Act, by: ActedBy): Promise<ActOutco
       await write.run(JSON.stringify(audit))
     }
     return outcome
-  })
+  }
+  return context.driver.transact(body, undefined, signal)
 }
 
 interface Decided {

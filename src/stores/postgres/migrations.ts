@@ -10,6 +10,7 @@ import { FUNCTIONS } from './functions.ts'
 import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
 import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
+import { MigrationLimit } from './migration-limit.ts'
 import { forTable, type TableName } from './sql.ts'
 
 const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending', 'expired']
@@ -142,6 +143,13 @@ const NUMBERS = `SELECT coalesce(min(number), 0)::int, coalesce(max(number), 0):
   FROM "{schema}"."{table}_migration"`
 
 /**
+ * A migration may take longer than the statements that the application limits. Where its client is
+ * lost after a statement, its locks are freed after a minute.
+ */
+const OPENING = `SET LOCAL statement_timeout = 0;
+  SET LOCAL idle_in_transaction_session_timeout = '60s'; SELECT 1`
+
+/**
  * A change of a table waits for the transactions that use it, and every claim that comes meanwhile
  * waits behind the change. So it gives up soon, lets them pass, and comes again.
  */
@@ -177,10 +185,11 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  * them.
  */
 export async function migrate(driver: Driver, name: TableName, clock: Clock): Promise<void> {
-  if ((await appliedCount(driver, name)) === MIGRATIONS.length) return
+  const limit = new MigrationLimit(driver, clock)
+  if ((await appliedCount(limit, name)) === MIGRATIONS.length) return
   for (let tries = 1; ; tries++) {
     try {
-      return await driver.transact((session) => migrateIn(session, name))
+      return await limit.transact((session) => migrateIn(session, name), OPENING)
     } catch (error) {
       if (!isLockTimeout(error)) throw error
       if (tries === TRIES_MAX) throw inUse(name, error)

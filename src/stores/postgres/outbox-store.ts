@@ -49,6 +49,12 @@ export function outboxStore(context: OutboxContext): OutboxStore {
   return new MessageStore(context)
 }
 
+interface CallOf<Item> {
+  readonly operation: string
+  readonly sql: string
+  readonly values: (known: readonly Item[]) => Value[]
+}
+
 class MessageStore implements OutboxStore {
   readonly #calls: Calls
   readonly #watcher: Watcher | undefined
@@ -81,9 +87,9 @@ class MessageStore implements OutboxStore {
     } else await joinTransaction(tx, joining)
   }
 
-  async claim(request: MessageClaim): Promise<HeldMessage[]> {
+  async claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]> {
     if (request.topics.length === 0) return []
-    const rows = await this.#claim(request)
+    const rows = await this.#claim(request, signal)
     const { held, cursors, isWaiting } = toClaimed(rows, request.token)
     for (const [topic, partition] of cursors) {
       this.#cursors.delete(topic)
@@ -96,44 +102,58 @@ class MessageStore implements OutboxStore {
     return held
   }
 
-  settle(settlements: readonly MessageSettlement[]): Promise<boolean[]> {
+  settle(settlements: readonly MessageSettlement[], signal?: AbortSignal): Promise<boolean[]> {
+    const values = (known: readonly MessageSettlement[]) => [
+      this.#calls.nowMs,
+      ...settleValues(known),
+    ]
     return inRounds(settlements, idOf, (round) =>
-      this.#sendOf('settle messages', SETTLE_MESSAGES, round, (known) => [
-        this.#calls.nowMs,
-        ...settleValues(known),
-      ]),
+      this.#sendOf({ operation: 'settle messages', sql: SETTLE_MESSAGES, values }, round, signal),
     )
   }
 
-  renew(leases: readonly MessageLease[], leaseMs: number): Promise<boolean[]> {
+  renew(
+    leases: readonly MessageLease[],
+    leaseMs: number,
+    signal?: AbortSignal,
+  ): Promise<boolean[]> {
+    const values = (known: readonly MessageLease[]) => [
+      this.#calls.nowMs,
+      textArray(known.map(idOf)),
+      textArray(known.map(({ token }) => token)),
+      leaseMs,
+    ]
     return inRounds(leases, idOf, (round) =>
-      this.#sendOf('renew messages', RENEW_MESSAGES, round, (known) => [
-        this.#calls.nowMs,
-        textArray(known.map(idOf)),
-        textArray(known.map(({ token }) => token)),
-        leaseMs,
-      ]),
+      this.#sendOf({ operation: 'renew messages', sql: RENEW_MESSAGES, values }, round, signal),
     )
   }
 
-  async read(id: string) {
+  async read(id: string, signal?: AbortSignal) {
     if (!isUuid(id)) return undefined
-    const [row] = await this.#calls.send('read a message', READ_MESSAGE, () => [id])
+    const [row] = await this.#calls.send('read a message', READ_MESSAGE, () => [id], signal)
     return row && toMessageView(row)
   }
 
-  async list({ state, limit }: Parameters<OutboxStore['list']>[0]) {
-    const rows = await this.#calls.send('list messages', LIST_MESSAGES, () => [state, limit])
-    return rows.map(toMessageView)
+  async list({ state, limit }: Parameters<OutboxStore['list']>[0], signal?: AbortSignal) {
+    const values = () => [state, limit]
+    return (await this.#calls.send('list messages', LIST_MESSAGES, values, signal)).map(
+      toMessageView,
+    )
   }
 
-  async prune({ limit, olderThanMs }: Parameters<OutboxStore['prune']>[0]): Promise<number> {
+  async prune(
+    { limit, olderThanMs }: Parameters<OutboxStore['prune']>[0],
+    signal?: AbortSignal,
+  ): Promise<number> {
     const values = () => [this.#calls.nowMs, limit, olderThanMs]
-    const [row] = await this.#calls.send('prune messages', PRUNE_MESSAGES, values)
+    const [row] = await this.#calls.send('prune messages', PRUNE_MESSAGES, values, signal)
     return row?.[0] as number
   }
 
-  async #claim({ topics, limit, leaseMs, token }: MessageClaim): Promise<readonly Row[]> {
+  async #claim(
+    { topics, limit, leaseMs, token }: MessageClaim,
+    signal: AbortSignal | undefined,
+  ): Promise<readonly Row[]> {
     const asked = [...new Set(topics)]
     const values = () => [
       this.#calls.nowMs,
@@ -146,7 +166,7 @@ class MessageStore implements OutboxStore {
     ]
     for (let tries = 1; ; tries++) {
       try {
-        return await this.#calls.send('claim messages', CLAIM_MESSAGES, values)
+        return await this.#calls.send('claim messages', CLAIM_MESSAGES, values, signal)
       } catch (error) {
         if (!isUniqueViolation(error) || tries === CLAIM_TRIES_MAX) throw error
       }
@@ -155,14 +175,13 @@ class MessageStore implements OutboxStore {
 
   /** Which of these the database says yes to. What can be no id is the id of no message. */
   async #sendOf<Item extends MessageLease>(
-    operation: string,
-    sql: string,
+    { operation, sql, values }: CallOf<Item>,
     items: readonly Item[],
-    values: (known: readonly Item[]) => Value[],
+    signal: AbortSignal | undefined,
   ): Promise<boolean[]> {
     const known = items.filter(({ id }) => isUuid(id))
-    const rows =
-      known.length === 0 ? [] : await this.#calls.send(operation, sql, () => values(known))
+    if (known.length === 0) return items.map(() => false)
+    const rows = await this.#calls.send(operation, sql, () => values(known), signal)
     const done = new Set(rows.map(([id]) => id))
     return items.map(({ id }) => done.has(id.toLowerCase()))
   }

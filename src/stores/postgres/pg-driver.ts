@@ -1,3 +1,4 @@
+import { warnOnce } from '../../core/warn.ts'
 import type {
   Driver,
   Listen,
@@ -10,34 +11,39 @@ import type {
   Value,
 } from './client.ts'
 import { isCausedBy, storeFailed } from './failures.ts'
+import { onAbort, unlessGivenUp } from './giving-up.ts'
+import { clientsOf, CONNECTIONS_MAX, destroySocket, isInTransaction } from './pg-clients.ts'
 import { TYPES } from './pg-parsers.ts'
 import { preparedName } from './prepared-name.ts'
 
 const BEGIN = 'BEGIN ISOLATION LEVEL READ COMMITTED'
 
-/** What `pg` takes when nobody says otherwise. */
-const CONNECTIONS_MAX = 10
-
 export function pgDriver(pool: PgPool, prepare: boolean): Driver {
+  warnOfEndlessConnect(pool)
+  const clients = clientsOf(pool)
   const listen = listenBeside(pool)
   return {
     ...(listen === undefined ? {} : { listen }),
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
-    async query(text, values) {
-      const lent = await lendIdle(pool)
+    async query(text, values, signal) {
+      const lent = await clients.lendIdle(signal)
+      const statement = async () => {
+        const { rows } = await lent.client.query(toPgQuery(text, values, prepare))
+        // Other code has kept the connection after giving it back, and uses it still.
+        if (isInTransaction(lent.client)) throw new Error(NOT_ALONE)
+        return rows
+      }
       let isDone = false
       try {
-        const { rows } = await lent.client.query(toPgQuery(text, values, prepare))
-        // Somebody has kept the connection after giving it back, and uses it still.
-        if (isInTransaction(lent.client)) throw new Error(NOT_ALONE)
+        const rows = await unlessGivenUp(signal, statement(), lent.giveUp)
         isDone = true
         return rows
       } finally {
         lent.giveBack(!isDone)
       }
     },
-    async transact(body, opening) {
-      const lent = await lendIdle(pool).catch((error: unknown) => {
+    async transact(body, opening, signal) {
+      const lent = await clients.lendIdle(signal).catch((error: unknown) => {
         throw storeFailed('begin a transaction', error)
       })
       const session: Omit<Session, 'opened'> = {
@@ -47,13 +53,30 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
         tx: lent.client,
         destroy: () => lent.giveBack(true),
       }
+      const stop = onAbort(signal, lent.giveUp)
       try {
         return await within(lent, (opened) => body({ ...session, opened }), opening)
       } finally {
+        stop()
         lent.giveBack(false)
       }
     },
   }
+}
+
+/**
+ * The pool opens connections out of reach: one that hangs keeps its place in the pool until
+ * `connectionTimeoutMillis` is over.
+ */
+function warnOfEndlessConnect({ options }: PgPool): void {
+  if (typeof options.connectionTimeoutMillis === 'number' && options.connectionTimeoutMillis > 0) {
+    return
+  }
+  warnOnce(
+    'postgresStore: the Pool of "pg" has no connectionTimeoutMillis, so a connection that hangs ' +
+      'while it is opened keeps its place in the pool for ever: set it to less than ' +
+      'storeTimeoutMs, for example to 3000',
+  )
 }
 
 /** A connection beside the pool: one that listens is of no use for anything else. */
@@ -72,6 +95,7 @@ function listenBeside(pool: PgPool): Listen | undefined {
     const lose = () => {
       if (isOver) return
       end()
+      destroySocket(client)
       listener.lost()
     }
     client.on('error', lose)
@@ -87,7 +111,7 @@ function listenBeside(pool: PgPool): Listen | undefined {
       if (!isOver) listener.opened()
     }
     open().catch(lose)
-    return end
+    return { end, drop: lose }
   }
 }
 
@@ -96,8 +120,8 @@ export function toPgQuery(text: string, values: readonly Value[], prepare: boole
   return { text, values: [...values], rowMode: 'array', types: TYPES, ...name }
 }
 
-interface LentClient {
-  readonly client: PgClient
+/** What a transaction needs to know of the connection that it runs on. */
+interface Lent {
   readonly isGone: () => boolean
   /** What the connection was lost by, and so all that was under way on it. */
   readonly lostBy: () => Error | undefined
@@ -105,52 +129,11 @@ interface LentClient {
   readonly giveBack: (destroy: boolean) => void
 }
 
-/**
- * A connection on which no transaction is open. Somebody may have given one back with theirs still
- * open: what is written on it would be kept, or not, by whoever uses it next, and what is read may
- * never be committed. Such a connection is closed, and its transaction is gone.
- */
-async function lendIdle(pool: PgPool): Promise<LentClient> {
-  const triesMax = (pool.options.max ?? CONNECTIONS_MAX) + 1
-  for (let tries = 1; tries <= triesMax; tries++) {
-    const lent = await lend(pool)
-    if (!isInTransaction(lent.client)) return lent
-    lent.giveBack(true)
-  }
-  throw new Error('every connection of the pool was given back with a transaction open')
-}
-
 const NOT_ALONE = 'a transaction was begun on a connection that was given back to the pool'
-
-/** Older versions of `pg` do not tell, and some clients only know once they were used. */
-function isInTransaction(client: PgClient): boolean {
-  const status = client.getTransactionStatus?.()
-  return status === 'T' || status === 'E'
-}
-
-async function lend(pool: PgPool): Promise<LentClient> {
-  const client = await pool.connect()
-  let lostBy: Error | undefined
-  let isGone = false
-  // Without a listener, a connection that is cut while nobody queries would end the process.
-  const onError = (error: Error) => {
-    lostBy ??= error
-  }
-  client.on('error', onError)
-  const giveBack = (destroy: boolean) => {
-    if (isGone) return
-    isGone = true
-    // A destroyed client may still complain on its way out.
-    const isLost = lostBy !== undefined
-    if (!destroy && !isLost) client.removeListener('error', onError)
-    client.release(destroy || isLost)
-  }
-  return { client, isGone: () => isGone, lostBy: () => lostBy, giveBack }
-}
 
 /** Runs `body` between BEGIN and COMMIT. It gets what the last statement of the opening gave. */
 export async function within<Result>(
-  lent: Omit<LentClient, 'client'> & { readonly client: Pick<PgClient, 'query'> },
+  lent: Lent & { readonly client: Pick<PgClient, 'query'> },
   body: (opened: readonly Row[]) => Promise<Result>,
   opening?: string,
 ): Promise<Result> {

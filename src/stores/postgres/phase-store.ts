@@ -11,7 +11,10 @@ import { endedItself, type Purpose } from './transaction.ts'
 
 export interface PhaseContext {
   readonly calls: Calls
-  readonly transact: <Given, Outcome>(purpose: Purpose<Given, Outcome>) => Promise<Outcome>
+  readonly transact: <Given, Outcome>(
+    purpose: Purpose<Given, Outcome>,
+    signal: AbortSignal | undefined,
+  ) => Promise<Outcome>
 }
 
 export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
@@ -22,21 +25,26 @@ export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
     query.limit,
   ]
   return {
-    advance: (lease, work) => transact(stepping(calls, lease, work)),
-    record: async (lease, step) => {
+    advance: (lease, work, signal) => transact(stepping(calls, lease, work), signal),
+    record: async (lease, step, signal) => {
       const values = () => stepValues(calls.nowMs, { lease, step, isSealed: false })
-      const [row] = await calls.send('record a step', STEP, values)
+      const [row] = await calls.send('record a step', STEP, values, signal)
       return toStepOutcome(row)!.outcome
     },
-    load: async (recordId) => {
+    load: async (recordId, signal) => {
       if (!isUuid(recordId)) return undefined
-      const rows = await calls.send('load an operation', LOAD, () => [textArray([recordId])])
+      const values = () => [textArray([recordId])]
+      const rows = await calls.send('load an operation', LOAD, values, signal)
       return [...toOperations(rows).values()][0]
     },
-    due: async (query) =>
-      (await calls.send('find operations that are due', DUE, findDue(query))).map(toDue),
-    orphans: async (query) =>
-      (await calls.send('find operations that nobody runs', ORPHANS, findDue(query))).map(toOrphan),
+    due: async (query, signal) => {
+      const rows = await calls.send('find operations that are due', DUE, findDue(query), signal)
+      return rows.map(toDue)
+    },
+    orphans: async (query, signal) => {
+      const operation = 'find operations that nobody runs'
+      return (await calls.send(operation, ORPHANS, findDue(query), signal)).map(toOrphan)
+    },
   }
 }
 

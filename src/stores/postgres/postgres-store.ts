@@ -94,6 +94,8 @@ const BATCHING: StoreBatching = { rowsMax: 128, flushesMax: 2 }
 /** Connections that are never given to transactions, so that renewals find one. */
 const RESERVED = 2
 
+type Signal = AbortSignal | undefined
+
 /** A store in a PostgreSQL database. It can commit a key together with the caller's rows. */
 export interface PostgresStore extends Store {
   readonly durable: DurableStore
@@ -106,7 +108,11 @@ export interface PostgresStore extends Store {
    * `postgres.js`. It can be used until the work ends; it begins and commits by itself. Waits
    * while as many transactions are open as the pool has connections to spare.
    */
-  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome>
+  transaction<Tx>(
+    lease: Lease,
+    work: TransactionWork<Tx>,
+    signal?: AbortSignal,
+  ): Promise<SettleOutcome>
 
   /** The transaction is one of `core/foreign-transaction.ts`, open in the same database. */
   settleIn(tx: unknown, lease: Lease, completion: Completion): Promise<SettleOutcome>
@@ -151,7 +157,9 @@ class TableStore implements PostgresStore {
     this.batching =
       Number.isFinite(spare) && spare > 0 ? { ...BATCHING, transactionsMax: spare } : BATCHING
     this.#hasHistory = options.history
-    if (options.history) this.history = (query) => this.#listHistory(query)
+    if (options.history) {
+      this.history = (query, signal) => this.#listHistory(query, signal)
+    }
     const watcher = toWatcher(options, driver, this.#calls)
     this.#watcher = watcher
     if (watcher !== undefined) this.watch = (identity, wake) => watcher.watch(identity, wake)
@@ -161,7 +169,10 @@ class TableStore implements PostgresStore {
   #openDurable(): DurableStore {
     const calls = this.#calls
     return {
-      phases: phaseStore({ calls, transact: (purpose) => this.#transact(purpose) }),
+      phases: phaseStore({
+        calls,
+        transact: (purpose, signal) => this.#transact(purpose, signal),
+      }),
       outbox: outboxStore({ calls, watcher: this.#watcher, handedOut: this.#handedOut }),
       desk: deskStore({
         calls,
@@ -185,67 +196,74 @@ class TableStore implements PostgresStore {
     }
   }
 
-  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    return inRounds(requests, identityOf, (round) => this.#claim(round))
+  claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
+    return inRounds(requests, identityOf, (round) => this.#claim(round, signal))
   }
 
-  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+  settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]> {
     return inRounds(
       settlements,
       ({ lease }) => lease.identity,
-      (round) => this.#settle(round),
+      (round) => this.#settle(round, signal),
     )
   }
 
-  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
-    return inRounds(renewals, identityOf, (round) => this.#renew(round))
+  renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]> {
+    return inRounds(renewals, identityOf, (round) => this.#renew(round, signal))
   }
 
-  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+  resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
     return inRounds(
       verdicts,
       ({ ref }) => ref.identity ?? ref.recordId,
-      (round) => this.#resolve(round),
+      (round) => this.#resolve(round, signal),
     )
   }
 
-  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    return (await this.#send('sweep', SWEEP, (nowMs) => [nowMs, limit])).map(toSwept)
+  async sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+    return (await this.#send('sweep', SWEEP, (nowMs) => [nowMs, limit], signal)).map(toSwept)
   }
 
-  async reap(request: ReapRequest): Promise<ReapReport> {
-    const [row] = await this.#send('reap', REAP, (nowMs) =>
-      reapValues(nowMs, this.#hasHistory, request),
-    )
+  async reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
+    const values = (nowMs: number | null) => reapValues(nowMs, this.#hasHistory, request)
+    const [row] = await this.#send('reap', REAP, values, signal)
     const [removed, expired, abandoned] = row as readonly [number, number, number]
     return { removed, expired, abandoned }
   }
 
-  async now(): Promise<Date> {
+  async now(signal?: AbortSignal): Promise<Date> {
     if (this.#calls.nowMs !== null) return new Date(this.#calls.nowMs)
-    const [row] = await this.#send('now', CLOCK, () => [])
+    const [row] = await this.#send('now', CLOCK, () => [], signal)
     return new Date(row?.[0] as number)
   }
 
-  async read(ref: RecordRef): Promise<RecordView | undefined> {
+  async read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined> {
     if (ref.identity === undefined && !isUuid(ref.recordId)) return undefined
     const [row] =
       ref.identity === undefined
-        ? await this.#send('read', FIND_BY_RECORD_ID, () => [ref.recordId])
-        : await this.#send('read', FIND, () => [ref.identity])
+        ? await this.#send('read', FIND_BY_RECORD_ID, () => [ref.recordId], signal)
+        : await this.#send('read', FIND, () => [ref.identity], signal)
     return row && toView(toRecord(row))
   }
 
-  async list({ state, limit }: ListQuery): Promise<RecordView[]> {
-    const rows = await this.#send('list', LIST, () => [state, limit])
+  async list({ state, limit }: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    const rows = await this.#send('list', LIST, () => [state, limit], signal)
     return rows.map((row) => toView(toRecord(row)))
   }
 
-  transaction<Tx>(lease: Lease, work: TransactionWork<Tx>): Promise<SettleOutcome> {
-    return this.#transact(completing(this.#calls, lease, work as TransactionWork<never>))
+  transaction<Tx>(
+    lease: Lease,
+    work: TransactionWork<Tx>,
+    signal?: AbortSignal,
+  ): Promise<SettleOutcome> {
+    const purpose = completing(this.#calls, lease, work)
+    return this.#transact(purpose, signal)
   }
 
-  async #transact<Given, Outcome>(purpose: Purpose<Given, Outcome>): Promise<Outcome> {
+  async #transact<Given, Outcome>(
+    purpose: Purpose<Given, Outcome>,
+    signal: AbortSignal | undefined,
+  ): Promise<Outcome> {
     this.#calls.checkOpen('begin a transaction')
     if (this.#slots === undefined) {
       throw new InvalidOptionsError(
@@ -260,11 +278,12 @@ class TableStore implements PostgresStore {
       transactionMs: this.#transactionMs,
       handedOut: this.#handedOut,
     }
-    return this.#slots.use(() => transact(context, purpose))
+    return this.#slots.use(() => transact(context, purpose, signal))
   }
 
-  async #listHistory(query: HistoryQuery): Promise<RecordView[]> {
-    const rows = await this.#send('read the history', LIST_HISTORY, () => historyValues(query))
+  async #listHistory(query: HistoryQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    const values = () => historyValues(query)
+    const rows = await this.#send('read the history', LIST_HISTORY, values, signal)
     return rows.map((row) => toView(toRecord(row)))
   }
 
@@ -272,14 +291,14 @@ class TableStore implements PostgresStore {
     return settleIn(this.#calls, tx, lease, completion)
   }
 
-  async #claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
-    const outcomes = await this.#claimOnce(requests, false)
+  async #claim(requests: readonly ClaimRequest[], signal: Signal): Promise<ClaimOutcome[]> {
+    const outcomes = await this.#claimOnce(requests, false, signal)
     for (let tries = 2; outcomes.includes(AGAIN); tries++) {
       if (tries > LOCKED_TRIES) throw storeFailed('claim', new Error('a key comes and goes'))
-      await sleep(systemClock, LOCKED_MS)
+      await sleep(systemClock, LOCKED_MS, signal)
       const left = [...outcomes.keys()].filter((index) => outcomes[index] === AGAIN)
       const asked = left.map((index) => requests[index]!)
-      const answers = await this.#claimOnce(asked, tries === LOCKED_TRIES)
+      const answers = await this.#claimOnce(asked, tries === LOCKED_TRIES, signal)
       for (const [n, index] of left.entries()) outcomes[index] = answers[n]!
     }
     return outcomes as ClaimOutcome[]
@@ -288,8 +307,9 @@ class TableStore implements PostgresStore {
   async #claimOnce(
     requests: readonly ClaimRequest[],
     isLast: boolean,
+    signal: Signal,
   ): Promise<(ClaimOutcome | typeof AGAIN)[]> {
-    const rows = await this.#sendClaims(requests)
+    const rows = await this.#sendClaims(requests, signal)
     const fresh = allNew(rows, requests)
     if (fresh !== undefined) return fresh
     const byIdentity = firstOfEach(rows)
@@ -301,38 +321,42 @@ class TableStore implements PostgresStore {
     })
   }
 
-  async #sendClaims(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
+  async #sendClaims(requests: readonly ClaimRequest[], signal: Signal): Promise<readonly Row[]> {
     const [first] = requests
-    if (requests.length !== 1 || first === undefined) return this.#sendClaimBatch(requests)
+    if (requests.length !== 1 || first === undefined) return this.#sendClaimBatch(requests, signal)
     try {
       const values = (nowMs: number | null) => claimOneValues(nowMs, this.#hasHistory, first)
-      const [answer] = await this.#send('claim', CLAIM_ONE, values)
+      const [answer] = await this.#send('claim', CLAIM_ONE, values, signal)
       const row = toClaimRow(first.identity, answer![0])
       return row === undefined ? [] : [row]
     } catch (error) {
       // The echo of this very claim was quicker, and has taken the record id, too.
-      if (isUniqueViolation(error)) return this.#sendClaimBatch(requests)
+      if (isUniqueViolation(error)) return this.#sendClaimBatch(requests, signal)
       throw error
     }
   }
 
-  #sendClaimBatch(requests: readonly ClaimRequest[]): Promise<readonly Row[]> {
-    return this.#send('claim', CLAIM, (nowMs) => claimValues(nowMs, this.#hasHistory, requests))
+  #sendClaimBatch(requests: readonly ClaimRequest[], signal: Signal): Promise<readonly Row[]> {
+    const values = (nowMs: number | null) => claimValues(nowMs, this.#hasHistory, requests)
+    return this.#send('claim', CLAIM, values, signal)
   }
 
-  async #sendSettlements(settlements: readonly Settlement[]): Promise<readonly Row[]> {
+  async #sendSettlements(
+    settlements: readonly Settlement[],
+    signal: Signal,
+  ): Promise<readonly Row[]> {
     const [first] = settlements
     if (settlements.length !== 1 || first === undefined) {
-      return this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements))
+      return this.#send('settle', SETTLE, (nowMs) => settleValues(nowMs, settlements), signal)
     }
     const values = (nowMs: number | null) => settleOneValues(nowMs, first)
-    const [answer] = await this.#send('settle', SETTLE_ONE, values)
+    const [answer] = await this.#send('settle', SETTLE_ONE, values, signal)
     const row = toRow(first.lease.identity, answer![0])
     return row === undefined ? [] : [row]
   }
 
-  async #settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    const rows = await this.#sendSettlements(settlements)
+  async #settle(settlements: readonly Settlement[], signal: Signal): Promise<SettleOutcome[]> {
+    const rows = await this.#sendSettlements(settlements, signal)
     const settled = allSettled(rows, settlements)
     if (settled !== undefined) return settled
     const byIdentity = firstOfEach(rows)
@@ -343,7 +367,7 @@ class TableStore implements PostgresStore {
     return Promise.all(
       outcomes.map(async (outcome, index) => {
         if (outcome !== AGAIN) return outcome
-        const [again] = await this.#settle([settlements[index]!])
+        const [again] = await this.#settle([settlements[index]!], signal)
         return again!
       }),
     )
@@ -354,13 +378,13 @@ class TableStore implements PostgresStore {
    * on a lease that the database does not know of. The call fails instead, and the engine asks
    * again; what it has prolonged is prolonged twice, which does no harm.
    */
-  async #renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+  async #renew(renewals: readonly Renewal[], signal: Signal): Promise<boolean[]> {
     const answers = new Map<string, unknown>()
     let left = renewals
     for (let tries = 1; left.length > 0 && tries <= LOCKED_TRIES; tries++) {
-      if (tries > 1) await sleep(systemClock, LOCKED_MS)
+      if (tries > 1) await sleep(systemClock, LOCKED_MS, signal)
       const asked = left
-      const rows = await this.#send('renew', RENEW, (nowMs) => renewValues(nowMs, asked))
+      const rows = await this.#send('renew', RENEW, (nowMs) => renewValues(nowMs, asked), signal)
       const byIdentity = firstOfEach(rows)
       for (const { identity } of asked) answers.set(identity, byIdentity.get(identity)?.[1])
       left = asked.filter(({ identity }) => {
@@ -375,8 +399,9 @@ class TableStore implements PostgresStore {
     return renewals.map(({ identity }) => answers.get(identity) === 'renewed')
   }
 
-  async #resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
-    const rows = await this.#send('resolve', RESOLVE, (nowMs) => resolveValues(nowMs, verdicts))
+  async #resolve(verdicts: readonly Verdict[], signal: Signal): Promise<ResolveOutcome[]> {
+    const values = (nowMs: number | null) => resolveValues(nowMs, verdicts)
+    const rows = await this.#send('resolve', RESOLVE, values, signal)
     const byNumber = new Map<unknown, Row>()
     for (const row of rows) if (!byNumber.has(row[0])) byNumber.set(row[0], row)
     return verdicts.map((_, number) => {
@@ -396,8 +421,9 @@ class TableStore implements PostgresStore {
     operation: string,
     sql: string,
     values: (nowMs: number | null) => Value[],
+    signal: Signal,
   ): Promise<readonly Row[]> {
-    return this.#calls.send(operation, sql, () => values(this.#calls.nowMs))
+    return this.#calls.send(operation, sql, () => values(this.#calls.nowMs), signal)
   }
 }
 

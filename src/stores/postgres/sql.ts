@@ -192,7 +192,7 @@ export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
 /** For work that threw: it also works in a transaction that an error has aborted. */
 export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
 
-/** How a driver that cannot drop one connection gets rid of it. */
-export const BACKEND_ID = 'SELECT pg_backend_pid()'
+/** A notification that only shows that the connection which listens is alive. */
+export const CHECK = 'check'
 
-export const TERMINATE = 'SELECT pg_terminate_backend($1::int)'
+export const NOTIFY_CHECK = `SELECT pg_notify('{channel}', '${CHECK}')`

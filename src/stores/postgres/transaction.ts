@@ -53,10 +53,12 @@ class RolledBack<Outcome> extends Error {
 export async function transact<Given, Outcome>(
   context: TransactionContext,
   purpose: Purpose<Given, Outcome>,
+  signal: AbortSignal | undefined,
 ): Promise<Outcome> {
   const opening = openingFor(context, purpose.lease)
+  const body = (session: Session) => runWithin(context, session, purpose)
   try {
-    return await context.driver.transact((session) => runWithin(context, session, purpose), opening)
+    return await context.driver.transact(body, opening, signal)
   } catch (error) {
     if (error instanceof RolledBack) return (error as RolledBack<Outcome>).outcome
     throw error

@@ -1,9 +1,9 @@
 import { sleep, type Clock } from '../../core/clock.ts'
 import { hexArray } from './array-literal.ts'
 import type { Calls } from './calls.ts'
-import type { Listen } from './client.ts'
+import type { Listen, Listening } from './client.ts'
 import { NEWS } from './outbox-functions.ts'
-import { WATCH } from './sql.ts'
+import { CHECK, NOTIFY_CHECK, WATCH } from './sql.ts'
 
 /** Records in one call that marks them. */
 const MARKED_MAX = 128
@@ -12,6 +12,9 @@ const MARK_AGAIN_MS_FIRST = 20
 const MARK_AGAIN_MS_MAX = 1_000
 const LISTEN_AGAIN_MS_FIRST = 100
 const LISTEN_AGAIN_MS_MAX = 5_000
+/** How long a connection may hear nothing until it is checked, and how long the check may take. */
+const CHECK_MS = 15_000
+const ANSWER_MS = 5_000
 /** A connection is kept this long after the last watch: waits come in bursts. */
 const IDLE_MS = 30_000
 
@@ -37,9 +40,11 @@ export class Watcher {
   /** Of those who wait for messages. They stay until they are taken back. */
   readonly #messageWakes = new Set<() => void>()
   readonly #closing = new AbortController()
-  /** Ends the listening under way. */
-  #end: (() => void) | undefined
+  /** What listens, or is about to. */
+  #listening: Listening | undefined
   #isListening = false
+  #heardCount = 0
+  #cancelCheck: (() => void) | undefined
   #isMarking = false
   #listenAgainMs = LISTEN_AGAIN_MS_FIRST
   #cancelTimer: (() => void) | undefined
@@ -97,32 +102,92 @@ export class Watcher {
     if (this.#closing.signal.aborted) return
     if (this.#isListening) void this.#mark()
     // Under way, or due: what is due is left to its timer, or every watch would try at once.
-    if (this.#end !== undefined) this.#timer(undefined)
+    if (this.#listening !== undefined) this.#goOn()
     else if (this.#cancelTimer === undefined) this.#open()
+  }
+
+  /** A caller waits again before the connection was ended. */
+  #goOn(): void {
+    this.#timer(undefined)
+    if (this.#cancelCheck !== undefined) return
+    if (this.#isListening) this.#checkLater()
+    else this.#checkAfter(ANSWER_MS, () => this.#drop())
   }
 
   #open(): void {
     this.#timer(undefined)
-    this.#end = this.#listen(this.#channel, {
+    this.#checkAfter(ANSWER_MS, () => this.#drop())
+    this.#listening = this.#listen(this.#channel, {
       opened: () => {
         this.#listenAgainMs = LISTEN_AGAIN_MS_FIRST
         this.#isListening = true
+        this.#checkLater()
         // What was said while nobody listened was missed.
         this.#unmark()
         void this.#mark()
         this.wakeForMessages()
       },
       heard: (payload) => {
+        this.#heardCount++
         if (payload === NEWS) this.wakeForMessages()
-        else this.#wake(payload)
+        else if (payload !== CHECK) this.#wake(payload)
       },
       lost: () => {
-        this.#end = undefined
+        this.#listening = undefined
         this.#isListening = false
+        this.#stopChecks()
         this.#unmark()
         if (this.#isWanted) this.#openLater()
       },
     })
+  }
+
+  /**
+   * A connection that listens sends nothing, so it would never notice that its network has lost
+   * it. The store sends a notification to itself, unless another has been heard since.
+   */
+  #check(): void {
+    const heard = this.#heardCount
+    const limit = new AbortController()
+    // Whether it is heard is all that counts: a call that fails is not heard.
+    this.#calls.send('check', NOTIFY_CHECK, () => [], limit.signal).catch(() => undefined)
+    this.#checkAfter(ANSWER_MS, () => {
+      limit.abort(new Error(`nothing was heard within ${ANSWER_MS} ms`))
+      if (this.#heardCount === heard) this.#drop()
+      else this.#checkLater()
+    })
+  }
+
+  #checkLater(): void {
+    const heard = this.#heardCount
+    this.#checkAfter(CHECK_MS, () => {
+      if (this.#heardCount === heard) this.#check()
+      else this.#checkLater()
+    })
+  }
+
+  /** Listens anew. A driver that does so by itself has the same time again. */
+  #drop(): void {
+    this.#isListening = false
+    this.#unmark()
+    this.#checkAfter(ANSWER_MS, () => this.#drop())
+    this.#listening?.drop()
+  }
+
+  /** There is one check at the most, and none while nobody waits. */
+  #checkAfter(ms: number, run: () => void): void {
+    this.#stopChecks()
+    if (!this.#isWanted) return
+    const check = () => {
+      this.#cancelCheck = undefined
+      run()
+    }
+    this.#cancelCheck = this.#clock.after(ms, check, { background: true })
+  }
+
+  #stopChecks(): void {
+    this.#cancelCheck?.()
+    this.#cancelCheck = undefined
   }
 
   #openLater(): void {
@@ -134,7 +199,8 @@ export class Watcher {
   /** Nobody watches any more. */
   #rest(): void {
     if (this.#isWanted) return
-    this.#timer(this.#end && { ms: IDLE_MS, run: () => this.#stop() })
+    this.#stopChecks()
+    this.#timer(this.#listening && { ms: IDLE_MS, run: () => this.#stop() })
   }
 
   get #isWanted(): boolean {
@@ -143,8 +209,9 @@ export class Watcher {
 
   #stop(): void {
     this.#timer(undefined)
-    this.#end?.()
-    this.#end = undefined
+    this.#stopChecks()
+    this.#listening?.end()
+    this.#listening = undefined
     this.#isListening = false
   }
 

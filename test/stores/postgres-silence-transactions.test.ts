@@ -1,0 +1,144 @@
+import type pg from 'pg'
+import type postgres from 'postgres'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { createEngine, type Engine } from '../../src/core/engine.ts'
+import type { PostgresPool } from '../../src/stores/postgres/index.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { completeOf, hold, settle } from '../../src/testing/store-cases/store-case.ts'
+import { completion } from './postgres-setup.ts'
+import {
+  claimOnAll,
+  countFailed,
+  DRIVERS,
+  failuresUntilSuccess,
+  TIMEOUT_MS,
+  useSilence,
+  type DriverName,
+} from './postgres-silence-setup.ts'
+
+const setupSilence = useSilence()
+
+type Tx = pg.ClientBase | postgres.TransactionSql
+
+async function setup(driver: DriverName) {
+  const fixture = await setupSilence()
+  const pool: PostgresPool = driver === 'pg' ? fixture.pgPool() : fixture.sqlPool()
+  const startEngine = (transactionMs?: number) => {
+    const store = fixture.start(pool, transactionMs === undefined ? {} : { transactionMs })
+    const engine = createEngine({ store, storeTimeoutMs: TIMEOUT_MS, onLapse: 'rerun' })
+    onTestFinished(async () => void (await engine.close({ graceMs: 0 })))
+    return { store, engine }
+  }
+  return { ...fixture, startEngine }
+}
+
+const send = async (tx: Tx, sql: string): Promise<void> =>
+  void (await ('query' in tx ? tx.query(sql) : tx.unsafe(sql)))
+
+/** Pays in a transaction. `meanwhile` runs in it after the row was written. */
+function pay(engine: Engine, key: string, meanwhile: (tx: Tx) => unknown = () => undefined) {
+  const request = { scope: { tenant: 't', operation: 'pay' }, key, fingerprint: 'f' }
+  return engine.run(request, (context) =>
+    context.transaction<Tx>(async (tx) => {
+      await send(tx, `INSERT INTO payment VALUES ('${key}')`)
+      await meanwhile(tx)
+      return completion(key).result
+    }),
+  )
+}
+
+it.each(DRIVERS)('gives up a transaction that cannot begin, %s', async (driver) => {
+  const { startEngine, proxy, paid } = await setup(driver)
+  const { store, engine } = startEngine()
+  await claimOnAll(store)
+  const request = { scope: { tenant: 't', operation: 'pay' }, key: 'k', fingerprint: 'f' }
+  const run = engine.run(request, (context) => {
+    proxy.silence()
+    return context.transaction<Tx>(() => completion().result)
+  })
+  await expect(run).rejects.toMatchObject({ code: 'STORE_FAILED' })
+  proxy.resume('dead')
+  expect(await failuresUntilSuccess(store)).toBeLessThanOrEqual(1)
+  await vi.waitUntil(async () => countFailed(await claimOnAll(store)) === 0, { timeout: 20_000 })
+  expect(await paid()).toEqual([])
+})
+
+it.each(DRIVERS)('gives up a COMMIT that is not answered, and finds out, %s', async (driver) => {
+  const { startEngine, proxy, paid } = await setup(driver)
+  const { store, engine } = startEngine()
+  await claimOnAll(store)
+  const run = pay(engine, 'k', () => {
+    proxy.silence()
+    setTimeout(() => proxy.resume('dead'), TIMEOUT_MS / 2)
+  })
+  // Nothing of it reached the server, so the retry of the same request runs it.
+  await run.catch(() => undefined)
+  await vi.waitUntil(
+    async () => {
+      const again = await pay(engine, 'k').catch(() => undefined)
+      return again?.kind === 'ran' || again?.kind === 'replayed'
+    },
+    { timeout: 20_000 },
+  )
+  expect(await paid()).toEqual(['k'])
+  await vi.waitUntil(async () => countFailed(await claimOnAll(store)) === 0, { timeout: 20_000 })
+})
+
+it.each(DRIVERS)('drops a transaction whose work hangs in a statement, %s', async (driver) => {
+  const { pgPool, sqlPool, start, proxy, paid } = await setup(driver)
+  const store = start(driver === 'pg' ? pgPool() : sqlPool(), { transactionMs: 300 })
+  await claimOnAll(store)
+  const lease = await hold(store, { key: 'k' })
+  const run = store.transaction<Tx>(lease, async (tx) => {
+    await send(tx, `INSERT INTO payment VALUES ('k')`)
+    proxy.silence()
+    await send(tx, 'SELECT 1')
+    return completion()
+  })
+  await expect(run).rejects.toThrow('its work took longer than 300 ms')
+  proxy.resume('dead')
+  await vi.waitUntil(async () => countFailed(await claimOnAll(store)) === 0, { timeout: 20_000 })
+  expect(await paid()).toEqual([])
+})
+
+it.each(DRIVERS)('drops a transaction whose work waits for something else, %s', async (driver) => {
+  const { startEngine, paid, column } = await setup(driver)
+  const { engine } = startEngine(300)
+  const run = pay(engine, 'k', () => new Promise(() => undefined))
+  await expect(run).rejects.toThrow('its work took longer than 300 ms')
+  const OPEN = `SELECT count(*)::int FROM pg_stat_activity
+    WHERE datname = current_database() AND state LIKE 'idle in transaction%'`
+  await vi.waitUntil(async () => (await column(OPEN))[0] === 0, { timeout: 20_000 })
+  expect(await paid()).toEqual([])
+})
+
+it.each(DRIVERS)('listens anew when the connection that listens is silent, %s', async (driver) => {
+  const { pgPool, sqlPool, open, start, proxy, column } = await setup(driver)
+  const clock = new FakeClock()
+  const holder = await open({ clock })
+  const store = start(driver === 'pg' ? pgPool() : sqlPool(), { clock })
+  const LISTENERS = `SELECT count(*)::int FROM pg_stat_activity
+    WHERE datname = current_database() AND query ILIKE 'listen%'`
+  const MARKED = `SELECT count(*)::int FROM oncekey_record WHERE watched`
+  const lease = await hold(holder)
+  let isWoken = false
+  const end = store.watch!(lease.identity, () => {
+    isWoken = true
+  })
+  await vi.waitUntil(async () => (await column(MARKED))[0] === 1)
+  expect(await column(LISTENERS)).toEqual([1])
+  proxy.silence()
+  proxy.resume('dead')
+  // The check after 15 s is not heard within 5 s; the connection is opened anew after a pause.
+  await vi.waitUntil(
+    async () => {
+      clock.advance(5_000)
+      await new Promise((resolve) => setTimeout(resolve, 50))
+      return ((await column(LISTENERS))[0] as number) >= 2
+    },
+    { timeout: 20_000 },
+  )
+  await settle(holder, completeOf(lease))
+  await vi.waitUntil(() => isWoken, { timeout: 20_000 })
+  end()
+})
