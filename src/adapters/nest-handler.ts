@@ -2,7 +2,7 @@ import { Logger, StreamableFile, type CallHandler } from '@nestjs/common'
 import type { Subscriber, Subscription } from 'rxjs'
 import { OutcomeUnknownError } from '../core/errors.ts'
 import type { Answer, ExchangeBody, HeldHandler, HttpReply, Produced } from '../http/exchange.ts'
-import type { HandlerContext } from '../http/handler-context.ts'
+import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
 import { meaningOf, statusOf } from '../http/handler-reply.ts'
 import type { HeaderPair } from '../http/stored-headers.ts'
 import { HeldResponse } from './held-response.ts'
@@ -30,8 +30,15 @@ export class NestHandler implements HeldHandler {
   /** The handler has returned without a reply of its own: from then on, others make it. */
   #isMadeOutside = false
   #isAnswered = false
+  /** Whether the method of the controller tells when it is entered. */
+  readonly #isWatched: boolean
 
-  constructor(call: NestCall, next: CallHandler, outer: Subscriber<unknown>) {
+  constructor(
+    { call, isWatched }: { readonly call: NestCall; readonly isWatched: boolean },
+    next: CallHandler,
+    outer: Subscriber<unknown>,
+  ) {
+    this.#isWatched = isWatched
     this.#call = call
     this.#next = next
     this.#outer = outer
@@ -78,6 +85,13 @@ export class NestHandler implements HeldHandler {
     return !this.#isMadeOutside
   }
 
+  /** Pipes come before the method, and so do interceptors behind ours. */
+  isEntered(): boolean {
+    const context = this.#context
+    if (!this.#isWatched || !(context instanceof GuardedContext)) return true
+    return context.isHandlerEntered || this.#hasValue
+  }
+
   act(answer: Answer): void {
     this.#isAnswered = true
     this.#socket?.letGo()
@@ -111,7 +125,8 @@ export class NestHandler implements HeldHandler {
       return statusOf(produced) >= 400
     }
     // The handler was let in, and has run: what was refused behind it is its reply.
-    return this.#isMadeOutside && meaningOf(produced, NOTHING_SAID) === 'release'
+    const { releaseOn } = this.#context as GuardedContext
+    return this.#isMadeOutside && meaningOf(produced, { ...NOTHING_SAID, releaseOn }) === 'release'
   }
 
   /** Nest may be through with this request, and then nobody else would answer it. */

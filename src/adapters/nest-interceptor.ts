@@ -3,6 +3,7 @@ import { Observable } from 'rxjs'
 import { InvalidOptionsError } from '../core/errors.ts'
 import type { ExchangeBody, HttpExchange } from '../http/exchange.ts'
 import { http2Refusal } from './http-version.ts'
+import { isWatchedMethod } from './nest-entry.ts'
 import { NestHandler } from './nest-handler.ts'
 import { NestCall, type NestRequest } from './nest-request.ts'
 import type { NestRoutes } from './nest-routes.ts'
@@ -35,7 +36,8 @@ export class IdempotencyInterceptor implements NestInterceptor {
         return outer.error(mountedTwice())
       }
       guarded.add(request)
-      const handler = new NestHandler(call, next, outer)
+      const isWatched = isWatchedMethod(context.getHandler())
+      const handler = new NestHandler({ call, isWatched }, next, outer)
       guard
         .handle(request, new NestExchange(call, handler, suffix), handler)
         .then((answer) => {

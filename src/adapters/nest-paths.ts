@@ -18,6 +18,8 @@ export interface NestRoute {
 export interface NestMethod {
   readonly owner: Type
   readonly handler: object
+  /** `create`. */
+  readonly key: string
   /** `PaymentsController.create`. */
   readonly name: string
 }
@@ -43,7 +45,7 @@ export function methodsOf(owner: Type): NestMethod[] {
   const prototype = owner.prototype as Record<string, object>
   return scanner
     .getAllMethodNames(prototype)
-    .map((name) => ({ owner, handler: prototype[name]!, name: `${owner.name}.${name}` }))
+    .map((key) => ({ owner, handler: prototype[key]!, key, name: `${owner.name}.${key}` }))
 }
 
 export function isRoute(handler: object): boolean {

@@ -6,6 +6,7 @@ import type { GuardOptions } from '../http/guard-options.ts'
 import { createGuard, type Guard } from '../http/guard.ts'
 import { forRoute } from '../http/route-options.ts'
 import { idempotentOf } from './nest-decorators.ts'
+import { watchMethod } from './nest-entry.ts'
 import {
   handlesMessages,
   isRoute,
@@ -35,6 +36,7 @@ export class NestRoutes {
     this.#modules = modules
     this.#config = config
     this.#guard = this.#createGuard(options)
+    this.#watchEntries()
   }
 
   get engine(): Engine {
@@ -73,6 +75,20 @@ export class NestRoutes {
   /** Settles what is under way. Engines that were given to us are their maker's to close. */
   async close(): Promise<void> {
     await Promise.all([...this.#ownEngines].map((engine) => engine.close()))
+  }
+
+  /** Before routes are made: Nest keeps the methods that it finds then. */
+  #watchEntries(): void {
+    for (const { controllers } of this.#modules.values()) {
+      const methods = [...controllers.values()].flatMap(({ metatype }) => {
+        return methodsOf(metatype as Type)
+      })
+      for (const { owner, handler, key } of methods) {
+        const options = idempotentOf(handler) ?? idempotentOf(owner)
+        const isProtected = options !== undefined && options !== false && isRoute(handler)
+        if (isProtected) watchMethod(owner, key)
+      }
+    }
   }
 
   #checkMethod({ owner, handler, name }: NestMethod): void {

@@ -1,12 +1,18 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { InvalidRequestError } from '../core/errors.ts'
-import type { HandlerContext } from './handler-context.ts'
+import { GuardedContext, type HandlerContext } from './handler-context.ts'
 
 const contexts = new AsyncLocalStorage<HandlerContext>()
 
 /** Runs what a protected handler does, so that `currentIdempotency()` finds its key. */
 export function runWith<Result>(context: HandlerContext, work: () => Result): Result {
   return contexts.run(context, work)
+}
+
+/** The function that handles the current request is being entered. Throws if it must not be. */
+export function noteHandlerEntered(): void {
+  const context = contexts.getStore()
+  if (context instanceof GuardedContext) context.handlerEntered()
 }
 
 /** Whether the caller is part of what this very handler does. */

@@ -55,6 +55,11 @@ export interface HeldHandler {
   failed(error: unknown): void
   /** Whether an error behind a failure reply would have been reported to the context. */
   seesErrors(): boolean
+  /**
+   * Whether the function that handles the request has been entered. Where code of the framework
+   * stands before it (pipes of Nest), a reply may come without it. @default true
+   */
+  isEntered?(): boolean
 }
 
 /** What the adapter is to do. */

@@ -23,6 +23,7 @@ import { checkDurable, type DurableRoute } from './durable-route.ts'
 import { createFingerprinter, type Fingerprinter, type FingerprintSecret } from './fingerprint.ts'
 import type { HttpReply } from './exchange.ts'
 import { refuseRequest } from './given-request.ts'
+import type { ReleaseOn } from './handler-reply.ts'
 import type { SealHook } from './reply-codec.ts'
 import { resolveStoredHeaders } from './stored-headers.ts'
 
@@ -100,6 +101,14 @@ export interface GuardOptions<Request> extends PolicyOptions {
   requestBytesMax?: number
   /** Larger replies are sent but not kept; their replay says so. @default 1 MiB */
   replyBytesMax?: number
+  /**
+   * Says of a reply with 4xx or 5xx that it releases the key instead of being recorded, so that
+   * the same request may run again under its key. Never asked about a success. After an outside
+   * effect has begun, the outcome is unknown all the same. It may be asked twice about one reply.
+   *
+   * @default 401, 403, 408, 425, 429, and replies made before the handler is entered
+   */
+  releaseOn?: ReleaseOn
   /** Headers to replay besides the usual ones. Cookies and the like are refused. */
   storeHeaders?: readonly string[]
 
@@ -151,6 +160,7 @@ export interface ResolvedGuardOptions<Request> {
   readonly fingerprintFields: readonly string[] | undefined
   readonly requestBytesMax: number
   readonly replyBytesMax: number
+  readonly releaseOn: ReleaseOn | undefined
   readonly replyVersion: number
   readonly upgradeReply: GuardOptions<Request>['upgradeReply']
   readonly seal: SealHook | undefined
@@ -187,6 +197,7 @@ const GUARD_OPTION_NAMES = [
   'fingerprintSecrets',
   'requestBytesMax',
   'replyBytesMax',
+  'releaseOn',
   'storeHeaders',
   'replyVersion',
   'upgradeReply',
@@ -231,6 +242,7 @@ export function resolveGuardOptions<Request>(
     fingerprintFields: resolveFields(options.fingerprintFields),
     requestBytesMax: bytes('requestBytesMax', REQUEST_BODY_BYTES_MAX),
     replyBytesMax: bytes('replyBytesMax', REPLY_BODY_BYTES_MAX),
+    releaseOn: options.releaseOn,
     replyVersion: resolveReplyVersion(options.replyVersion ?? options.durable?.replyVersion),
     upgradeReply: options.upgradeReply,
     seal: options.seal ?? options.durable?.seal,
@@ -248,6 +260,7 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
   for (const name of [
     'principal',
     'keyFrom',
+    'releaseOn',
     'upgradeReply',
     'seal',
     'open',

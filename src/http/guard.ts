@@ -44,7 +44,7 @@ import {
 } from './guard-options.ts'
 import { GuardedRun, GuardedWork, type Encoder } from './guarded-work.ts'
 import { RolledBackReply, type GuardedContext } from './handler-context.ts'
-import { meaningOf, statusOf } from './handler-reply.ts'
+import { meaningOf, statusOf, type ReleaseOn } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
 import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { readableBy } from './readable-reply.ts'
@@ -187,6 +187,10 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
 
   get replyBytesMax(): number {
     return this.#options.replyBytesMax
+  }
+
+  get releaseOn(): ReleaseOn | undefined {
+    return this.#options.releaseOn
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */

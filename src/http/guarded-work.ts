@@ -8,7 +8,7 @@ import { runWith } from './current.ts'
 import type { HeldHandler, HttpReply, Produced } from './exchange.ts'
 import type { Fingerprinter, FingerprintInput } from './fingerprint.ts'
 import { GuardedContext, type Encode } from './handler-context.ts'
-import { meaningOf, replyOf, standsForCommit, statusOf } from './handler-reply.ts'
+import { meaningOf, replyOf, standsForCommit, statusOf, type ReleaseOn } from './handler-reply.ts'
 import type { GivenReply } from './http-reply.ts'
 
 /** What handlers say of their own about a call whose answer was lost, or made no sense. */
@@ -54,6 +54,7 @@ export class GuardedRun implements RunRequest {
 /** What the work of a request asks of its guard. */
 export interface Encoder {
   readonly replyBytesMax: number
+  readonly releaseOn: ReleaseOn | undefined
   encodeAfterwards(produced: Produced, context: GuardedContext): Uint8Array | Promise<Uint8Array>
   encodeForCommit(
     produced: Produced | undefined,
@@ -77,6 +78,10 @@ export class GuardedWork implements Encode {
   constructor(guard: Encoder, handler: HeldHandler) {
     this.#guard = guard
     this.#handler = handler
+  }
+
+  get releaseOn(): ReleaseOn | undefined {
+    return this.#guard.releaseOn
   }
 
   produced(): Uint8Array | Promise<Uint8Array> {
@@ -119,6 +124,7 @@ export class GuardedWork implements Encode {
 
   /** What the reply means for the record. A promise only where something waits for one. */
   #endOf(produced: Produced, context: GuardedContext): WorkEnd | Promise<WorkEnd> {
+    context.isRefused = this.#handler.isEntered?.() === false
     const meaning = meaningOf(produced, context)
     const { error } = context
     if (meaning === 'release') return { kind: 'release', result: NO_BODY, error }

@@ -1,8 +1,13 @@
 import { ATTEMPT, attemptOf, type Attempt, type HasAttempt } from '../core/attempt.ts'
-import { hasCode, InvalidOptionsError, InvalidRequestError } from '../core/errors.ts'
+import {
+  hasCode,
+  InvalidOptionsError,
+  InvalidRequestError,
+  NotExecutedError,
+} from '../core/errors.ts'
 import type { RunContext } from '../core/run-context.ts'
 import type { HeldHandler, HttpReply, Produced } from './exchange.ts'
-import { statusOf } from './handler-reply.ts'
+import { statusOf, type ReleaseOn } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
 import { isMarked, isStoreTrouble, markForFrameworks } from './transaction-failure.ts'
 
@@ -62,6 +67,8 @@ export interface Encode {
   readonly produced: () => Uint8Array | Promise<Uint8Array>
   /** What it gives to `completeIn`. */
   readonly given: (reply: GivenReply) => Uint8Array | Promise<Uint8Array>
+  /** See `GuardOptions`. */
+  readonly releaseOn: ReleaseOn | undefined
   /** What its transaction returned. */
   readonly returned: (reply: HttpReply) => Uint8Array | Promise<Uint8Array>
 }
@@ -81,6 +88,12 @@ export class GuardedContext implements HandlerContext, HasAttempt {
   returned: HttpReply | undefined
   /** It is on record already, or stands for what is. */
   isRecorded = false
+  /** The function that handles the request was entered, as far as the adapter was told. */
+  isHandlerEntered = false
+  /** The request was answered without that function, which must not be entered any more. */
+  isRefused = false
+  /** The route's own word about replies that release the key. */
+  readonly releaseOn: ReleaseOn | undefined
   /** Errors of the store that this context has thrown to the handler. */
   #storeTroubles: Error[] | undefined
   /** Tells whoever waits that `returned` is there. */
@@ -93,6 +106,7 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     this.#run = run
     this.#handler = handler
     this.#encode = encode
+    this.releaseOn = encode.releaseOn
   }
 
   /** What comes of `sent`, or `undefined` as soon as `returned` is there. */
@@ -155,6 +169,14 @@ export class GuardedContext implements HandlerContext, HasAttempt {
 
   extendRetention(retentionMs: number): void {
     this.#run.extendRetention(retentionMs)
+  }
+
+  /** A retry may be running by the time a slow validation lets a refused request through. */
+  handlerEntered(): void {
+    if (this.isRefused) {
+      throw new NotExecutedError('the request was answered before its handler was entered')
+    }
+    this.isHandlerEntered = true
   }
 
   failed(error: unknown): void {

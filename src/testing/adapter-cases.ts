@@ -8,6 +8,7 @@ import { headerCases } from './adapter-cases/header-cases.ts'
 import { joinCases } from './adapter-cases/join-cases.ts'
 import { keyCases } from './adapter-cases/key-cases.ts'
 import { optionCases } from './adapter-cases/option-cases.ts'
+import { releaseCases } from './adapter-cases/release-cases.ts'
 import { requestCases } from './adapter-cases/request-cases.ts'
 import { replayCases } from './adapter-cases/replay-cases.ts'
 import { statusCases } from './adapter-cases/status-cases.ts'
@@ -47,6 +48,7 @@ export const adapterCases: readonly AdapterCase[] = [
   ...transactionCases,
   ...transactionFailureCases,
   ...joinCases,
+  ...releaseCases,
   ...optionCases,
   ...statusCases,
 ]

@@ -41,6 +41,7 @@ async function sendTo(res: ServerResponse, { status, headers, body, stream }: Ca
 
 function expressSubject(express: ExpressModule): AdapterSubject {
   return {
+    without: { validation: 'what stands behind the guard counts as the handler' },
     async serve({ options, routes, status }) {
       const app = express()
       const guard = idempotency(adaptOptions(options, headOf))
@@ -82,7 +83,10 @@ function answer500(_error: unknown, _req: IncomingMessage, res: ServerResponse) 
 }
 
 runAdapterCases('node:http', {
-  without: { templates: 'a plain server knows no routes' },
+  without: {
+    templates: 'a plain server knows no routes',
+    validation: 'the listener is the handler',
+  },
   async serve({ options, routes, status }) {
     const tell =
       status &&
@@ -121,7 +125,10 @@ const webHeadOf = (request: Request) => ({
 })
 
 runAdapterCases('fetch', {
-  without: { templates: 'a handler by itself knows no routes' },
+  without: {
+    templates: 'a handler by itself knows no routes',
+    validation: 'there is nothing but the handler',
+  },
   async serve({ options, routes, status }) {
     const tell = status && statusForFetch(adaptStatusOptions(status.options, webHeadOf))
     const protect = forFetch(adaptOptions(options, webHeadOf))

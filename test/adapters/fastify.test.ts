@@ -33,11 +33,17 @@ const subject: AdapterSubject = {
       done(null, body)
     })
     await app.register(idempotency, adaptOptions(options, headOf))
-    for (const { method = 'POST', path: url, options: own, handle } of routes) {
+    for (const { method = 'POST', path: url, options: own, handle, isValid } of routes) {
       app.route({
         method,
         url,
         ...(own !== undefined && { config: { idempotency: own && adaptOptions(own, headOf) } }),
+        ...(isValid !== undefined && {
+          preValidation: async (request: FastifyRequest, reply: FastifyReply) => {
+            if (!isValid(headOf(request))) return reply.code(400).send({ error: 'invalid' })
+            return undefined
+          },
+        }),
         handler: async (request, reply) => {
           const answer = await handle({
             ...headOf(request),

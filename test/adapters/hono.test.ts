@@ -53,6 +53,7 @@ function toResponse(c: Context, { status, headers = {}, body, stream: chunks }: 
 }
 
 const subject: AdapterSubject = {
+  without: { validation: 'what stands behind the guard counts as the handler' },
   async serve({ options, routes, status }) {
     const app = new Hono()
     const guard = idempotency(adaptOptions(options, headOf))

@@ -38,6 +38,7 @@ function reply(ctx: Context, { status, headers, body, stream }: CaseReply): void
 
 function koaSubject(koa: KoaModule): AdapterSubject {
   return {
+    without: { validation: 'what stands behind the guard counts as the handler' },
     async serve({ options, routes, status }) {
       const router = new Router()
       const guard = idempotency(adaptOptions(options, headOf))

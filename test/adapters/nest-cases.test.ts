@@ -1,7 +1,16 @@
 /** The shared cases on both platforms; the project says on which version of Nest. */
 import type { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
-import { Req, Res, StreamableFile, type INestApplication } from '@nestjs/common'
+import {
+  BadRequestException,
+  createParamDecorator,
+  Req,
+  Res,
+  StreamableFile,
+  type ExecutionContext,
+  type INestApplication,
+  type PipeTransform,
+} from '@nestjs/common'
 import type { FastifyInstance } from 'fastify'
 import { Idempotent, IdempotencyStatus, type NestRequest } from '../../src/adapters/nest.ts'
 import {
@@ -9,6 +18,7 @@ import {
   adaptStatusOptions,
   type AdapterSubject,
   type CaseReply,
+  type CaseRoute,
   type CaseStatus,
 } from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
@@ -26,11 +36,11 @@ const headOf = (request: NestRequest) => ({
 function nestSubject(platform: Platform): AdapterSubject {
   return {
     serve: ({ options, routes, status }) => {
-      const controllers = routes.map(({ method = 'POST', path, options: own, handle }) => {
+      const controllers = routes.map(({ method = 'POST', path, options: own, handle, isValid }) => {
         const route: RouteSpec = {
           method,
           path,
-          params: [Req(), Res({ passthrough: true })],
+          params: [Req(), Res({ passthrough: true }), Head(refusing(isValid))],
           handle: async (request: NestRequest, response: NestResponse) => {
             const reply = await handle({
               ...headOf(request),
@@ -54,6 +64,18 @@ function nestSubject(platform: Platform): AdapterSubject {
     },
   }
 }
+
+/** The request again, because pipes do not see what `@Req()` gives. */
+const Head = createParamDecorator((_data: unknown, context: ExecutionContext): NestRequest => {
+  return context.switchToHttp().getRequest()
+})
+
+const refusing = (isValid: CaseRoute['isValid']): PipeTransform<NestRequest> => ({
+  transform: (request) => {
+    if (isValid?.(headOf(request)) === false) throw new BadRequestException('invalid')
+    return request
+  },
+})
 
 function statusOf(status: CaseStatus | undefined) {
   if (status === undefined) return []

@@ -56,6 +56,7 @@ const WRONG: readonly Wrong[] = [
   ['fingerprintFields', 'amount', '"amount"'],
   ['fingerprintFields', [], 'an array'],
   ['fingerprintFields', [''], 'an array'],
+  ['releaseOn', [404], 'an array'],
   ['requestBytesMax', -1, '-1'],
   ['requestBytesMax', Number.POSITIVE_INFINITY, 'Infinity'],
   ['requestBytesMax', '1mb', '"1mb"'],

@@ -278,3 +278,15 @@ it('acknowledges nothing where completeIn was refused because the lease was lost
   expect(answer).toMatchObject({ kind: 'error', error: { code: 'OUTCOME_UNKNOWN' } })
   expect([...store.records.values()]).toMatchObject([{ state: 'unknown' }])
 })
+
+it.each([
+  ['throws', () => JSON.parse('no') as boolean],
+  ['returns a promise', (async () => true) as unknown as () => boolean],
+])('records a refusal where releaseOn %s', async (_what, releaseOn) => {
+  const { guardWith, run } = setup()
+  const guard = guardWith({ releaseOn })
+  const refusal = { ...ok('no'), status: 404 }
+  expect((await run(refusal, guard)).answer).toMatchObject({ kind: 'deliver' })
+  const { answer } = await run(refusal, guard)
+  expect(answer).toMatchObject({ kind: 'reply', reply: { status: 404 } })
+})

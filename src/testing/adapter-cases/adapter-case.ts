@@ -23,6 +23,8 @@ export type AdapterAbility =
   | 'streams'
   /** A client that goes away while the handler runs. */
   | 'disconnects'
+  /** Validation of its own, which refuses a request before the handler function is entered. */
+  | 'validation'
 
 export interface CaseApp {
   /** What holds for all routes. */
@@ -60,6 +62,8 @@ export interface CaseRoute {
   readonly path: string
   /** What this route says differently. `false`: it is mounted without protection. */
   readonly options?: Partial<CaseOptions> | false
+  /** Asked by the framework's own validation. `false`: it replies with 400. */
+  readonly isValid?: (head: CaseHead) => boolean
   readonly handle: CaseHandler
 }
 
