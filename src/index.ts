@@ -3,7 +3,7 @@ export { memoryStore } from './stores/memory/memory-store.ts'
 export { currentIdempotency } from './http/current.ts'
 export { EXPOSED_HEADERS } from './http/exposed-headers.ts'
 export { singleTenant } from './http/guard-options.ts'
-export { encodeHttpReply } from './http/http-reply.ts'
+export { encodeAbandonedReply, encodeHttpReply } from './http/http-reply.ts'
 
 export {
   ERROR_CODES,
@@ -36,6 +36,7 @@ export type {
   ResolveVerdict,
   RunRequest,
 } from './core/engine.ts'
+export type { Encryption, EncryptionContext } from './core/encryption.ts'
 export type { ErrorCode, StoreFailure } from './core/errors.ts'
 export type { EngineEvent, EventListener, EventSubject } from './core/events.ts'
 export type { RunOutcome, Work, WorkEnd } from './core/execution.ts'
@@ -72,8 +73,7 @@ export type { HttpReply } from './http/exchange.ts'
 export type { FingerprintSecret } from './http/fingerprint.ts'
 export type { GuardOptions } from './http/guard-options.ts'
 export type { HandlerContext } from './http/handler-context.ts'
-export type { GivenReply, HttpReplyInput } from './http/http-reply.ts'
-export type { SealHook } from './http/reply-codec.ts'
+export type { AbandonedReplyInput, GivenReply, HttpReplyInput } from './http/http-reply.ts'
 export type { HeaderPair } from './http/stored-headers.ts'
 export type { Problem, ProblemCode, ProblemName } from './protocol/problems.ts'
 export type { MemoryStoreOptions } from './stores/memory/memory-store.ts'

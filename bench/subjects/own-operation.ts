@@ -1,7 +1,8 @@
 /** A durable operation of this package, of one phase, beside the workflow of one step of a peer. */
 import { createEngine } from '../../src/core/engine.ts'
+import type { RunOutcome } from '../../src/core/run-outcome.ts'
 import { operation, operationPolicy, type EffectCall } from '../../src/durable/index.ts'
-import { decodeReply } from '../../src/http/reply-codec.ts'
+import { decodeFrame } from '../../src/http/reply-codec.ts'
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
 import { FINGERPRINT, REPLY, REQUEST } from '../run/work.ts'
@@ -18,6 +19,7 @@ export interface OperationSubjectOptions {
 }
 
 type Input = typeof REQUEST
+type Recorded = Extract<RunOutcome, { kind: 'ran' | 'replayed' }>
 
 export async function openOperation(
   { phase, places }: OperationSubjectOptions,
@@ -57,11 +59,12 @@ export async function openOperation(
     async run(key) {
       const request = { scope, key, fingerprint: FINGERPRINT, policy }
       const outcome = await engine.run(request, chosen.work(REQUEST))
-      if (outcome.kind === 'ran' || outcome.kind === 'replayed') return outcome.result
+      if (outcome.kind === 'ran' || outcome.kind === 'replayed') return outcome
       throw new Error(`expected a reply, got ${outcome.kind}`)
     },
-    textOf(result) {
-      const decoded = decodeReply(result as Uint8Array)
+    textOf(outcome) {
+      const { identity, recordId, result } = outcome as Recorded
+      const decoded = decodeFrame(result, { identity, recordId, ...scope })
       if (decoded.kind !== 'reply') throw new Error(`expected a reply, got ${decoded.kind}`)
       return Buffer.from(decoded.reply.body).toString()
     },

@@ -37,6 +37,8 @@ function lineOf(event: EngineEvent): string | undefined {
       return `a message needs an operator: ${event.topic} ${event.messageId}`
     case 'maintenance_failed':
       return `${event.task} failed, and is tried again: ${messageOf(event.error)}`
+    case 'reply_unreadable':
+      return `a recorded reply cannot be shown: ${about(event)} reason=${event.reason}`
     case 'unprotected_run':
       return `ran without protection: operation=${event.operation}`
     default:

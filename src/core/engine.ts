@@ -318,7 +318,7 @@ class OnceEngine implements Engine {
     work: Work,
   ): RunOutcome | Promise<RunOutcome> {
     const { scope } = request
-    const { outcome, sentMs } = claim
+    const { outcome, identity, sentMs } = claim
     this.#report(scope, claim)
     switch (outcome.kind) {
       case 'claimed':
@@ -330,7 +330,7 @@ class OnceEngine implements Engine {
           new ExecutionRequest(request, policy, outcome, sentMs),
         ).run(work)
       case 'completed':
-        return { ...outcome, kind: 'replayed' }
+        return { ...outcome, kind: 'replayed', identity }
       case 'in_progress':
         return {
           kind: 'in_progress',

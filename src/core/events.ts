@@ -82,6 +82,8 @@ export type RecordEvent =
   | (EventSubject & { readonly kind: 'settle_late'; readonly attempt: number })
   /** A result could not be recorded at all; the record will lapse. */
   | (EventSubject & { readonly kind: 'settle_abandoned'; readonly attempt: number })
+  /** A recorded result cannot be shown: damaged, of another record, or not decrypted. */
+  | (EventSubject & { readonly kind: 'reply_unreadable'; readonly reason: string })
   /** Work ran without protection, because the store failed and the route said `open`. */
   | { readonly kind: 'unprotected_run'; readonly tenant: string; readonly operation: string }
 
@@ -195,5 +197,6 @@ export const EVENT_COUNTERS = {
   operator_acted: 'api.idempotency.operator.acted.count',
   ledger_compared: 'api.idempotency.ledger.compared.count',
   maintenance_failed: 'api.idempotency.maintenance.failed.count',
+  reply_unreadable: 'api.idempotency.reply.unreadable.count',
   unprotected_run: 'api.idempotency.unprotected_run.count',
 } as const satisfies Record<EngineEvent['kind'], string>

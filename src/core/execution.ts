@@ -187,7 +187,7 @@ export class Execution implements LeaseListener, ContextHost {
     const { committed, joined, handedOver } = this.#context
     if (handedOver) return { kind: 'pending', recordId: this.#recordId }
     if (committed !== undefined) {
-      return { kind: 'ran', recordId: this.#recordId, ...committed }
+      return { kind: 'ran', identity: this.#identity, recordId: this.#recordId, ...committed }
     }
     const recorded = joined ? await this.#recorded() : undefined
     return recorded?.kind === 'ran' ? recorded : undefined
@@ -287,17 +287,14 @@ export class Execution implements LeaseListener, ContextHost {
   async #complete(result: Uint8Array): Promise<RunOutcome> {
     const recordId = this.#recordId
     const { retentionMs } = this.#context
-    const settlement: Settlement = {
-      kind: 'complete',
-      lease: this.#held.lease,
-      result,
-      retentionMs,
-    }
+    const { lease } = this.#held
+    const { identity } = lease
+    const settlement: Settlement = { kind: 'complete', lease, result, retentionMs }
     const outcome = await this.#settle(settlement, undefined)
     switch (outcome.kind) {
       case 'settled':
         if (this.#hasJoined) return this.#settledJoined()
-        return { kind: 'ran', recordId, result, expiresAt: outcome.expiresAt }
+        return { kind: 'ran', identity, recordId, result, expiresAt: outcome.expiresAt }
       case 'fenced':
         return this.#whatTheRecordSays()
       case 'not_recorded':
@@ -446,7 +443,8 @@ export class Execution implements LeaseListener, ContextHost {
     const { result, expiresAt, attempt } = record
     if (result === undefined) return undefined
     const isOurs = this.#hasJoined && attempt === this.#held.lease.attempt
-    return { kind: isOurs ? 'ran' : 'replayed', recordId, result, expiresAt }
+    const identity = this.#identity
+    return { kind: isOurs ? 'ran' : 'replayed', identity, recordId, result, expiresAt }
   }
 
   async #read(identity: string): Promise<RecordView | undefined> {

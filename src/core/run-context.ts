@@ -12,6 +12,8 @@ import type { Completion, SettleOutcome } from './store.ts'
 export interface RunContext {
   readonly key: string
   readonly scope: Scope
+  /** Hash over tenant, operation and key: names the key where the key itself must not appear. */
+  readonly identity: string
   /** Opaque and the same on every attempt: business rows may refer to it. */
   readonly recordId: string
   /** 1 for the first run, counting up with every retry. */
@@ -84,6 +86,7 @@ type StepEnding = Step['end']
 export class LiveContext implements RunContext, HasAttempt {
   readonly key: string
   readonly scope: Scope
+  readonly identity: string
   readonly recordId: string
   readonly attempt: number
   /** An outside effect was begun. */
@@ -141,6 +144,7 @@ export class LiveContext implements RunContext, HasAttempt {
     const { claimed, policy } = request
     this.key = request.key
     this.scope = request.scope
+    this.identity = claimed.lease.identity
     this.recordId = claimed.recordId
     this.attempt = claimed.lease.attempt
     this.retentionMs = policy.retentionMs

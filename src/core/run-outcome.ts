@@ -5,6 +5,7 @@ export type RunOutcome =
   /** The work ran and its result is recorded. */
   | {
       readonly kind: 'ran'
+      readonly identity: string
       readonly recordId: string
       readonly result: Uint8Array
       readonly expiresAt: Date
@@ -12,6 +13,7 @@ export type RunOutcome =
   /** An earlier run's result. */
   | {
       readonly kind: 'replayed'
+      readonly identity: string
       readonly recordId: string
       readonly result: Uint8Array
       readonly expiresAt: Date

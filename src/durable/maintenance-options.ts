@@ -2,6 +2,7 @@ import type { DurableStore } from '../core/durable-store.ts'
 import type { Engine } from '../core/engine-contract.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import { encodeUnbound, type AbandonedReplyInput } from '../http/http-reply.ts'
 import { durableOf } from './durable-engine.ts'
 import type { LedgerJob } from './ledger-job.ts'
 
@@ -33,13 +34,13 @@ export interface MaintenanceOptions {
   every?: MaintenanceIntervals
 
   /**
-   * What a client gets for accepted work that nobody has taken by its expiry, as
-   * `encodeHttpReply()` gives it. `false` leaves such work alone. A route with `seal` or
-   * `replyVersion` needs a reply that was encoded with them.
+   * The reply for accepted work that no worker has taken by its expiry. `false` leaves such work
+   * alone. One reply serves all records, so it is never encrypted: a route with
+   * `requireEncryption` knows the default, and refuses another reply with 409.
    *
    * @default a reply of status 408 with a problem as its body
    */
-  abandonedReply?: Uint8Array | false
+  abandonedReply?: AbandonedReplyInput | false
 
   /**
    * How long messages are kept after they were relayed or dropped.
@@ -138,7 +139,7 @@ export function resolveMaintenanceOptions(options: MaintenanceOptions): Resolved
     relay,
     ledgers: checkLedgers(where, ledgers),
     every: resolveEvery(`${where}.every`, options.every ?? {}),
-    abandonedReply: checkReply(where, abandonedReply),
+    abandonedReply: encodeReplyOption(where, abandonedReply),
     keepMessagesMs: wholeNumber(`${where}.keepMessagesMs`, options.keepMessagesMs, {
       fallback: 7 * DAY_MS,
       min: 0,
@@ -196,10 +197,13 @@ function checkLedgers(where: string, ledgers: readonly LedgerJob[]): readonly Le
   return ledgers
 }
 
-function checkReply(where: string, reply: unknown): Uint8Array | false | undefined {
-  if (reply === undefined || reply === false || reply instanceof Uint8Array) return reply
+function encodeReplyOption(where: string, reply: unknown): Uint8Array | false | undefined {
+  if (reply === undefined || reply === false) return reply
+  if (typeof reply === 'object' && reply !== null && !ArrayBuffer.isView(reply)) {
+    return encodeUnbound(`${where}.abandonedReply`, reply as AbandonedReplyInput)
+  }
   throw new InvalidOptionsError(
-    `${where}.abandonedReply must be false, or bytes such as encodeHttpReply() gives, got ` +
+    `${where}.abandonedReply must be false, or a reply as { status, headers, body }, got ` +
       describe(reply),
   )
 }

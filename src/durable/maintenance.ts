@@ -1,6 +1,6 @@
 import { sleep } from '../core/clock.ts'
 import type { Completion } from '../core/store.ts'
-import { encodeHttpReply } from '../http/http-reply.ts'
+import { timedOutReply } from '../http/abandoned-reply.ts'
 import { askStore } from './durable-engine.ts'
 import {
   resolveMaintenanceOptions,
@@ -45,16 +45,6 @@ const RESTART_MS = 5_000
 const PRUNE_BATCH = 1_000
 /** Messages in one pass. */
 const PRUNE_MAX = 100_000
-
-const TIMED_OUT = {
-  type: 'urn:oncekey:problem:operation-timed-out',
-  title: 'The request was accepted, but not worked on in time',
-  status: 408,
-  detail:
-    'The request was accepted, but it was not finished by the time its key expired, and it will ' +
-    'not be worked on any more. Check whether it took effect before you send it with a new key.',
-  code: 'operation_timed_out',
-} as const
 
 interface Task {
   readonly name: string
@@ -188,7 +178,7 @@ class TaskMaintenance implements Maintenance {
     const { engine, abandonedReply } = this.#options
     if (abandonedReply === false) return engine.reap()
     const { retentionMs } = engine.policy({})
-    const result = abandonedReply ?? (await timedOutReply())
+    const result = abandonedReply ?? timedOutReply()
     const abandoned: Completion = { result, retentionMs }
     return engine.reap({ abandoned })
   }
@@ -212,11 +202,6 @@ function taskOf(name: string, everyMs: number, part: MaintenancePart | undefined
   if (part === undefined) return []
   const run = part.run === undefined ? undefined : (signal: AbortSignal) => part.run!(signal)
   return [{ name, everyMs, once: () => part.runOnce(), run }]
-}
-
-function timedOutReply(): Promise<Uint8Array> {
-  const headers = { 'Content-Type': 'application/problem+json; charset=utf-8' }
-  return encodeHttpReply({ status: TIMED_OUT.status, headers, body: TIMED_OUT })
 }
 
 /** In whole milliseconds, like every other time. */

@@ -1,4 +1,5 @@
 import type { Attempt, OperationEnd } from '../core/attempt.ts'
+import type { Encryption } from '../core/encryption.ts'
 import type {
   NewOperation,
   StepOutcome,
@@ -15,7 +16,7 @@ import { deterministicIdOf } from '../core/identity.ts'
 import { describe } from '../core/options.ts'
 import type { HttpReply } from '../http/exchange.ts'
 import { toReply, type GivenReply } from '../http/http-reply.ts'
-import { encodeReply, sealReply, type SealHook } from '../http/reply-codec.ts'
+import { storedForm } from '../http/reply-encryption.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN } from './doubts.ts'
 import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
@@ -30,7 +31,7 @@ export interface RunDefinition {
   readonly version: number
   readonly effects: Effects
   readonly replyVersion: number
-  readonly seal: SealHook | undefined
+  readonly encryption: Encryption | undefined
   readonly attemptsMax: number
   readonly run: (op: OperationContext, input: unknown) => Promise<GivenReply> | GivenReply
 }
@@ -277,7 +278,7 @@ export class OperationRun {
   }
 
   #encode(given: GivenReply): Uint8Array | Promise<Uint8Array> {
-    const { name, replyVersion, seal } = this.#definition
+    const { name, replyVersion, encryption } = this.#definition
     const reply = toReply(`the reply of operation "${name}"`, given)
     if (reply.body.byteLength > VALUE_BYTES_MAX) {
       throw new InvalidOptionsError(
@@ -286,7 +287,8 @@ export class OperationRun {
       )
     }
     this.#reply = reply
-    return sealReply(encodeReply({ ...reply, elided: false, schemaVersion: replyVersion }), seal)
+    const stored = { ...reply, elided: false, schemaVersion: replyVersion }
+    return storedForm(stored, this.#attempt.subject, encryption)
   }
 
   #checkAdvanced(outcome: StepOutcome): void {

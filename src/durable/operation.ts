@@ -1,4 +1,5 @@
 import { attemptOf, type Attempt } from '../core/attempt.ts'
+import type { Encryption } from '../core/encryption.ts'
 import { InvalidOptionsError, hasCode } from '../core/errors.ts'
 import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { phasesOf } from '../core/operation-steps.ts'
@@ -7,7 +8,7 @@ import type { RunContext } from '../core/run-context.ts'
 import type { DurableRoute } from '../http/durable-route.ts'
 import { GuardedContext, type HandlerContext } from '../http/handler-context.ts'
 import type { GivenReply } from '../http/http-reply.ts'
-import type { SealHook } from '../http/reply-codec.ts'
+import { resolveEncryption } from '../http/reply-encryption.ts'
 import { nudge } from './nudge.ts'
 import type { Effect, Effects, OperationContext } from './operation-contract.ts'
 import { OperationRun, type OnReply, type RunDefinition } from './operation-run.ts'
@@ -45,10 +46,8 @@ export interface OperationOptions<Input, Declared extends Effects> {
 
   /** The version of its replies, kept with each. @default 1 */
   replyVersion?: number
-  /** Encrypts its replies before they are stored. Needs `open`. */
-  seal?: SealHook
-  /** Decrypts what `seal` made. */
-  open?: SealHook
+  /** Encrypts its replies before they are stored, and decrypts them for its route. */
+  encryption?: Encryption
 }
 
 export interface Operation<Input = unknown> {
@@ -86,8 +85,7 @@ const OPTION_NAMES = [
   'run',
   'attemptsMax',
   'replyVersion',
-  'seal',
-  'open',
+  'encryption',
 ] as const satisfies readonly (keyof OperationOptions<never, never>)[]
 
 const NAME_LENGTH_MAX = 255
@@ -128,7 +126,7 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
 
   constructor(options: OperationOptions<Input, Declared>) {
     checkOptions(options)
-    const { name, effects = {}, input, run, seal, open } = options
+    const { name, effects = {}, input, run } = options
     const where = `operation "${name}"`
     this.name = name
     this.version = wholeNumber(`${where}: version`, options.version, {
@@ -143,13 +141,14 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
       min: 0,
       max: 65_535,
     })
-    this.route = Object.freeze({ durable: Object.freeze({ name, replyVersion, seal, open }) })
+    const { encryption } = resolveEncryption(where, { encryption: options.encryption })
+    this.route = Object.freeze({ durable: Object.freeze({ name, replyVersion, encryption }) })
     this.#definition = {
       name,
       version: this.version,
       effects,
       replyVersion,
-      seal,
+      encryption,
       attemptsMax: wholeNumber(`${where}: attemptsMax`, options.attemptsMax, {
         fallback: 20,
         min: 1,
@@ -281,7 +280,7 @@ function checkOptions<Input, Declared extends Effects>(
   options: OperationOptions<Input, Declared>,
 ): void {
   rejectUnknownOptions('operation', options, OPTION_NAMES)
-  const { name, run, seal, open } = options
+  const { name, run } = options
   const effects: Effects = options.effects ?? {}
   const isName = typeof name === 'string' && name !== '' && name.length <= NAME_LENGTH_MAX
   if (!isName || !name.isWellFormed() || name.includes('\0')) {
@@ -292,11 +291,6 @@ function checkOptions<Input, Declared extends Effects>(
   if (typeof run !== 'function') {
     throw new InvalidOptionsError(`operation "${name}": run must be a function`)
   }
-  if ((seal === undefined) !== (open === undefined)) {
-    throw new InvalidOptionsError(`operation "${name}": seal and open belong together`)
-  }
-  optionalFunction(`operation "${name}": seal`, seal)
-  optionalFunction(`operation "${name}": open`, open)
   checkSchemaOption(`operation "${name}": input`, options.input)
   for (const [phase, effect] of Object.entries(effects)) checkEffect(name, phase, effect)
 }

@@ -1,19 +1,17 @@
+import type { Encryption } from '../core/encryption.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
-import type { SealHook } from './reply-codec.ts'
 
 /** The operation that a route runs: its replies are recorded the same way wherever it ends. */
 export interface DurableRoute {
   readonly name: string
   readonly replyVersion: number
-  readonly seal: SealHook | undefined
-  readonly open: SealHook | undefined
+  readonly encryption: Encryption | undefined
 }
 
 interface Beside {
   readonly replyVersion?: unknown
-  readonly seal?: unknown
-  readonly open?: unknown
+  readonly encryption?: unknown
 }
 
 /** What the operation says of its replies, the route must not say differently. */
@@ -24,7 +22,7 @@ export function checkDurable(durable: DurableRoute | undefined, route: Beside): 
       `durable must come from an operation's route, got ${describe(durable)}`,
     )
   }
-  for (const name of ['replyVersion', 'seal', 'open'] as const) {
+  for (const name of ['replyVersion', 'encryption'] as const) {
     if (route[name] === undefined || route[name] === durable[name]) continue
     throw new InvalidOptionsError(
       `${name} of the route contradicts operation "${durable.name}": a worker, which knows no ` +

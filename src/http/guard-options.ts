@@ -1,3 +1,4 @@
+import type { Encryption } from '../core/encryption.ts'
 import { createEngine, type Engine } from '../core/engine.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { checkStore } from '../core/given-store.ts'
@@ -24,7 +25,7 @@ import { createFingerprinter, type Fingerprinter, type FingerprintSecret } from 
 import type { HttpReply } from './exchange.ts'
 import { refuseRequest } from './given-request.ts'
 import type { ReleaseOn } from './handler-reply.ts'
-import type { SealHook } from './reply-codec.ts'
+import { resolveEncryption, type ReplyReading } from './reply-encryption.ts'
 import { resolveStoredHeaders } from './stored-headers.ts'
 
 /** Options of every adapter. `Request` is the framework's own request. */
@@ -116,10 +117,16 @@ export interface GuardOptions<Request> extends PolicyOptions {
   replyVersion?: number
   /** Makes a reply of today out of one recorded under another version. */
   upgradeReply?: (reply: HttpReply, fromVersion: number) => HttpReply
-  /** Encrypts replies before they are stored. Needs `open`. */
-  seal?: SealHook
-  /** Decrypts what `seal` made. */
-  open?: SealHook
+  /** Encrypts replies before they are stored, each for its own record, and decrypts them. */
+  encryption?: Encryption
+  /**
+   * Refuses recorded replies that are not encrypted (409), so that only the holder of the key can
+   * make a reply. Switch it on one retention after `encryption`: until then plain replies are
+   * still on record.
+   *
+   * @default false
+   */
+  requireEncryption?: boolean
 
   /**
    * What happens when the store cannot answer. `closed`: 503, nothing runs. `open`: the handler
@@ -138,7 +145,7 @@ export interface GuardOptions<Request> extends PolicyOptions {
   docsUrl?: string
 }
 
-export interface ResolvedGuardOptions<Request> {
+export interface ResolvedGuardOptions<Request> extends ReplyReading {
   readonly engine: Engine
   readonly policy: Policy
   readonly answers: Answers
@@ -163,8 +170,6 @@ export interface ResolvedGuardOptions<Request> {
   readonly releaseOn: ReleaseOn | undefined
   readonly replyVersion: number
   readonly upgradeReply: GuardOptions<Request>['upgradeReply']
-  readonly seal: SealHook | undefined
-  readonly open: SealHook | undefined
   readonly storeFailure: 'closed' | 'open'
   readonly statusUrl: GuardOptions<Request>['statusUrl']
 }
@@ -201,8 +206,8 @@ const GUARD_OPTION_NAMES = [
   'storeHeaders',
   'replyVersion',
   'upgradeReply',
-  'seal',
-  'open',
+  'encryption',
+  'requireEncryption',
   'storeFailure',
   'durable',
   'statusUrl',
@@ -245,8 +250,10 @@ export function resolveGuardOptions<Request>(
     releaseOn: options.releaseOn,
     replyVersion: resolveReplyVersion(options.replyVersion ?? options.durable?.replyVersion),
     upgradeReply: options.upgradeReply,
-    seal: options.seal ?? options.durable?.seal,
-    open: options.open ?? options.durable?.open,
+    ...resolveEncryption('idempotency', {
+      encryption: options.encryption ?? options.durable?.encryption,
+      requireEncryption: options.requireEncryption,
+    }),
     storeFailure: oneOf('storeFailure', options.storeFailure, {
       fallback: 'closed',
       words: ['closed', 'open'],
@@ -257,19 +264,8 @@ export function resolveGuardOptions<Request>(
 
 function checkFunctions<Request>(options: GuardOptions<Request>): void {
   checkTenantOption(options.tenant)
-  for (const name of [
-    'principal',
-    'keyFrom',
-    'releaseOn',
-    'upgradeReply',
-    'seal',
-    'open',
-    'statusUrl',
-  ] as const) {
+  for (const name of ['principal', 'keyFrom', 'releaseOn', 'upgradeReply', 'statusUrl'] as const) {
     optionalFunction(name, options[name])
-  }
-  if ((options.seal === undefined) !== (options.open === undefined)) {
-    throw new InvalidOptionsError('seal and open belong together: give both or neither')
   }
   checkKeySource(options)
   checkDurable(options.durable, options)

@@ -11,6 +11,7 @@ import {
   hasCode,
   type StoreFailedError,
 } from '../core/errors.ts'
+import type { EventSubject } from '../core/events.ts'
 import type { RunOutcome } from '../core/execution.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../core/identity.ts'
 import { checkKey, parseKeyHeader } from '../protocol/key-syntax.ts'
@@ -46,9 +47,9 @@ import { GuardedRun, GuardedWork, type Encoder } from './guarded-work.ts'
 import { RolledBackReply, type GuardedContext } from './handler-context.ts'
 import { meaningOf, statusOf, type ReleaseOn } from './handler-reply.ts'
 import { toReply, type GivenReply } from './http-reply.ts'
-import { encodeReply, openReply, sealReply } from './reply-codec.ts'
 import { readableBy } from './readable-reply.ts'
-import { replayOf, unreadableReply } from './replay.ts'
+import { storedForm } from './reply-encryption.ts'
+import { readReply, replayOf, unreadableReply } from './replay.ts'
 import { pickStored } from './stored-headers.ts'
 
 export interface Guard<Request> {
@@ -174,12 +175,14 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
     try {
       const outcome = await this.#options.engine.run(request, (context) => work.run(context))
       const { context } = work
-      if (context?.returned !== undefined) return await this.#returned(outcome, context.returned)
+      if (context?.returned !== undefined) {
+        return await this.#returned(outcome, context.returned, request.scope)
+      }
       if (work.isStoreTrouble) return await this.#storeTrouble(outcome, context!)
       if (outcome.kind === 'ran' && context?.joined !== undefined) {
-        return await this.#joined(outcome, work.sent)
+        return await this.#joined(outcome, work.sent, request.scope)
       }
-      return await this.#answer(outcome, handler.produced(), context)
+      return await this.#answer(outcome, handler.produced(), request.scope, context)
     } catch (error) {
       return this.#failed(error, work.context !== undefined, request.scope)
     }
@@ -194,33 +197,34 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   }
 
   /** The work has run: a reply that cannot be encoded leaves its outcome open, not undone. */
-  encodeAfterwards(
-    produced: Produced,
-    { returned }: GuardedContext,
-  ): Uint8Array | Promise<Uint8Array> {
+  encodeAfterwards(produced: Produced, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
     const fail = (cause: unknown): never => {
       throw new OutcomeUnknownError('the reply of the handler could not be encoded', { cause })
     }
     try {
-      const bytes = returned === undefined ? this.#encode(produced) : this.#encodeNamed(returned)
+      const { returned } = context
+      const bytes =
+        returned === undefined
+          ? this.#encode(produced, context)
+          : this.#encodeNamed(returned, context)
       return bytes instanceof Uint8Array ? bytes : Promise.resolve(bytes).catch(fail)
     } catch (cause) {
       return fail(cause)
     }
   }
 
-  #encode(produced: Produced): Uint8Array | Promise<Uint8Array> {
-    const { storedHeaders, replyVersion, seal } = this.#options
+  #encode(produced: Produced, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
+    const { storedHeaders, replyVersion, encryption } = this.#options
     const elided = produced.kind === 'oversized'
     const { status, headers } = elided ? produced : produced.reply
-    const bytes = encodeReply({
+    const reply = {
       status,
       headers: pickStored(headers, storedHeaders),
       body: elided ? NO_BODY : produced.reply.body,
       elided,
       schemaVersion: replyVersion,
-    })
-    return sealReply(bytes, seal)
+    }
+    return storedForm(reply, recordOf(context, context.scope), encryption)
   }
 
   encodeForCommit(
@@ -229,13 +233,13 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
   ): Uint8Array | Promise<Uint8Array> {
     if (produced === undefined) throw new Error('nothing was produced')
     if (meaningOf(produced, context) !== 'complete') throw new RolledBackReply()
-    return this.#encode(produced)
+    return this.#encode(produced, context)
   }
 
   encodeReturned(reply: HttpReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
     const meaning = meaningOf({ kind: 'reply', reply }, context)
     if (meaning !== 'complete') throw new RolledBackReply()
-    return this.#encodeNamed(reply)
+    return this.#encodeNamed(reply, context)
   }
 
   encodeGiven(given: GivenReply, context: GuardedContext): Uint8Array | Promise<Uint8Array> {
@@ -253,40 +257,48 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
         `completeIn.body has ${body.byteLength} bytes, more than replyBytesMax (${replyBytesMax})`,
       )
     }
-    return this.#encodeNamed(reply)
+    return this.#encodeNamed(reply, context)
   }
 
   /** With all of its headers: each of them was named for this reply. */
-  #encodeNamed({ status, headers, body }: HttpReply): Uint8Array | Promise<Uint8Array> {
-    const { replyBytesMax, replyVersion, seal } = this.#options
+  #encodeNamed(
+    { status, headers, body }: HttpReply,
+    context: GuardedContext,
+  ): Uint8Array | Promise<Uint8Array> {
+    const { replyBytesMax, replyVersion, encryption } = this.#options
     const elided = body.byteLength > replyBytesMax
     const reply = { status, headers, body, elided, schemaVersion: replyVersion }
-    return sealReply(encodeReply(reply), seal)
+    return storedForm(reply, recordOf(context, context.scope), encryption)
   }
 
   /** Nothing is held back that could be let go: what leaves is what the transaction returned. */
-  async #returned(outcome: RunOutcome, reply: HttpReply): Promise<Answer> {
-    const answer = await this.#answer(outcome, { kind: 'reply', reply })
+  async #returned(outcome: RunOutcome, reply: HttpReply, scope: Scope): Promise<Answer> {
+    const answer = await this.#answer(outcome, { kind: 'reply', reply }, scope)
     if (answer.kind !== 'deliver') return answer
     return { kind: 'reply', reply: { ...reply, headers: [...reply.headers, ...answer.headers] } }
   }
 
   /** The handler has sent one reply; if it has completed its key with another, that one counts. */
   async #joined(
-    { result, expiresAt }: Extract<RunOutcome, { kind: 'ran' }>,
+    outcome: Extract<RunOutcome, { kind: 'ran' }>,
     sent: Uint8Array | undefined,
+    scope: Scope,
   ): Promise<Answer> {
+    const { result, expiresAt } = outcome
     if (sent !== undefined && Buffer.compare(sent, result) === 0) {
       return { kind: 'deliver', headers: [expiresHeader(expiresAt)] }
     }
-    const decoded = await openReply(result, this.#options.open)
-    if (decoded.kind === 'unreadable') return this.#unreadable()
+    const decoded = await readReply(result, recordOf(outcome, scope), this.#options)
+    if (decoded.kind === 'unreadable') {
+      return { kind: 'reply', reply: unreadableReply(this.#options.answers) }
+    }
     return { kind: 'reply', reply: toRecorded(decoded.reply, expiresAt) }
   }
 
   #answer(
     outcome: RunOutcome,
     produced: Produced | undefined,
+    scope: Scope,
     context?: GuardedContext,
   ): Answer | Promise<Answer> {
     switch (outcome.kind) {
@@ -304,7 +316,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
         }
         return { kind: 'deliver', headers: [] }
       case 'replayed':
-        return this.#replay(outcome.result, outcome.expiresAt)
+        return this.#replay(outcome, scope)
       case 'in_progress':
         return this.#busy(outcome)
       case 'pending':
@@ -325,7 +337,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
     switch (outcome.kind) {
       case 'ran':
         // A transaction of the handler's own has committed, although the store failed around it.
-        return this.#joined(outcome, undefined)
+        return this.#joined(outcome, undefined, context.scope)
       case 'released': {
         // A release that is not recorded proves nothing about a transaction of the handler's own.
         const isCertain = context.joined === undefined || outcome.expiresAt !== undefined
@@ -335,7 +347,7 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
       case 'doubted':
         return outcome.isRecorded ? this.#unknown(0) : this.#retryLater(NOT_RECORDED)
       default:
-        return this.#answer(outcome, undefined, context)
+        return this.#answer(outcome, undefined, context.scope, context)
     }
   }
 
@@ -343,14 +355,13 @@ class HttpGuard<Request> implements Guard<Request>, Encoder {
     return this.#problem(name, { retryAfterSeconds: retryAfterInProgress(RETRY_SOON_MS) })
   }
 
-  #replay(result: Uint8Array, expiresAt: Date): Answer | Promise<Answer> {
-    const reply = replayOf(result, expiresAt, this.#options)
+  #replay(
+    outcome: Extract<RunOutcome, { kind: 'replayed' }>,
+    scope: Scope,
+  ): Answer | Promise<Answer> {
+    const reply = replayOf(outcome, recordOf(outcome, scope), this.#options)
     if (!(reply instanceof Promise)) return { kind: 'reply', reply }
     return reply.then((replay) => ({ kind: 'reply', reply: replay }))
-  }
-
-  #unreadable(): Answer {
-    return { kind: 'reply', reply: unreadableReply(this.#options.answers) }
   }
 
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
@@ -438,6 +449,14 @@ function contentTypeOf(exchange: HttpExchange): string {
 }
 
 const NO_BODY = new Uint8Array(0)
+
+/** The record that a reply is bound to. */
+function recordOf(
+  { identity, recordId }: Pick<EventSubject, 'identity' | 'recordId'>,
+  { tenant, operation }: Scope,
+): EventSubject {
+  return { identity, tenant, operation, recordId }
+}
 
 /**
  * A final answer of the handler's own, while its operation is gone on with: whoever has seen that

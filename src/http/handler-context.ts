@@ -130,6 +130,10 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     return this.#run.scope
   }
 
+  get identity(): string {
+    return this.#run.identity
+  }
+
   get recordId(): string {
     return this.#run.recordId
   }

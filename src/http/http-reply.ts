@@ -1,8 +1,11 @@
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
+import type { Encryption } from '../core/encryption.ts'
+import type { EventSubject } from '../core/events.ts'
 import type { HttpReply } from './exchange.ts'
-import { encodeReply, type SealHook, sealReply } from './reply-codec.ts'
-import { resolveStoredHeaders, type HeaderPair } from './stored-headers.ts'
+import { encodeReply, type StoredReply } from './reply-codec.ts'
+import { resolveEncryption, storedForm } from './reply-encryption.ts'
+import { isHeaderValue, resolveStoredHeaders, type HeaderPair } from './stored-headers.ts'
 
 /** A reply as a handler gives it to `completeIn`, or returns it from `transaction`. */
 export interface GivenReply {
@@ -16,27 +19,68 @@ export interface GivenReply {
 export interface HttpReplyInput extends GivenReply {
   /** The route's `replyVersion`. @default 1 */
   replyVersion?: number
-  /** The route's `seal` hook, where it has one. */
-  seal?: SealHook
+  /** The route's `encryption`, where it has one. */
+  encryption?: Encryption
 }
 
+/** A reply for every record that `reap` finds abandoned, so it cannot be encrypted for one. */
+export type AbandonedReplyInput = Omit<HttpReplyInput, 'encryption'>
+
 /**
- * The bytes an HTTP route replays, for `engine.resolve(…, { kind: 'completed', result })`.
+ * The bytes an HTTP route replays, for `engine.resolve(…, { kind: 'completed', result })`. They
+ * are bound to `record`, as `engine.read` gives it: no other record can be completed with them.
  *
  * @example
  * ```ts
- * const result = await encodeHttpReply({ status: 201, body: { paymentId: 'pay_1' } })
- * await engine.resolve({ recordId }, { kind: 'completed', result })
+ * const record = await engine.read({ recordId })
+ * if (record === undefined) throw new Error('there is no such record')
+ * const result = await encodeHttpReply(record, { status: 201, body: { paymentId: 'pay_1' } })
+ * await engine.resolve({ recordId, attempt: record.attempt }, { kind: 'completed', result })
  * ```
  */
-export async function encodeHttpReply(input: HttpReplyInput): Promise<Uint8Array> {
-  const known = ['status', 'headers', 'body', 'replyVersion', 'seal']
-  rejectUnknownOptions('encodeHttpReply', input, known)
-  const { replyVersion, seal, ...given } = input
+export async function encodeHttpReply(
+  record: EventSubject,
+  input: HttpReplyInput,
+): Promise<Uint8Array> {
+  const where = 'encodeHttpReply'
+  checkRecord(where, record)
+  rejectUnknownOptions(where, input, ['status', 'headers', 'body', 'replyVersion', 'encryption'])
+  const { encryption, ...given } = input
+  const hooks = resolveEncryption(where, { encryption })
+  return storedForm(toStored(where, given), record, hooks.encryption)
+}
+
+/**
+ * The bytes that `engine.reap({ abandoned })` completes every abandoned record of HTTP routes with.
+ * They are bound to no record, so a route with `requireEncryption` refuses them.
+ */
+export function encodeAbandonedReply(input: AbandonedReplyInput): Uint8Array {
+  return encodeUnbound('encodeAbandonedReply', input)
+}
+
+/** `where` is for messages. */
+export function encodeUnbound(where: string, input: AbandonedReplyInput): Uint8Array {
+  rejectUnknownOptions(where, input, ['status', 'headers', 'body', 'replyVersion'])
+  return encodeReply(toStored(where, input), undefined)
+}
+
+function toStored(where: string, { replyVersion, ...given }: AbandonedReplyInput): StoredReply {
   const bounds = { fallback: 1, min: 0, max: 65_535 }
-  const schemaVersion = wholeNumber('encodeHttpReply.replyVersion', replyVersion, bounds)
-  const reply = toReply('encodeHttpReply', given)
-  return sealReply(encodeReply({ ...reply, elided: false, schemaVersion }), seal)
+  const schemaVersion = wholeNumber(`${where}.replyVersion`, replyVersion, bounds)
+  return { ...toReply(where, given), elided: false, schemaVersion }
+}
+
+/** A record without its names would be bound to the text "undefined", and fit many. */
+function checkRecord(where: string, record: unknown): void {
+  const { identity, recordId, tenant, operation } = (record ?? {}) as Partial<EventSubject>
+  const isRecord = [identity, recordId, tenant, operation].every((name) => {
+    return typeof name === 'string' && name !== ''
+  })
+  if (isRecord) return
+  throw new InvalidOptionsError(
+    `${where} takes the record that the reply is for, as engine.read() gives it, and then the ` +
+      `reply; got ${describe(record)} as the record`,
+  )
 }
 
 /** Checks what was given by hand. `where` is for messages. */
@@ -56,13 +100,10 @@ export function toReply(where: string, given: GivenReply): HttpReply {
   return { status, headers, body: bytes }
 }
 
-/** What a header may hold; anything else would fail in every replay. */
-const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
-
 function toHeaders(where: string, headers: Readonly<Record<string, unknown>>): HeaderPair[] {
   resolveStoredHeaders(Object.keys(headers))
   return Object.entries(headers).map(([name, value]) => {
-    if (typeof value === 'string' && HEADER_VALUE.test(value)) return [name.toLowerCase(), value]
+    if (typeof value === 'string' && isHeaderValue(value)) return [name.toLowerCase(), value]
     throw new InvalidOptionsError(
       `${where}.headers: ${name.toLowerCase()} cannot be ${describe(value)}`,
     )

@@ -1,5 +1,12 @@
-import { InvalidOptionsError } from '../core/errors.ts'
-import type { HeaderPair } from './stored-headers.ts'
+import { crc32 } from 'node:zlib'
+import type { EventSubject } from '../core/events.ts'
+import {
+  dropForbidden,
+  isHeaderName,
+  isHeaderValue,
+  isUsualHeader,
+  type HeaderPair,
+} from './stored-headers.ts'
 
 /** What a replay needs. */
 export interface StoredReply {
@@ -13,42 +20,66 @@ export interface StoredReply {
   readonly schemaVersion: number
 }
 
-export type ReplyDecode =
-  | { readonly kind: 'reply'; readonly reply: StoredReply }
-  /** The work was done, so it must not run again; `detail` is for the operator. */
-  | { readonly kind: 'unreadable'; readonly detail: string }
+export type ReplyDecode = { readonly kind: 'reply'; readonly reply: StoredReply } | Unreadable
 
-/** Encrypts, or decrypts, what is stored. */
-export type SealHook = (bytes: Uint8Array) => Uint8Array | Promise<Uint8Array>
+/** The work was done, so it must not run again; `detail` is for the operator. */
+export interface Unreadable {
+  readonly kind: 'unreadable'
+  readonly detail: string
+}
 
-// Layout, integers big-endian:
-//   u8 version, u8 flags, then (sealed as a whole if FLAG_SEALED)
-//   u16 schema version, u16 status, u16 number of headers,
+/** What the bytes are before anything is decrypted. */
+export type FrameDecode =
+  | { readonly kind: 'reply'; readonly reply: StoredReply; readonly unbound: boolean }
+  | {
+      readonly kind: 'encrypted'
+      readonly version: number
+      readonly flags: number
+      readonly payload: Uint8Array
+    }
+  | Unreadable
+
+// Layout of version 2, integers big-endian:
+//   u8 version, u8 flags, u32 number of all bytes,
+//   the content, or what `encrypt` made of a whole frame (FLAG_ENCRYPTED),
+//   u32 CRC-32 of everything before it, begun with the CRC-32 of the record's identity and id, so
+//   that the bytes of one record do not fit another one (unless FLAG_UNBOUND).
+// Content: u16 schema version, u16 status, u16 number of headers,
 //   for each header u16 name bytes, u32 value bytes, name, value (UTF-8),
-//   and the body to the end.
-const VERSION = 1
+//   and the body.
+// Version 1, which is still read: u8 version, u8 flags, then the content to the end, or what a hook
+// made of the content alone.
+const VERSION = 2
 const FLAG_ELIDED = 1
-const FLAG_SEALED = 2
-const PREFIX_BYTES = 2
+const FLAG_ENCRYPTED = 2
+const FLAG_UNBOUND = 4
+const PREFIX_BYTES = 6
+const CHECKSUM_BYTES = 4
 const FIXED_BYTES = 6
 const LENGTHS_BYTES = 6
 
+export const VERSION_1 = 1
+const VERSION_1_PREFIX_BYTES = 2
+
+/** A final status. An informational one would leave the client waiting for its reply. */
+const STATUS_MIN = 200
+const STATUS_MAX = 599
+
 const EMPTY = new Uint8Array(0)
 
-/** One buffer, written once. */
-export function encodeReply(reply: StoredReply): Uint8Array {
+/** One buffer, written once. `undefined`: the reply fits every record (see `abandoned-reply`). */
+export function encodeReply(reply: StoredReply, record: EventSubject | undefined): Uint8Array {
   const { headers, status, schemaVersion } = reply
   const body = reply.elided ? EMPTY : reply.body
-  let size = PREFIX_BYTES + FIXED_BYTES + body.length
+  let size = FIXED_BYTES + body.length
   for (const [name, value] of headers) {
     size += LENGTHS_BYTES + Buffer.byteLength(name) + Buffer.byteLength(value)
   }
-  const bytes = Buffer.allocUnsafe(size)
-  bytes[0] = VERSION
-  bytes[1] = reply.elided ? FLAG_ELIDED : 0
-  bytes.writeUInt16BE(schemaVersion, 2)
-  bytes.writeUInt16BE(status, 4)
-  bytes.writeUInt16BE(headers.length, 6)
+  const flags = (reply.elided ? FLAG_ELIDED : 0) | (record === undefined ? FLAG_UNBOUND : 0)
+  const bytes = openFrame(flags, size)
+  bytes.writeUInt16BE(schemaVersion, PREFIX_BYTES)
+  bytes.writeUInt16BE(status, PREFIX_BYTES + 2)
+  bytes.writeUInt16BE(headers.length, PREFIX_BYTES + 4)
   let at = PREFIX_BYTES + FIXED_BYTES
   for (const [name, value] of headers) {
     const nameBytes = bytes.write(name, at + LENGTHS_BYTES)
@@ -58,119 +89,141 @@ export function encodeReply(reply: StoredReply): Uint8Array {
     at += LENGTHS_BYTES + nameBytes + valueBytes
   }
   bytes.set(body, at)
+  return closeFrame(bytes, record)
+}
+
+/** The stored form of an encrypted frame. */
+export function encodeEncrypted(payload: Uint8Array, record: EventSubject): Uint8Array {
+  const bytes = openFrame(FLAG_ENCRYPTED, payload.length)
+  bytes.set(payload, PREFIX_BYTES)
+  return closeFrame(bytes, record)
+}
+
+/** Never throws. The body is a view into the bytes, not a copy. */
+export function decodeFrame(stored: Uint8Array, record: EventSubject): FrameDecode {
+  const bytes = Buffer.from(stored.buffer, stored.byteOffset, stored.length)
+  if (bytes.length < VERSION_1_PREFIX_BYTES) {
+    return unreadable(`the recorded reply has only ${bytes.length} bytes`)
+  }
+  if (bytes[0] === VERSION_1) return decodeVersion1(bytes)
+  if (bytes[0] !== VERSION) {
+    return unreadable(
+      `the recorded reply has format version ${bytes[0]}; this release reads 1 to ${VERSION}`,
+    )
+  }
+  const refusal = refuseFrame(bytes, record)
+  if (refusal !== undefined) return unreadable(refusal)
+  const flags = bytes[1]!
+  const end = bytes.length - CHECKSUM_BYTES
+  if (flags !== FLAG_ENCRYPTED) return decodeContent(flags, bytes, PREFIX_BYTES, end)
+  return encrypted(VERSION, flags, bytes.subarray(PREFIX_BYTES, end))
+}
+
+/** The content that a hook of an earlier release encrypted, without the frame around it. */
+export function decodeVersion1Content(flags: number, content: Uint8Array): ReplyDecode {
+  const bytes = Buffer.from(content.buffer, content.byteOffset, content.length)
+  return decodeContent(flags, bytes, 0, bytes.length)
+}
+
+function openFrame(flags: number, contentBytes: number): Buffer {
+  const bytes = Buffer.allocUnsafe(PREFIX_BYTES + contentBytes + CHECKSUM_BYTES)
+  bytes[0] = VERSION
+  bytes[1] = flags
+  bytes.writeUInt32BE(bytes.length, 2)
   return bytes
 }
 
-/** Never throws, whatever the bytes. The body is a view into them, not a copy. */
-export function decodeReply(bytes: Uint8Array): ReplyDecode {
-  const refusal = refusePrefix(bytes)
-  if (refusal !== undefined) return unreadable(refusal)
-  if ((bytes[1]! & FLAG_SEALED) !== 0) return unreadable(NO_HOOK)
-  return decodeContent(bytes[1]!, bytes.subarray(PREFIX_BYTES))
+function closeFrame(bytes: Buffer, record: EventSubject | undefined): Uint8Array {
+  const end = bytes.length - CHECKSUM_BYTES
+  bytes.writeUInt32BE(checksumOf(bytes.subarray(0, end), record), end)
+  return bytes
 }
 
-/**
- * Applies `seal` to all but the version and the flags, which stay readable. Without a hook the
- * bytes come back as they are, at once. A hook that throws is the caller's to handle.
- */
-export function sealReply(
-  bytes: Uint8Array,
-  seal: SealHook | undefined,
-): Uint8Array | Promise<Uint8Array> {
-  if (seal === undefined) return bytes
-  const flags = bytes[1]! | FLAG_SEALED
-  const sealed = seal(bytes.subarray(PREFIX_BYTES))
-  return isPromise(sealed)
-    ? sealed.then((content) => joinSealed(flags, content))
-    : joinSealed(flags, sealed)
+function checksumOf(bytes: Uint8Array, record: EventSubject | undefined): number {
+  // The identity has 32 characters, always: no other pair gives the same text.
+  return crc32(bytes, record === undefined ? 0 : crc32(record.identity + record.recordId))
 }
 
-/**
- * Undoes `sealReply` and decodes. Records from before sealing was switched on stay readable.
- * Answers at once unless the record is sealed and `open` is asynchronous.
- */
-export function openReply(
-  bytes: Uint8Array,
-  open: SealHook | undefined,
-): ReplyDecode | Promise<ReplyDecode> {
-  const refusal = refusePrefix(bytes)
-  if (refusal !== undefined) return unreadable(refusal)
+/** Why a frame of this version cannot be trusted. */
+function refuseFrame(bytes: Buffer, record: EventSubject): string | undefined {
   const flags = bytes[1]!
-  const content = bytes.subarray(PREFIX_BYTES)
-  if ((flags & FLAG_SEALED) === 0) return decodeContent(flags, content)
-  if (open === undefined) return unreadable(NO_HOOK)
-  try {
-    const opened = open(content)
-    return isPromise(opened)
-      ? opened.then((plain) => decodeOpened(flags, plain), unopened)
-      : decodeOpened(flags, opened)
-  } catch (error) {
-    return unopened(error)
+  const isKnown = flags === FLAG_ENCRYPTED || (flags & ~(FLAG_ELIDED | FLAG_UNBOUND)) === 0
+  if (!isKnown) return unknownFlags(flags)
+  if (bytes.length < PREFIX_BYTES + CHECKSUM_BYTES) return TRUNCATED
+  const size = bytes.readUInt32BE(2)
+  if (size !== bytes.length) {
+    return `the recorded reply has ${bytes.length} bytes and says that it has ${size}`
   }
+  const end = bytes.length - CHECKSUM_BYTES
+  const bound = (flags & FLAG_UNBOUND) === 0 ? record : undefined
+  if (checksumOf(bytes.subarray(0, end), bound) === bytes.readUInt32BE(end)) return undefined
+  return (
+    'the checksum of the recorded reply is wrong: the bytes are damaged, or belong ' +
+    'to another record'
+  )
 }
 
-const NO_HOOK = 'the recorded reply is sealed, and this route has no open hook'
-
-function refusePrefix(bytes: Uint8Array): string | undefined {
-  if (bytes.length < PREFIX_BYTES) return `the recorded reply has only ${bytes.length} bytes`
-  if (bytes[0] !== VERSION) {
-    return `the recorded reply has format version ${bytes[0]}; this release reads ${VERSION}`
+function decodeVersion1(bytes: Buffer): FrameDecode {
+  const flags = bytes[1]!
+  if ((flags & ~(FLAG_ELIDED | FLAG_ENCRYPTED)) !== 0) return unreadable(unknownFlags(flags))
+  if ((flags & FLAG_ENCRYPTED) === 0) {
+    return decodeContent(flags, bytes, VERSION_1_PREFIX_BYTES, bytes.length)
   }
-  if ((bytes[1]! & ~(FLAG_ELIDED | FLAG_SEALED)) === 0) return undefined
-  return `the recorded reply has flags ${bytes[1]} that this release does not know`
+  return encrypted(VERSION_1, flags, bytes.subarray(VERSION_1_PREFIX_BYTES))
 }
 
-function decodeContent(flags: number, content: Uint8Array): ReplyDecode {
-  const bytes = Buffer.from(content.buffer, content.byteOffset, content.length)
-  if (bytes.length < FIXED_BYTES) return unreadable(TRUNCATED)
-  const schemaVersion = bytes.readUInt16BE(0)
-  const status = bytes.readUInt16BE(2)
-  if (status < 100 || status > 999) {
-    return unreadable(`the recorded reply has status ${status}, which is none`)
+function decodeContent(
+  flags: number,
+  bytes: Buffer,
+  start: number,
+  end: number,
+): Exclude<FrameDecode, { readonly kind: 'encrypted' }> {
+  if (start + FIXED_BYTES > end) return unreadable(TRUNCATED)
+  const status = bytes.readUInt16BE(start + 2)
+  if (status < STATUS_MIN || status > STATUS_MAX) {
+    return unreadable(`the recorded reply has status ${status}, which no reply may end with`)
   }
   const headers: HeaderPair[] = []
-  let at = FIXED_BYTES
-  for (let left = bytes.readUInt16BE(4); left > 0; left -= 1) {
-    if (at + LENGTHS_BYTES > bytes.length) return unreadable(TRUNCATED)
+  let isUsual = true
+  let at = start + FIXED_BYTES
+  for (let left = bytes.readUInt16BE(start + 4); left > 0; left -= 1) {
+    if (at + LENGTHS_BYTES > end) return unreadable(TRUNCATED)
     const valueStart = at + LENGTHS_BYTES + bytes.readUInt16BE(at)
-    const end = valueStart + bytes.readUInt32BE(at + 2)
-    if (end > bytes.length) return unreadable(TRUNCATED)
-    headers.push([
-      bytes.toString('utf8', at + LENGTHS_BYTES, valueStart),
-      bytes.toString('utf8', valueStart, end),
-    ])
-    at = end
+    const valueEnd = valueStart + bytes.readUInt32BE(at + 2)
+    if (valueEnd > end) return unreadable(TRUNCATED)
+    const name = bytes.toString('utf8', at + LENGTHS_BYTES, valueStart)
+    const value = bytes.toString('utf8', valueStart, valueEnd)
+    // The text itself may be part of a damaged body, so it is not repeated to the operator.
+    if (!isUsualHeader(name)) {
+      if (!isHeaderName(name)) return unreadable('the recorded reply has an invalid header name')
+      isUsual = false
+    }
+    if (!isHeaderValue(value)) return unreadable('the recorded reply has an invalid header value')
+    headers.push([name, value])
+    at = valueEnd
   }
   const elided = (flags & FLAG_ELIDED) !== 0
-  if (elided && at !== bytes.length) return unreadable('an elided reply has a body all the same')
-  const body = content.subarray(at)
-  return { kind: 'reply', reply: { status, headers, body, elided, schemaVersion } }
+  if (elided && at !== end) return unreadable('an elided reply has a body all the same')
+  const reply: StoredReply = {
+    status,
+    headers: isUsual ? headers : dropForbidden(headers),
+    body: bytes.subarray(at, end),
+    elided,
+    schemaVersion: bytes.readUInt16BE(start),
+  }
+  return { kind: 'reply', reply, unbound: (flags & FLAG_UNBOUND) !== 0 }
 }
 
 const TRUNCATED = 'the recorded reply ends too early'
 
-function decodeOpened(flags: number, plain: unknown): ReplyDecode {
-  if (plain instanceof Uint8Array) return decodeContent(flags, plain)
-  return unreadable('the open hook returned no Uint8Array')
-}
+const unknownFlags = (flags: number): string =>
+  `the recorded reply has flags ${flags} that this release does not know`
 
-function joinSealed(flags: number, content: unknown): Uint8Array {
-  if (!(content instanceof Uint8Array)) {
-    throw new InvalidOptionsError('the seal hook must return a Uint8Array')
-  }
-  const bytes = Buffer.allocUnsafe(PREFIX_BYTES + content.length)
-  bytes[0] = VERSION
-  bytes[1] = flags
-  bytes.set(content, PREFIX_BYTES)
-  return bytes
-}
+const encrypted = (version: number, flags: number, payload: Uint8Array): FrameDecode => ({
+  kind: 'encrypted',
+  version,
+  flags,
+  payload,
+})
 
-function unopened(error: unknown): ReplyDecode {
-  const why = error instanceof Error ? `: ${error.message}` : ''
-  return unreadable(`the open hook could not open the recorded reply${why}`)
-}
-
-const unreadable = (detail: string): ReplyDecode => ({ kind: 'unreadable', detail })
-
-const isPromise = <Value>(value: Value | Promise<Value>): value is Promise<Value> =>
-  typeof (value as Promise<Value> | undefined)?.then === 'function'
+export const unreadable = (detail: string): Unreadable => ({ kind: 'unreadable', detail })

@@ -1,3 +1,4 @@
+import type { Encryption } from '../core/encryption.ts'
 import type { Engine } from '../core/engine.ts'
 import { oneOf, optionalFunction, rejectUnknownOptions } from '../core/options.ts'
 import type { Store } from '../core/store.ts'
@@ -10,7 +11,7 @@ import {
   type GuardOptions,
 } from './guard-options.ts'
 import type { ReplayOptions } from './replay.ts'
-import type { SealHook } from './reply-codec.ts'
+import { resolveEncryption } from './reply-encryption.ts'
 
 /**
  * Options of the status handler of every adapter. `Request` is the framework's own request. What
@@ -42,8 +43,10 @@ export interface StatusOptions<Request> {
   replyVersion?: number
   /** Makes a reply of today out of one recorded under another version. */
   upgradeReply?: NonNullable<GuardOptions<Request>['upgradeReply']>
-  /** Decrypts what the `seal` of the guard made. */
-  open?: SealHook
+  /** The guard's own: decrypts what the guard encrypted. */
+  encryption?: Encryption
+  /** Refuses replies that are not encrypted, as the guard does. @default false */
+  requireEncryption?: boolean
 }
 
 export interface ResolvedStatusOptions<Request> extends ReplayOptions {
@@ -63,7 +66,8 @@ export const STATUS_OPTION_NAMES = [
   'statusUrl',
   'replyVersion',
   'upgradeReply',
-  'open',
+  'encryption',
+  'requireEncryption',
 ] as const satisfies readonly (keyof StatusOptions<never>)[]
 
 /** Fills defaults and checks every rule once. `recordId` is where the framework has it. */
@@ -73,7 +77,7 @@ export function resolveStatusOptions<Request>(
 ): ResolvedStatusOptions<Request> {
   rejectUnknownOptions('idempotencyStatus', options, STATUS_OPTION_NAMES)
   checkTenantOption(options.tenant)
-  for (const name of ['recordId', 'statusUrl', 'upgradeReply', 'open'] as const) {
+  for (const name of ['recordId', 'statusUrl', 'upgradeReply'] as const) {
     optionalFunction(name, options[name])
   }
   const profile = oneOf('profile', options.profile, { fallback: 'ietf', words: ['ietf', 'stripe'] })
@@ -85,6 +89,6 @@ export function resolveStatusOptions<Request>(
     statusUrl: options.statusUrl,
     replyVersion: resolveReplyVersion(options.replyVersion),
     upgradeReply: options.upgradeReply,
-    open: options.open,
+    ...resolveEncryption('idempotencyStatus', options),
   })
 }

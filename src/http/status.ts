@@ -101,7 +101,9 @@ class RecordStatus<Request> implements Status<Request> {
         return this.#progress(record, 'in_progress', record.leaseUntil)
       case 'completed':
         if (await this.#isGone(record)) return this.#gone()
-        return uncached(await replayOf(record.result ?? NO_BYTES, expiresAt, this.#options))
+        return uncached(
+          await replayOf({ result: record.result ?? NO_BYTES, expiresAt }, record, this.#options),
+        )
       case 'failed_retryable':
         // A worker goes on with it where it stopped.
         if (recoveryPoint !== undefined) {

@@ -47,6 +47,16 @@ const FORBIDDEN: ReadonlyMap<string, string> = new Map([
 
 const HEADER_NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
 
+/** Control characters would fail when a replay is sent, or split it; others have no byte. */
+const HEADER_VALUE = /^[\t\x20-\x7e\x80-\xff]*$/
+
+export const isHeaderName = (name: string): boolean => HEADER_NAME.test(name)
+export const isHeaderValue = (value: string): boolean => HEADER_VALUE.test(value)
+
+/** Names that need no look at each of their characters: nearly all that are ever read. */
+const USUAL: ReadonlySet<string> = new Set(STORED_HEADERS_DEFAULT)
+export const isUsualHeader = (name: string): boolean => USUAL.has(name)
+
 /** One header, as sent. A header sent twice is two pairs. */
 export type HeaderPair = readonly [name: string, value: string]
 
@@ -59,7 +69,7 @@ export function resolveStoredHeaders(extra: readonly string[] = []): ReadonlySet
   }
   const allowed = new Set(STORED_HEADERS_DEFAULT)
   for (const name of extra as readonly unknown[]) {
-    if (typeof name !== 'string' || !HEADER_NAME.test(name)) {
+    if (typeof name !== 'string' || !isHeaderName(name)) {
       throw new InvalidOptionsError(`storeHeaders: ${describe(name)} is no header name`)
     }
     const lower = name.toLowerCase()
@@ -88,6 +98,21 @@ export function pickStored(
     else if (lower === 'connection') hops = addHops(hops, value)
   }
   return hops === undefined ? picked : picked.filter(([name]) => !hops.has(name))
+}
+
+/**
+ * Stored pairs without those that no replay may repeat. Such a pair is in a record only where
+ * other software wrote it, or an earlier release that did not know the header.
+ */
+export function dropForbidden(headers: readonly HeaderPair[]): readonly HeaderPair[] {
+  let hops: Set<string> | undefined
+  for (const [name, value] of headers) {
+    if (name.toLowerCase() === 'connection') hops = addHops(hops, value)
+  }
+  return headers.filter(([name]) => {
+    const lower = name.toLowerCase()
+    return whyForbidden(lower) === undefined && hops?.has(lower) !== true
+  })
 }
 
 function whyForbidden(name: string): string | undefined {

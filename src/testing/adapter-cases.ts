@@ -3,6 +3,7 @@ import { bodyCases } from './adapter-cases/body-cases.ts'
 import { concurrencyCases } from './adapter-cases/concurrency-cases.ts'
 import { connectionCases } from './adapter-cases/connection-cases.ts'
 import { contextCases } from './adapter-cases/context-cases.ts'
+import { damageCases } from './adapter-cases/damage-cases.ts'
 import { failureCases } from './adapter-cases/failure-cases.ts'
 import { headerCases } from './adapter-cases/header-cases.ts'
 import { joinCases } from './adapter-cases/join-cases.ts'
@@ -51,4 +52,5 @@ export const adapterCases: readonly AdapterCase[] = [
   ...releaseCases,
   ...optionCases,
   ...statusCases,
+  ...damageCases,
 ]

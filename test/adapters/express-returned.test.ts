@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { insert, payingApp } from './paying-app.ts'
+import { flippingLater } from '../http/encryptions.ts'
 import { EXPRESSES, gate, header, json, problemOf, text, turns, wrapStore } from './run-express.ts'
 
 const PAID = { status: 201, headers: { 'X-Paid': 'yes' }, body: { paid: true } }
@@ -159,8 +160,7 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
     expect(runs()).toBe(1)
   })
 
-  it('is sealed by a hook that takes its time', async () => {
-    const xor = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+  it('is encrypted by a hook that takes its time', async () => {
     const { send, record } = await payingApp(
       express,
       async ({ pay }) => {
@@ -170,11 +170,13 @@ describe.each(EXPRESSES)('%s: a reply that a transaction returns', (_name, expre
         })
       },
       {
-        seal: async (bytes) => {
-          await turns(2)
-          return xor(bytes)
+        encryption: {
+          encrypt: async (bytes, context) => {
+            await turns(2)
+            return flippingLater.encrypt(bytes, context)
+          },
+          decrypt: flippingLater.decrypt,
         },
-        open: async (bytes) => xor(bytes),
       },
     )
     for (let n = 0; n < 2; n++) expect(json(await send({ key: 'k' }))).toEqual({ paid: true })

@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { idempotency, type FastifyOptions } from '../../src/adapters/fastify.ts'
 import { NotExecutedError, OutcomeUnknownError, StoreFailedError } from '../../src/core/errors.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { failing } from '../http/encryptions.ts'
 import { json, problemOf, text, turns, wrapStore } from './run-express.ts'
 import { guardedApp, newApp, optionsOf, serveApp } from './run-fastify.ts'
 
@@ -220,12 +221,9 @@ it('gives an error about the tenant to the error handling, and runs nothing', as
 })
 
 it('answers with an error where the reply of a hijacked handler cannot be recorded', async () => {
-  const seal = () => {
-    throw new Error('no key')
-  }
   for (const hijacks of [true, false]) {
     const { send, state } = await setup({
-      options: { seal, open: seal },
+      options: { encryption: failing },
       handler: (_request, reply) => {
         void reply.code(201).header('x-own', '1')
         if (hijacks) reply.hijack().raw.end('paid')

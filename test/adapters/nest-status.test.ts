@@ -22,6 +22,7 @@ import type { Store } from '../../src/core/store.ts'
 import { encodeHttpReply, type HttpReplyInput } from '../../src/http/http-reply.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { claimRequest } from '../../src/testing/index.ts'
+import { flipping } from '../http/encryptions.ts'
 import { header, json, text } from './run-express.ts'
 import { controllerOf, createNest, PLATFORMS, serveNest, type NestSpec } from './run-nest.ts'
 
@@ -30,12 +31,12 @@ const tenant = () => TENANT
 const MISSING = '01900000-0000-7000-8000-000000000000'
 
 /** A store with one finished record. */
-async function finished(sealing: Pick<HttpReplyInput, 'seal'> = {}) {
+async function finished(more: Pick<HttpReplyInput, 'encryption'> = {}) {
   const store = memoryStore()
   const request = claimRequest()
   await store.claim([request])
   const reply = { status: 201, headers: { Location: '/p/1' }, body: { paid: true } }
-  const result = await encodeHttpReply({ ...reply, ...sealing })
+  const result = await encodeHttpReply(request, { ...reply, ...more })
   const lease = { ...request, attempt: 1 }
   await store.settle([{ kind: 'complete', lease, result, retentionMs: 3_600_000 }])
   return { store, recordId: request.recordId }
@@ -60,12 +61,11 @@ describe.each(PLATFORMS)('on %s, @IdempotencyStatus()', (platform) => {
     serveNest({ platform, idempotency: { store, tenant }, ...spec })
 
   it('answers by what the module says, in place of the method', async () => {
-    const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
-    const { store, recordId } = await finished({ seal: flip })
+    const { store, recordId } = await finished({ encryption: flipping })
     const { send } = await serveNest({
       platform,
       idempotency: {
-        ...{ store, tenant, seal: flip, open: flip, profile: 'stripe', leaseMs: 1_000 },
+        ...{ store, tenant, encryption: flipping, profile: 'stripe', leaseMs: 1_000 },
         docsUrl: 'https://api.example/retries',
       },
       controllers: [statusController()],

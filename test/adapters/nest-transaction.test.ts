@@ -8,6 +8,7 @@ import {
 } from '../../src/adapters/nest.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
+import { failing } from '../http/encryptions.ts'
 import { header, json, problemOf, type Reply } from './run-express.ts'
 import { controllerOf, PLATFORMS, serveNest, type Platform, type RouteSpec } from './run-nest.ts'
 
@@ -91,10 +92,7 @@ describe.each(PLATFORMS)('on %s', (platform) => {
   })
 
   it('answers though Nest is through with a request whose reply cannot be kept', async () => {
-    const seal = () => {
-      throw new Error('no key to encrypt with')
-    }
-    const { send } = await setup(platform, { handle: () => 'paid' }, { seal, open: seal })
+    const { send } = await setup(platform, { handle: () => 'paid' }, { encryption: failing })
     const first = await send()
     expect([first.status, json(first)]).toEqual([
       500,

@@ -53,6 +53,13 @@ const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> 
     await clock.advanceAsync(60_000)
     await engine.sweep()
   },
+  // By the guard, which alone knows what a reply looks like.
+  reply_unreadable: async ({ engine, run, record }) => {
+    await run(() => bytes('x'))
+    const { identity, tenant, operation, recordId } = (await record())!
+    const subject = { identity, tenant, operation, recordId }
+    engine.emit({ kind: 'reply_unreadable', ...subject, reason: 'damaged' })
+  },
   ttl_pruned: async ({ run, clock, engine }) => {
     await run(() => bytes('x'))
     await clock.advanceAsync(86_400_000)

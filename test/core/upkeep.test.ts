@@ -187,7 +187,7 @@ describe('a verdict', () => {
     const resolved = await engine.resolve({ recordId }, verdict)
     const expiresAt = new Date(clock.nowMs() + DAY_MS)
     expect(resolved).toMatchObject({ kind: 'resolved', record: { state: 'completed', expiresAt } })
-    expect(await run(() => bytes('x'))).toEqual({
+    expect(await run(() => bytes('x'))).toMatchObject({
       kind: 'replayed',
       recordId,
       result: bytes('it went through'),

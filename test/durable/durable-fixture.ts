@@ -9,7 +9,7 @@ import { operationPolicy, type Operation } from '../../src/durable/index.ts'
 import type { Effect } from '../../src/durable/operation-contract.ts'
 import { operation, type OperationOptions } from '../../src/durable/operation.ts'
 import type { Schema } from '../../src/durable/schema.ts'
-import { openReply } from '../../src/http/reply-codec.ts'
+import { openReply } from '../../src/http/reply-encryption.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { Provider, type Charge } from './provider.ts'
@@ -59,7 +59,7 @@ export function durableFixture(options: Partial<EngineOptions> = {}) {
       const request = { scope, key, fingerprint: 'f', policy }
       const outcome = await engine.run(request, one.work(input))
       if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') return { kind: outcome.kind }
-      return { kind: outcome.kind, ...(await replyOf(outcome.result)) }
+      return { kind: outcome.kind, ...(await replyOf(outcome)) }
     },
     record: async (one: { readonly name: string }, key = 'k'): Promise<RecordView> => {
       const scope = { tenant: 'acme', operation: one.name }
@@ -70,9 +70,21 @@ export function durableFixture(options: Partial<EngineOptions> = {}) {
   }
 }
 
-export async function replyOf(result: Uint8Array): Promise<{ status: number; body: unknown }> {
-  const opened = await openReply(result, undefined)
-  if (opened.kind === 'unreadable') throw new Error('unreadable')
+/** The reply that a record, or the outcome of a run, holds. */
+export async function replyOf({
+  identity,
+  recordId,
+  result,
+}: Pick<RecordView, 'identity' | 'recordId' | 'result'>): Promise<{
+  status: number
+  body: unknown
+}> {
+  const record = { identity, recordId, tenant: 'acme', operation: '' }
+  const opened = await openReply(result!, record, {
+    encryption: undefined,
+    requireEncryption: false,
+  })
+  if (opened.kind === 'unreadable') throw new Error(opened.detail)
   const { status, body } = opened.reply
   return { status, body: JSON.parse(new TextDecoder().decode(body)) as unknown }
 }

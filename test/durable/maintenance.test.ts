@@ -10,8 +10,8 @@ import { ledgerJob } from '../../src/durable/ledger-job.ts'
 import type { MaintenanceOptions } from '../../src/durable/maintenance-options.ts'
 import { createMaintenance } from '../../src/durable/maintenance.ts'
 import { createOperator } from '../../src/durable/operator.ts'
-import { encodeHttpReply } from '../../src/http/http-reply.ts'
-import { openReply } from '../../src/http/reply-codec.ts'
+import { encodeAbandonedReply } from '../../src/http/http-reply.ts'
+import { openReply } from '../../src/http/reply-encryption.ts'
 import { claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { bytes, deskFixture, lostPayment, type DeskFixture } from './desk-fixture.ts'
 
@@ -204,9 +204,11 @@ describe('accepted work that nobody took', () => {
     expect((await record()).state).toBe('pending')
     await clock.advanceAsync(1)
     await create().runOnce()
-    const { state, result, expiresAt } = (await engine.read({ recordId }))!
+    const ended = (await engine.read({ recordId }))!
+    const { state, result, expiresAt } = ended
     expect(state).toBe('completed')
-    const opened = await openReply(result!, undefined)
+    const reading = { encryption: undefined, requireEncryption: false }
+    const opened = await openReply(result!, ended, reading)
     if (opened.kind === 'unreadable') throw new Error('unreadable')
     const { status, headers, body } = opened.reply
     expect(status).toBe(408)
@@ -226,9 +228,10 @@ describe('accepted work that nobody took', () => {
     await clock.advanceAsync(DAY_MS)
     await create({ abandonedReply: false }).runOnce()
     expect((await record()).state).toBe('pending')
-    const abandonedReply = await encodeHttpReply({ status: 410, body: 'gone' })
+    const abandonedReply = { status: 410, body: 'gone' }
     await create({ abandonedReply }).runOnce()
-    expect((await record()).result).toEqual(new Uint8Array(abandonedReply))
+    const result = encodeAbandonedReply(abandonedReply)
+    expect((await record()).result).toEqual(new Uint8Array(result))
   })
 })
 
@@ -398,7 +401,9 @@ describe('options', () => {
     [{ ledgers: {} }, /ledgers must be an array/],
     [{ every: { sweep: 5 } }, /every has no option "sweep"/],
     [{ every: { sweepMs: 1 } }, /every.sweepMs must be a whole number from 10/],
-    [{ abandonedReply: 'text' }, /abandonedReply must be false, or bytes/],
+    [{ abandonedReply: 'text' }, /abandonedReply must be false, or a reply as/],
+    [{ abandonedReply: Uint8Array.of(2) }, /abandonedReply must be false, or a reply as/],
+    [{ abandonedReply: { status: 99 } }, /createMaintenance.abandonedReply.status/],
     [{ reconcile: {} }, /has no option "reconcile"/],
   ])('refuse %j', (options, message) => {
     const { create } = setup()

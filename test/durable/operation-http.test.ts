@@ -473,16 +473,18 @@ describe('a schema that fails by itself', () => {
 describe('replies of an operation', () => {
   const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0xff)
 
-  it('are sealed by whoever ends it, and opened by its route', async () => {
+  it('are encrypted by the process that ends it, and decrypted by its route', async () => {
     const { engine, store } = setup()
-    let seals = 0
+    let encrypted = 0
     const secret = operation({
       name: 'secret',
-      seal: (bytes) => {
-        seals++
-        return flip(bytes)
+      encryption: {
+        encrypt: (bytes) => {
+          encrypted++
+          return flip(bytes)
+        },
+        decrypt: flip,
       },
-      open: flip,
       run: () => ({ status: 200, body: 'a secret' }),
     })
     const [framework] = FRAMEWORKS
@@ -495,16 +497,19 @@ describe('replies of an operation', () => {
     const [record] = await store.list({ state: 'completed', limit: 1 })
     const { result } = (await store.read({ recordId: record!.recordId }))!
     expect(Buffer.from(result!).includes('a secret')).toBe(false)
-    // Not for the 202: to seal may be a call of its own, which can fail after the work is done.
-    expect(seals).toBe(1)
+    // Not for the 202: `encrypt` may be a remote call, which can fail after the work is done.
+    expect(encrypted).toBe(1)
   })
 
-  it('must not be said to be sealed otherwise by the route', () => {
+  it('are refused on a route with another encryption or version', () => {
     const { engine } = setup()
     const plain = operation({ name: 'plain', run: () => ({ status: 200 }) })
     const tenant = onExpress.singleTenant
-    const sealed = onExpress.idempotency({ engine, tenant, seal: flip, open: flip })
-    expect(() => sealed.with(plain.route)).toThrow(/seal of the route contradicts operation/)
+    const encryption = { encrypt: flip, decrypt: flip }
+    const encrypting = onExpress.idempotency({ engine, tenant, encryption })
+    expect(() => encrypting.with(plain.route)).toThrow(
+      /encryption of the route contradicts operation/,
+    )
     expect(() =>
       onExpress.idempotency({ engine, tenant, replyVersion: 7 }).with(plain.route),
     ).toThrow(/replyVersion of the route contradicts/)

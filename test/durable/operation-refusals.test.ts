@@ -303,7 +303,8 @@ describe('wrong options are refused by name', () => {
     ['no name', { name: '' }, /operation\.name/],
     ['a version of 0', { version: 0 }, /version must be a whole number/],
     ['no run', { run: 1 }, /run must be a function/],
-    ['seal without open', { seal: (bytes: Uint8Array) => bytes }, /belong together/],
+    ['an encryption without decrypt', { encryption: { encrypt() {} } }, /encryption must be/],
+    ['a hook of an earlier release', { seal() {} }, /no option "seal"/],
     ['an effect without send', { effects: { a: {} } }, /effect "a".*send must be/],
     ['a misspelt effect option', { effects: { a: { send() {}, recocile() {} } } }, /recocile/],
     [

@@ -251,8 +251,8 @@ it('runs the same behind a cache of replies', async () => {
   const go = async (key: string, work: Work = pay.work({ amount: 1 })) => {
     const scope = { tenant: 'acme', operation: pay.name }
     const outcome = await engine.run({ scope, key, fingerprint: 'f', policy }, work)
-    return 'result' in outcome
-      ? { kind: outcome.kind, ...(await replyOf(outcome.result)) }
+    return outcome.kind === 'ran' || outcome.kind === 'replayed'
+      ? { kind: outcome.kind, ...(await replyOf(outcome)) }
       : { kind: outcome.kind }
   }
   const first = await go('run')

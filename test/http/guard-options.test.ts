@@ -6,6 +6,7 @@ import { singleTenant } from '../../src/http/guard-options.ts'
 import { createGuard } from '../../src/http/guard.ts'
 import { encodeHttpReply, type HttpReplyInput } from '../../src/http/http-reply.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { claimRequest } from '../../src/testing/index.ts'
 
 const store = memoryStore()
 const minimal = () => ({ store, tenant: singleTenant })
@@ -116,8 +117,13 @@ const CLASHES: readonly Clash[] = [
     { operation: 'pay', profile: 'stripe' },
     ['operation', "profile 'stripe'"],
   ],
-  ['seal without open', { seal: bytes }, ['seal', 'open']],
-  ['open without seal', { open: bytes }, ['seal', 'open']],
+  ['an encryption that cannot decrypt', { encryption: { encrypt: bytes } }, ['encryption']],
+  ['a required encryption that is none', { requireEncryption: true }, ['requireEncryption']],
+  [
+    'a requirement that is no boolean',
+    { encryption: { encrypt: bytes, decrypt: bytes }, requireEncryption: 1 },
+    ['requireEncryption', '1'],
+  ],
   ['a shortest key above the longest', { keyLengthMin: 9, keyLengthMax: 8 }, ['9', '8']],
   [
     'keys per operation with Stripe’s rules',
@@ -210,8 +216,9 @@ it.each([
   [{ status: 200, headers: { 'a b': 'c' } }, 'a b'],
   [{ status: 200, headers: { 'X-A': 'line\nbreak' } }, 'x-a'],
   [{ status: 200, header: {} }, 'header'],
+  [{ status: 200, encryption: {} }, 'encryption'],
 ])('refuses a verdict of %o', async (input, named) => {
-  const encoding = encodeHttpReply(input as HttpReplyInput)
+  const encoding = encodeHttpReply(claimRequest(), input as HttpReplyInput)
   await expect(encoding).rejects.toThrow(InvalidOptionsError)
   await expect(encoding).rejects.toThrow(named)
 })

@@ -10,6 +10,7 @@ import { encodeHttpReply } from '../../src/http/http-reply.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { JoinableStore } from '../core/joinable-store.ts'
+import { failing, flipping, flippingLater } from './encryptions.ts'
 import { exchangeOf, InstantHandler, ok } from './instant-handler.ts'
 
 // The guard as an adapter sees it: no framework, no sockets. Express itself is tested on real
@@ -39,10 +40,8 @@ const replyOf = (answer: Answer): HttpReply => {
 const textOf = (answer: Answer) => Buffer.from(replyOf(answer).body).toString()
 const codeOf = (answer: Answer) => (JSON.parse(textOf(answer)) as { code?: unknown }).code
 
-const xor = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
-
-it('seals what is stored, and opens it for a replay', async () => {
-  const { run, engine } = setup({ seal: xor, open: async (bytes) => xor(bytes) })
+it('encrypts what is stored, and decrypts it for a replay', async () => {
+  const { run, engine } = setup({ encryption: flippingLater })
   const secret = ok('a very secret reply')
   expect((await run(secret)).answer.kind).toBe('deliver')
   const [listed] = await engine.list({ state: 'completed' })
@@ -53,11 +52,11 @@ it('seals what is stored, and opens it for a replay', async () => {
 })
 
 it.each([
-  ['cannot be opened', { seal: xor, open: () => Promise.reject(new Error('key rotated away')) }],
-  ['has no one left to open it', {}],
-])('never runs again what is recorded but %s', async (_why, options) => {
+  ['cannot be decrypted', { encryption: failing }],
+  ['meets a route without encryption', {}],
+])('never runs work again whose recorded reply %s', async (_why, options) => {
   const { run, guardWith } = setup()
-  await run(ok('sealed'), guardWith({ seal: xor, open: xor }))
+  await run(ok('encrypted'), guardWith({ encryption: flipping }))
   const { answer, entered } = await run(ok('again'), guardWith(options))
   expect([replyOf(answer).status, codeOf(answer)]).toEqual([409, 'idempotency_reply_unreadable'])
   expect(entered).toBe(0)
@@ -73,12 +72,9 @@ it('never runs again what is recorded in bytes that are no reply', async () => {
   expect([codeOf(answer), entered]).toEqual(['idempotency_reply_unreadable', 0])
 })
 
-it('leaves the outcome open when the reply of work that ran cannot be sealed', async () => {
+it('leaves the outcome open when the reply of work that ran cannot be encrypted', async () => {
   const { run, engine, guardWith } = setup()
-  const seal = () => {
-    throw new Error('no key')
-  }
-  const { answer, entered } = await run(ok('done'), guardWith({ seal, open: xor }))
+  const { answer, entered } = await run(ok('done'), guardWith({ encryption: failing }))
   expect([answer.kind, entered]).toEqual(['error', 1])
   expect(await engine.list({ state: 'unknown' })).toHaveLength(1)
 })
@@ -115,7 +111,7 @@ it('replays the verdict that was given on an unknown outcome', async () => {
   await run({ ...ok('maybe'), status: 502 })
   expect(codeOf((await run(ok(''))).answer)).toBe('idempotency_outcome_unknown')
   const [unknown] = await engine.list({ state: 'unknown' })
-  const result = await encodeHttpReply({
+  const result = await encodeHttpReply(unknown!, {
     status: 201,
     headers: { Location: '/payments/1' },
     body: { id: 'pay_1' },

@@ -1,13 +1,25 @@
+import { hash } from 'node:crypto'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import type { Encryption } from '../../src/core/encryption.ts'
+import type { EventSubject } from '../../src/core/events.ts'
+import { isTimedOutReply, timedOutReply } from '../../src/http/abandoned-reply.ts'
 import {
-  decodeReply,
+  encodeEncrypted,
   encodeReply,
-  openReply,
   type ReplyDecode,
-  sealReply,
   type StoredReply,
 } from '../../src/http/reply-codec.ts'
+import { openReply, storedForm } from '../../src/http/reply-encryption.ts'
+import { aesGcm, failing, flipping, flippingLater } from './encryptions.ts'
+import { VERSION_1_REPLIES, VERSION_1_SEALED } from './version-1-replies.ts'
+
+const RECORD: EventSubject = {
+  identity: '00112233445566778899aabbccddeeff',
+  tenant: 'acme',
+  operation: 'POST /payments',
+  recordId: '01900000-0000-7000-8000-000000000001',
+}
 
 const REPLY: StoredReply = {
   status: 201,
@@ -20,141 +32,344 @@ const REPLY: StoredReply = {
   schemaVersion: 3,
 }
 
+const headerName = fc.stringMatching(/^x-[!#$%&'*+.^_`|~0-9a-z-]{0,20}$/)
+const headerValue = fc.stringMatching(/^[\t\x20-\x7e\x80-\xff]{0,40}$/)
+
 const replies: fc.Arbitrary<StoredReply> = fc
   .record({
-    status: fc.integer({ min: 100, max: 999 }),
-    headers: fc.array(fc.tuple(fc.string(), fc.string({ unit: 'binary' })), { maxLength: 20 }),
+    status: fc.integer({ min: 200, max: 599 }),
+    headers: fc.array(fc.tuple(headerName, headerValue), { maxLength: 20 }),
     body: fc.uint8Array({ maxLength: 200 }),
     elided: fc.boolean(),
     schemaVersion: fc.integer({ min: 0, max: 65_535 }),
   })
   .map((reply) => (reply.elided ? { ...reply, body: new Uint8Array(0) } : reply))
 
-/** Node's buffers are not equal to plain arrays in the eyes of the test runner. */
+/** The test runner tells Node's buffers and plain arrays apart. */
 function plain(decode: ReplyDecode): ReplyDecode {
   if (decode.kind !== 'reply') return decode
   return { kind: 'reply', reply: { ...decode.reply, body: Uint8Array.from(decode.reply.body) } }
 }
 
+function open(
+  bytes: Uint8Array,
+  encryption?: Encryption,
+  { record = RECORD, required = false } = {},
+): ReplyDecode | Promise<ReplyDecode> {
+  return openReply(bytes, record, { encryption, requireEncryption: required })
+}
+
+/** For hooks that are not asynchronous. */
+function openNow(...args: Parameters<typeof open>): ReplyDecode {
+  const decode = open(...args)
+  if (decode instanceof Promise) throw new Error('the reply came later')
+  return plain(decode)
+}
+
+const encode = (reply = REPLY, record: EventSubject | undefined = RECORD) =>
+  encodeReply(reply, record)
+const encrypted = (encryption: Encryption, record = RECORD) =>
+  storedForm(REPLY, record, encryption) as Uint8Array
+const fromHex = (hex: string) => new Uint8Array(Buffer.from(hex, 'hex'))
 const unreadable = (detail: RegExp) => ({
   kind: 'unreadable',
   detail: expect.stringMatching(detail),
 })
-const flip = (bytes: Uint8Array): Uint8Array => bytes.map((byte) => byte ^ 0x55)
-const fail = (): never => {
-  throw new Error('no such key')
+
+/** Every copy of the bytes in which one bit is the other. */
+function* flips(bytes: Uint8Array): Generator<Uint8Array> {
+  for (let bit = 0; bit < bytes.length * 8; bit++) {
+    const damaged = Uint8Array.from(bytes)
+    damaged[bit >> 3]! ^= 1 << (bit & 7)
+    yield damaged
+  }
 }
 
 describe('the reply codec', () => {
   it('gives back what it was given', () => {
     fc.assert(
       fc.property(replies, (reply) => {
-        expect(plain(decodeReply(encodeReply(reply)))).toEqual({ kind: 'reply', reply })
+        expect(openNow(encode(reply))).toEqual({ kind: 'reply', reply })
+        expect(openNow(encodeReply(reply, undefined))).toEqual({ kind: 'reply', reply })
       }),
       { numRuns: 500 },
     )
   })
 
-  it('writes version 1 the same way for ever', () => {
+  it('writes version 2 the same way for ever', () => {
     const hex =
-      '0100' +
-      '0003' +
-      '00c9' +
-      '0002' +
+      '0200' +
+      '0000004f' +
+      '000300c90002' +
       '000c00000010' +
       Buffer.from('content-typeapplication/json').toString('hex') +
       '00080000000b' +
       Buffer.from('location/payments/1').toString('hex') +
       '00ff0d0a'
-    expect(Buffer.from(encodeReply(REPLY)).toString('hex')).toBe(hex)
+    // The checksums come from the CRC-32 of another language.
+    expect(Buffer.from(encode()).toString('hex')).toBe(`${hex}e7586c13`)
+    const unbound = hex.replace('0200', '0204')
+    expect(Buffer.from(encodeReply(REPLY, undefined)).toString('hex')).toBe(`${unbound}659654eb`)
   })
 
   it('reads from any place in a larger buffer, and copies no body', () => {
-    const encoded = encodeReply(REPLY)
+    const encoded = encode()
     const larger = new Uint8Array(encoded.length + 20)
     larger.set(encoded, 7)
-    const decode = decodeReply(larger.subarray(7, 7 + encoded.length))
+    const decode = open(larger.subarray(7, 7 + encoded.length)) as ReplyDecode
     expect(plain(decode)).toEqual({ kind: 'reply', reply: REPLY })
     expect(decode.kind === 'reply' && decode.reply.body.buffer).toBe(larger.buffer)
   })
 
   it('leaves an elided body out', () => {
-    const decode = decodeReply(encodeReply({ ...REPLY, elided: true }))
     const reply = { ...REPLY, elided: true, body: new Uint8Array(0) }
-    expect(plain(decode)).toEqual({ kind: 'reply', reply })
+    expect(openNow(encode({ ...REPLY, elided: true }))).toEqual({ kind: 'reply', reply })
   })
 
-  it('cannot read a reply cut short before its body', () => {
-    const encoded = encodeReply(REPLY)
-    for (let length = 0; length < encoded.length - REPLY.body.length; length += 1) {
-      expect(decodeReply(encoded.subarray(0, length)).kind).toBe('unreadable')
+  it('cannot read a reply with a wrong bit, or with a byte more or less', () => {
+    const forms = [encode(), encode({ ...REPLY, elided: true }), encodeReply(REPLY, undefined)]
+    for (const encoded of forms) {
+      for (const damaged of flips(encoded)) expect(openNow(damaged).kind).toBe('unreadable')
+      for (let length = 0; length < encoded.length; length += 1) {
+        expect(openNow(encoded.subarray(0, length)).kind).toBe('unreadable')
+      }
+      expect(openNow(Uint8Array.of(...encoded, 0)).kind).toBe('unreadable')
     }
   })
 
   it.each([
-    ['another version', [2, 0, 0, 0, 0, 200, 0, 0], /format version 2/],
-    ['unknown flags', [1, 4, 0, 0, 0, 200, 0, 0], /flags 4/],
-    ['no status', [1, 0, 0, 0, 0, 99, 0, 0], /status 99/],
+    ['identity', { ...RECORD, identity: `${RECORD.identity.slice(0, 31)}e` }],
+    ['record id', { ...RECORD, recordId: RECORD.recordId.replace(/1$/, '2') }],
+  ])('cannot read a reply of a record with another %s', (_what, record) => {
+    expect(openNow(encode(), undefined, { record })).toEqual(unreadable(/another record/))
+    expect(openNow(encodeReply(REPLY, undefined), undefined, { record }).kind).toBe('reply')
+  })
+
+  it.each([
+    ['another version', [3, 0, 0, 0, 0, 200, 0, 0], /format version 3; this release reads 1 to 2/],
+    ['unknown flags', [2, 8, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0], /flags 8/],
+    ['an encrypted reply without a record', [2, 6, 0, 0, 0, 10, 0, 0, 0, 0], /flags 6/],
+    ['a frame without an end', [2, 0, 0, 0], /too early/],
+    ['another length', [2, 0, 0, 0, 0, 99, 0, 0, 0, 0], /has 10 bytes and says that it has 99/],
+    ['unknown flags of version 1', [1, 4, 0, 0, 0, 200, 0, 0], /flags 4/],
     ['a header beyond the end', [1, 0, 0, 0, 0, 200, 0, 1, 0, 1, 255, 255, 255, 255], /too early/],
     ['a body where there is none', [1, 1, 0, 0, 0, 200, 0, 0, 7], /elided/],
     ['nothing', [], /only 0 bytes/],
   ])('cannot read %s, and says so', (_what, bytes, detail) => {
-    expect(decodeReply(Uint8Array.from(bytes))).toEqual(unreadable(detail))
+    expect(openNow(Uint8Array.from(bytes))).toEqual(unreadable(detail))
+  })
+
+  it.each([0, 99, 100, 101, 199, 600, 999, 65_535])('gives no reply of status %i', (status) => {
+    expect(openNow(encode({ ...REPLY, status }))).toEqual(unreadable(/has status/))
+    const [high, low] = [status >> 8, status & 255]
+    expect(openNow(Uint8Array.of(1, 0, 0, 0, high, low, 0, 0))).toEqual(unreadable(/has status/))
+  })
+
+  it.each([
+    ['name', ['', 'x']],
+    ['name', ['x a', 'x']],
+    ['name', ['x:', 'x']],
+    ['name', ['x\r\nset-cookie', 'x']],
+    ['name', ['caf\u00e9', 'x']],
+    ['value', ['x-a', 'line\r\nset-cookie: sid=1']],
+    ['value', ['content-type', 'a\nb']],
+    ['value', ['location', 'a\0b']],
+    ['value', ['x-a', 'snow \u2603']],
+  ] as const)('gives no reply with an invalid header %s: %j', (part, header) => {
+    const encoded = encode({ ...REPLY, headers: [header] })
+    const decode = openNow(encoded)
+    expect(decode).toEqual(unreadable(new RegExp(`invalid header ${part}`)))
+    // The name may be a piece of a body: it is not for a log.
+    expect(decode).not.toEqual(unreadable(/cookie|snow|line/))
+  })
+
+  it('drops the headers that it would not have stored', () => {
+    const headers = [
+      ['content-type', 'text/plain'],
+      ['set-cookie', 'sid=1'],
+      ['Transfer-Encoding', 'chunked'],
+      ['content-length', '1'],
+      ['connection', 'x-hop, close'],
+      ['x-hop', '1'],
+      ['proxy-authenticate', 'Basic'],
+      ['idempotent-replayed', 'false'],
+      ['x-kept', '1'],
+    ] as const
+    const kept = [headers[0], headers[8]]
+    const expected = { kind: 'reply', reply: { ...REPLY, headers: kept } }
+    expect(openNow(encode({ ...REPLY, headers }))).toEqual(expected)
   })
 
   it('never throws on random bytes', () => {
     const anything = fc.uint8Array({ maxLength: 300 })
-    const almost = anything.map((bytes) => Uint8Array.of(1, bytes.length & 3, ...bytes))
+    const almost = fc
+      .tuple(anything, fc.integer({ min: 1, max: 2 }), fc.integer({ min: 0, max: 7 }))
+      .map(([bytes, version, flags]) => Uint8Array.of(version, flags, ...bytes))
+    // With a right length and checksum, so that the content is reached.
+    const framed = anything.map((bytes) => encodeEncrypted(bytes, RECORD))
     fc.assert(
-      fc.property(fc.oneof(anything, almost), (bytes) => {
-        expect(decodeReply(bytes)).toEqual(decodeReply(bytes))
-        expect(openReply(bytes, flip)).toEqual(openReply(bytes, flip))
+      fc.property(fc.oneof(anything, almost, framed), (bytes) => {
+        for (const encryption of [undefined, flipping, failing]) {
+          const decode = openNow(bytes, encryption)
+          expect(decode.kind).toMatch(/^(reply|unreadable)$/)
+          expect(openNow(bytes, encryption)).toEqual(decode)
+        }
       }),
       { numRuns: 3000 },
     )
   })
 })
 
-describe('sealing', () => {
-  it('hides everything but the version and the flags', async () => {
-    const encoded = encodeReply(REPLY)
-    const sealed = await sealReply(encoded, flip)
-    expect([...sealed.subarray(0, 2)]).toEqual([1, 2])
-    expect([...sealed.subarray(2)]).toEqual([...flip(encoded.subarray(2))])
-    expect(plain(await openReply(sealed, flip))).toEqual({ kind: 'reply', reply: REPLY })
+describe('a reply in format version 1', () => {
+  it.each(VERSION_1_REPLIES)('is still read: %s', (_name, hex, reply) => {
+    expect(openNow(fromHex(hex))).toEqual({ kind: 'reply', reply })
+    expect(openNow(fromHex(hex), failing)).toEqual({ kind: 'reply', reply })
+    expect(openNow(fromHex(hex), flipping, { required: true })).toEqual(unreadable(/not encrypted/))
   })
 
-  it('answers at once where nothing is asynchronous', () => {
-    const encoded = encodeReply(REPLY)
-    expect(sealReply(encoded, undefined)).toBe(encoded)
-    expect(sealReply(encoded, flip)).toBeInstanceOf(Uint8Array)
-    expect(openReply(encoded, undefined)).toMatchObject({ kind: 'reply' })
-    expect(openReply(sealReply(encoded, flip) as Uint8Array, flip)).toMatchObject({ kind: 'reply' })
+  it.each(VERSION_1_SEALED)('is decrypted without associated data: %s', (_name, hex, reply) => {
+    const given: number[] = []
+    const decrypt: Encryption['decrypt'] = (bytes, context) => {
+      given.push(context.associatedData.length)
+      return flipping.decrypt(bytes, context)
+    }
+    const encryption = { ...flipping, decrypt }
+    expect(openNow(fromHex(hex), encryption)).toEqual({ kind: 'reply', reply })
+    expect(given).toEqual([0])
+    // It would decrypt in the row of any tenant.
+    const required = openNow(fromHex(hex), encryption, { required: true })
+    expect(required).toEqual(unreadable(/without the identity of its record/))
   })
 
-  it('waits for asynchronous hooks', async () => {
-    const later = (bytes: Uint8Array) => Promise.resolve(flip(bytes))
-    const sealed = await sealReply(encodeReply({ ...REPLY, elided: true }), later)
-    const decode = await openReply(sealed, later)
+  it('never throws on a wrong bit', () => {
+    for (const [, hex] of [...VERSION_1_REPLIES, ...VERSION_1_SEALED]) {
+      for (const damaged of flips(fromHex(hex))) {
+        expect(openNow(damaged, flipping).kind).toMatch(/^(reply|unreadable)$/)
+      }
+    }
+  })
+})
+
+describe('encryption', () => {
+  it('hides everything but the frame, and gives the reply back', () => {
+    const encryption = aesGcm()
+    const stored = encrypted(encryption)
+    expect([...stored.subarray(0, 2)]).toEqual([2, 2])
+    expect(Buffer.from(stored).includes('payments')).toBe(false)
+    expect(openNow(stored, encryption)).toEqual({ kind: 'reply', reply: REPLY })
+    expect(openNow(stored, encryption, { required: true })).toEqual({ kind: 'reply', reply: REPLY })
+  })
+
+  it('gets the record as one byte string, and by its parts', () => {
+    const seen: unknown[] = []
+    const note: Encryption['encrypt'] = (bytes, { associatedData, ...parts }) => {
+      seen.push({ ...parts, associatedData: Buffer.from(associatedData).toString() })
+      return bytes
+    }
+    const stored = encrypted({ encrypt: note, decrypt: note })
+    expect(openNow(stored, { encrypt: note, decrypt: note }).kind).toBe('reply')
+    const associatedData = `oncekey:reply:2:${RECORD.identity}:${RECORD.recordId}`
+    const context = { purpose: 'reply', ...RECORD, associatedData }
+    expect(seen).toEqual([context, context])
+  })
+
+  it('answers at once where nothing is asynchronous, and waits otherwise', async () => {
+    expect(storedForm(REPLY, RECORD, undefined)).toBeInstanceOf(Uint8Array)
+    expect(encrypted(flipping)).toBeInstanceOf(Uint8Array)
+    const later = storedForm({ ...REPLY, elided: true }, RECORD, flippingLater)
+    expect(later).toBeInstanceOf(Promise)
+    const decode = await open(await later, flippingLater)
     expect(decode).toMatchObject({ kind: 'reply', reply: { elided: true, status: 201 } })
   })
 
-  it('keeps replies readable that were recorded before it was switched on', () => {
-    expect(openReply(encodeReply(REPLY), fail)).toMatchObject({ kind: 'reply' })
+  it('takes promises of another making', async () => {
+    const thenable = (bytes: Uint8Array) => {
+      const settled = Promise.resolve(bytes)
+      const get = (_: object, name: string) => (name === 'then' ? settled.then.bind(settled) : 0)
+      return new Proxy({}, { get }) as Promise<Uint8Array>
+    }
+    const stored = await storedForm(REPLY, RECORD, { encrypt: thenable, decrypt: thenable })
+    const decode = open(stored, { encrypt: thenable, decrypt: thenable })
+    expect(decode).toBeInstanceOf(Promise)
+    expect(plain(await decode)).toEqual({ kind: 'reply', reply: REPLY })
   })
 
-  it('makes a reply unreadable without the hook, or with one that fails', async () => {
-    const sealed = await sealReply(encodeReply(REPLY), flip)
-    expect(decodeReply(sealed)).toEqual(unreadable(/no open hook/))
-    expect(openReply(sealed, undefined)).toEqual(unreadable(/no open hook/))
-    expect(openReply(sealed, fail)).toEqual(unreadable(/no such key/))
-    const rejected = await openReply(sealed, () => Promise.reject(new Error('no such key')))
-    expect(rejected).toEqual(unreadable(/no such key/))
-    expect(openReply(sealed, () => 'text' as never)).toEqual(unreadable(/no Uint8Array/))
-    expect(openReply(sealed, () => Uint8Array.of(1, 2))).toEqual(unreadable(/too early/))
+  it('finds every wrong bit with any cipher', () => {
+    for (const encryption of [aesGcm(), flipping]) {
+      for (const damaged of flips(encrypted(encryption))) {
+        expect(openNow(damaged, encryption).kind).toBe('unreadable')
+      }
+    }
   })
 
-  it('does not store what its hook did not make', () => {
-    expect(() => sealReply(encodeReply(REPLY), () => undefined as never)).toThrow(/Uint8Array/)
+  it('refuses the bytes of another record, also with a cipher that ignores the record', () => {
+    const other = { ...RECORD, identity: 'f'.repeat(32), tenant: 'bravo' }
+    for (const encryption of [aesGcm(), aesGcm(undefined, { bound: false }), flipping]) {
+      const stored = encrypted(encryption)
+      expect(openNow(stored, encryption, { record: other })).toEqual(unreadable(/another record/))
+      // With a frame that an attacker has made to fit.
+      const payload = stored.subarray(6, stored.length - 4)
+      const forged = encodeEncrypted(payload, other)
+      expect(openNow(forged, encryption, { record: other }).kind).toBe('unreadable')
+    }
+  })
+
+  it('takes no frame inside a frame, and no unbound reply inside one', () => {
+    for (const inner of [encrypted(flipping), encodeReply(REPLY, undefined)]) {
+      const stored = encodeEncrypted(flipping.encrypt(inner, {} as never) as Uint8Array, RECORD)
+      expect(openNow(stored, flipping)).toEqual(unreadable(/holds no reply of this record/))
+    }
+  })
+
+  it('makes a reply unreadable without the hook, or with a hook that fails', async () => {
+    const stored = encrypted(flipping)
+    const rejecting: Encryption = { ...flipping, decrypt: () => Promise.reject(new Error('gone')) }
+    expect(openNow(stored)).toEqual(unreadable(/no encryption option/))
+    expect(openNow(stored, failing)).toEqual(unreadable(/no such key/))
+    expect(await open(stored, rejecting)).toEqual(unreadable(/: gone$/))
+    const text = { ...flipping, decrypt: () => 'text' as never }
+    expect(openNow(stored, text)).toEqual(unreadable(/must return a Uint8Array, got "text"/))
+    const short = { ...flipping, decrypt: () => Uint8Array.of(1) }
+    expect(openNow(stored, short)).toEqual(unreadable(/cannot be read: .* only 1 bytes/))
+  })
+
+  it('gives the hook a copy of the stored bytes', () => {
+    const stored = encrypted(flipping)
+    const before = Uint8Array.from(stored)
+    const wiping: Encryption = { ...flipping, decrypt: (bytes) => bytes.fill(0) }
+    openNow(stored, wiping)
+    expect(Uint8Array.from(stored)).toEqual(before)
+  })
+
+  it('throws where encrypt returns no bytes', async () => {
+    const nothing = { ...flipping, encrypt: () => undefined as never }
+    expect(() => encrypted(nothing)).toThrow(/encrypt must return a Uint8Array, got undefined/)
+    const later = { ...flipping, encrypt: () => Promise.resolve(undefined as never) }
+    await expect(storedForm(REPLY, RECORD, later)).rejects.toThrow(/must return a Uint8Array/)
+  })
+})
+
+describe('required encryption', () => {
+  it('refuses plain replies, bound or not', () => {
+    for (const stored of [encode(), encodeReply(REPLY, undefined)]) {
+      expect(openNow(stored, flipping)).toMatchObject({ kind: 'reply' })
+      expect(openNow(stored, flipping, { required: true })).toEqual(unreadable(/not encrypted/))
+    }
+  })
+
+  it('takes the one reply of abandoned work, which is known to the last byte', () => {
+    const stored = timedOutReply()
+    const taken = { kind: 'reply', reply: expect.objectContaining({ status: 408 }) }
+    expect(openNow(stored, flipping, { required: true })).toEqual(taken)
+    for (const damaged of flips(stored)) {
+      expect(isTimedOutReply(damaged)).toBe(false)
+      expect(openNow(damaged, flipping, { required: true }).kind).toBe('unreadable')
+    }
+  })
+
+  it('keeps the bytes of that reply, which are in records of earlier releases', () => {
+    expect(hash('sha256', timedOutReply())).toBe(
+      'a3cb8addac131e1a4fd95791bbaf2aa83787aa64b399cca334afbef589690653',
+    )
   })
 })

@@ -7,13 +7,18 @@ import type { RecordState } from '../../src/core/record.ts'
 import type { ClaimRequest, RecordView, Store } from '../../src/core/store.ts'
 import type { HttpReply } from '../../src/http/exchange.ts'
 import { createGuard } from '../../src/http/guard.ts'
-import { encodeHttpReply, type HttpReplyInput } from '../../src/http/http-reply.ts'
+import {
+  encodeAbandonedReply,
+  encodeHttpReply,
+  type HttpReplyInput,
+} from '../../src/http/http-reply.ts'
 import { encodeReply } from '../../src/http/reply-codec.ts'
 import { createStatus, lastSegment } from '../../src/http/status.ts'
 import type { StatusOptions } from '../../src/http/status-options.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { claimRequest } from '../../src/testing/index.ts'
+import { flipping, flippingLater } from './encryptions.ts'
 
 // The decisions themselves: no framework, no sockets. What adapters make of them is in the shared
 // cases (src/testing/adapter-cases/status-cases.ts).
@@ -77,7 +82,7 @@ async function claim(store: Store, overrides: Partial<ClaimRequest> = {}): Promi
 
 async function complete(store: Store, reply: HttpReplyInput | Uint8Array, retentionMs = HOUR_MS) {
   const request = await claim(store)
-  const result = reply instanceof Uint8Array ? reply : await encodeHttpReply(reply)
+  const result = reply instanceof Uint8Array ? reply : await encodeHttpReply(request, reply)
   const lease = { ...request, attempt: 1 }
   const [outcome] = await store.settle([{ kind: 'complete', lease, result, retentionMs }])
   expect(outcome!.kind).toBe('settled')
@@ -160,7 +165,7 @@ describe('work that is not over', () => {
     const { recordId } = await claim(memory, { mode: 'accept', retentionMs: HOUR_MS })
     clock.advance(2 * HOUR_MS)
     expect((await ask(recordId)).status).toBe(202)
-    const result = await encodeHttpReply({ status: 408, body: 'timed out' })
+    const result = encodeAbandonedReply({ status: 408, body: 'timed out' })
     await memory.reap({ limit: 1, abandoned: { result, retentionMs: HOUR_MS } })
     const ended = await ask(recordId)
     expect([ended.status, textOf(ended)]).toEqual([408, 'timed out'])
@@ -212,16 +217,15 @@ describe('work that is finished', () => {
     expect(caching).toEqual([['cache-control', 'private, max-age=60']])
   })
 
-  it('is opened, and brought up to date where it was recorded under another version', async () => {
-    const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+  it('is decrypted, and upgraded where it was recorded under another version', async () => {
     const { memory, ask } = setup({
-      open: async (bytes) => flip(bytes),
+      encryption: flippingLater,
       replyVersion: 2,
       upgradeReply: (reply, from) => ({ ...reply, body: Buffer.from(`${from}: ${textOf(reply)}`) }),
     })
     const { recordId } = await complete(memory, {
       ...{ status: 200, body: 'old', replyVersion: 1 },
-      seal: flip,
+      encryption: flipping,
     })
     expect(textOf(await ask(recordId))).toBe('1: old')
   })
@@ -229,7 +233,8 @@ describe('work that is finished', () => {
   it('says so where its body was too large to be kept', async () => {
     const { memory, ask } = setup()
     const stored = { status: 200, headers: [], body: new Uint8Array(0), schemaVersion: 1 }
-    const { recordId } = await complete(memory, encodeReply({ ...stored, elided: true }))
+    const result = encodeReply({ ...stored, elided: true }, undefined)
+    const { recordId } = await complete(memory, result)
     const reply = await ask(recordId)
     expect([reply.status, codeOf(reply)]).toEqual([200, 'idempotency_body_elided'])
     expect(headerOf(reply, 'idempotent-body-elided')).toBe('true')
@@ -247,7 +252,7 @@ describe('work that is finished', () => {
   })
 
   it.each([
-    ['is sealed and nobody opens it', Uint8Array.of(1, 2, 3)],
+    ['is encrypted and this route cannot decrypt it', Uint8Array.of(1, 2, 3)],
     ['is no reply', Buffer.from('?')],
   ])('is no reason to run it again where its reply %s', async (_why, result) => {
     const { memory, ask } = setup()
@@ -273,7 +278,9 @@ describe('work that is finished', () => {
   })
 
   it('goes by the clock of the store, where that has one of its own', async () => {
-    const soon = { result: await encodeHttpReply({ status: 200 }), expiresAt: inMs(1_000) }
+    const record = { ...claimRequest(), recordId: MISSING }
+    const result = await encodeHttpReply(record, { status: 200 })
+    const soon = { result, expiresAt: inMs(1_000) }
     const ahead = { ...showing('completed', soon), now: async () => inMs(1_000) }
     expect((await setup({ calls: ahead }).ask(MISSING)).status).toBe(410)
     const late = { result: soon.result, expiresAt: inMs(-1_000) }
@@ -285,7 +292,7 @@ describe('work that is finished', () => {
     const { memory, ask, clock } = setup()
     const request = await claim(memory, { afterExpiry: 'refuse' })
     const lease = { ...request, attempt: 1 }
-    const result = await encodeHttpReply({ status: 200 })
+    const result = await encodeHttpReply(request, { status: 200 })
     await memory.settle([{ kind: 'complete', lease, result, retentionMs: HOUR_MS }])
     clock.advance(48 * HOUR_MS)
     expect(await memory.reap({ limit: 1 })).toMatchObject({ expired: 1 })
@@ -450,7 +457,8 @@ it.each<[string, object, string]>([
   ['no store', { tenant }, 'idempotencyStatus needs a store'],
   ['two stores', { tenant, store, engine: createEngine({ store }) }, 'not both'],
   ['an id that is no function', { store, tenant, recordId: 'id' }, 'recordId must be a function'],
-  ['an opener that is none', { store, tenant, open: true }, 'open must be a function'],
+  ['an encryption that is none', { store, tenant, encryption: true }, 'encryption must be'],
+  ['a requirement without it', { store, tenant, requireEncryption: true }, 'needs encryption'],
   ['a URL that is no function', { store, tenant, statusUrl: '/' }, 'statusUrl must be a function'],
   ['a version that is none', { store, tenant, replyVersion: -1 }, 'replyVersion must be a whole'],
   ['a profile that is none', { store, tenant, profile: 'rfc' }, 'profile must be'],

@@ -37,6 +37,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   oncekey: [
     'createEngine',
     'currentIdempotency',
+    'encodeAbandonedReply',
     'encodeHttpReply',
     'memoryStore',
     'singleTenant',
@@ -86,6 +87,8 @@ const AUDIT_TYPES = ['AuditedRoute', 'RouteAudit'] as const
 const TYPES: Readonly<Record<string, readonly string[]>> = {
   oncekey: [
     'Engine',
+    'Encryption',
+    'EncryptionContext',
     'EngineEvent',
     'FingerprintSecret',
     'GivenReply',
@@ -93,7 +96,6 @@ const TYPES: Readonly<Record<string, readonly string[]>> = {
     'HandlerContext',
     'HttpReply',
     'Profile',
-    'SealHook',
     'Store',
   ],
   'oncekey/express': [

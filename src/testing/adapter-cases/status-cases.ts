@@ -119,13 +119,14 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'opens a sealed reply for who asks',
+    name: 'decrypts the recorded reply for the status request',
     async run(fixture) {
       const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
+      const encryption = { encrypt: flip, decrypt: flip }
       const { send, ask } = await asked(
         fixture,
-        { options: { seal: flip, open: flip }, handle: () => jsonReply({ paid: true }, 201) },
-        { open: flip },
+        { options: { encryption }, handle: () => jsonReply({ paid: true }, 201) },
+        { encryption },
       )
       const first = await send({ key: 'key-1' })
       assertBytes((await ask((await recordOf(fixture.store)).recordId)).body, first.body)
