@@ -61,7 +61,7 @@ it('refuses at once while the network is silent, and serves the first request af
   expect(await engine.health()).toMatchObject({ status: 'unready', store: { state: 'failing' } })
 
   const closed = becomes('closed')
-  proxy.resume('alive')
+  proxy.resume('dead')
   await closed
   expect(await run(engine)).toBe('ran')
   expect(await engine.health()).toMatchObject({ status: 'ready', breaker: 'closed' })
