@@ -10,6 +10,7 @@ import { ledgerJob } from '../../src/durable/ledger-job.ts'
 import type { MaintenanceOptions } from '../../src/durable/maintenance-options.ts'
 import { createMaintenance } from '../../src/durable/maintenance.ts'
 import { createOperator } from '../../src/durable/operator.ts'
+import { isTimedOutReply } from '../../src/http/abandoned-reply.ts'
 import { encodeAbandonedReply } from '../../src/http/http-reply.ts'
 import { openReply } from '../../src/http/reply-encryption.ts'
 import { claimRequest } from '../../src/testing/store-cases/store-case.ts'
@@ -207,6 +208,8 @@ describe('accepted work that nobody took', () => {
     const ended = (await engine.read({ recordId }))!
     const { state, result, expiresAt } = ended
     expect(state).toBe('completed')
+    // A route with requireEncryption takes no other plain reply.
+    expect(isTimedOutReply(result!)).toBe(true)
     const reading = { encryption: undefined, requireEncryption: false }
     const opened = await openReply(result!, ended, reading)
     if (opened.kind === 'unreadable') throw new Error('unreadable')
