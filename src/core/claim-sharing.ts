@@ -28,7 +28,8 @@ export function sharedOutcome(outcome: ClaimOutcome, leaseMs: number): ClaimOutc
       return { kind: 'in_progress', recordId, leaseLeftMs: leaseMs, expiresAt }
     }
     case 'completed':
-      return { ...outcome, result: outcome.result.slice() }
+      // Not `slice`: that of a Buffer is a view of the same bytes.
+      return { ...outcome, result: new Uint8Array(outcome.result) }
     case 'pending':
       return { ...outcome, accepted: false }
     case 'unknown':

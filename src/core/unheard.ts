@@ -22,7 +22,8 @@ const ABOUT_LENGTH = 80
 
 /**
  * Prints as warnings what an engine without a listener must not keep to itself: a store that
- * fails, records that become `unknown`, and requests that reach a closed engine.
+ * fails, records that become `unknown`, replies that cannot be read, and requests that reach a
+ * closed engine.
  */
 export class Unheard {
   readonly #options: UnheardOptions
@@ -38,6 +39,8 @@ export class Unheard {
         return this.#print(aboutFailure(event.error), () => this.#storeFailed(event.error))
       case 'reconcile_scheduled':
         return this.#print('unknown', () => this.#becameUnknown(event))
+      case 'reply_unreadable':
+        return this.#print('unreadable', () => unreadable(event))
       case 'claim_refused':
         // An open breaker follows on store errors, which were printed.
         if (event.reason === 'engine_closed') this.#print('closed', () => CLOSED)
@@ -92,6 +95,14 @@ export class Unheard {
 const CLOSED =
   'A request reached an engine after engine.close(), and got 503. Close the HTTP server first, ' +
   'and the engine when the last request is answered.'
+
+function unreadable(event: Extract<EngineEvent, { kind: 'reply_unreadable' }>): string {
+  const { recordId, operation, reason } = event
+  return printable(
+    `The reply of record ${recordId} of "${operation}" cannot be read (${reason}). Its work was ` +
+      'done, so its retries get 409 and do not run it again (see docs/reference/problems.md).',
+  )
+}
 
 function aboutFailure(error: unknown): string {
   const advice = hasCode(error, 'STORE_FAILED') && 'advice' in error ? error.advice : undefined

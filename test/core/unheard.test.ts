@@ -119,6 +119,15 @@ describe('an engine without a listener', () => {
     expect((await messages())[0]).toMatch(/The reconciler looks into it\.$/)
   })
 
+  it('prints that the reply of a record cannot be read', async () => {
+    const { engine } = unheard()
+    const subject = { identity: 'i', recordId: 'r-1', tenant: 't', operation: 'pay' }
+    engine.emit({ kind: 'reply_unreadable', ...subject, reason: 'its checksum is wrong' })
+    expect((await messages())[0]).toMatch(
+      /^The reply of record r-1 of "pay" cannot be read \(its checksum is wrong\)/,
+    )
+  })
+
   it('prints that requests still come after close()', async () => {
     const { engine, run } = unheard()
     await engine.close()

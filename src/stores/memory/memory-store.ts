@@ -83,7 +83,7 @@ class MemoryStore implements Store {
       const isReplaced = write !== undefined && record?.recordId !== write.recordId
       if (record !== undefined && isReplaced) this.#retire(record)
       this.#apply(write, outcome)
-      return outcome.kind === 'completed' ? { ...outcome, result: outcome.result.slice() } : outcome
+      return outcome.kind === 'completed' ? { ...outcome, result: copyOf(outcome.result) } : outcome
     })
   }
 
@@ -142,7 +142,7 @@ class MemoryStore implements Store {
 
   async read(ref: RecordRef): Promise<RecordView | undefined> {
     const record = this.#find(ref)
-    return record && { ...toView(record), result: record.result?.slice() }
+    return record && { ...toView(record), result: record.result && copyOf(record.result) }
   }
 
   async list({ state, limit }: ListQuery): Promise<RecordView[]> {
@@ -191,5 +191,10 @@ class MemoryStore implements Store {
 /** The caller may reuse its buffer; a stored result may not change under it. */
 function copyResult(settlement: Settlement): Settlement {
   if (settlement.kind !== 'complete') return settlement
-  return { ...settlement, result: settlement.result.slice() }
+  return { ...settlement, result: copyOf(settlement.result) }
+}
+
+/** Not `slice`: that of a Buffer is a view of the same bytes. */
+function copyOf(bytes: Uint8Array): Uint8Array {
+  return new Uint8Array(bytes)
 }
