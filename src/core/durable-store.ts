@@ -175,12 +175,36 @@ export interface OutboxStore {
   ): Promise<number>
 
   /**
+   * Topics that are none of these and have a message that has been due for `overdueMs` or longer.
+   * Of each topic one such message, the longest due that a bounded look finds: of partitions only
+   * the first heads are looked at. At most `limit` topics, in the order of their names. Reads only,
+   * and only by index. Absent in stores that were written before it was part of the contract.
+   */
+  unrelayed?(query: UnrelayedQuery, signal?: AbortSignal): Promise<UnrelayedTopic[]>
+
+  /**
    * Present where the store can tell that messages were committed. Calls `wake` when that happens;
    * perhaps for nothing, and perhaps never, so relays look for themselves now and then. Returns
    * what ends the watch.
    */
   watch?(wake: () => void): () => void
 }
+
+export interface UnrelayedQuery {
+  readonly topics: readonly string[]
+  readonly overdueMs: number
+  readonly limit: number
+}
+
+export interface UnrelayedTopic {
+  readonly topic: string
+  readonly messageId: string
+  readonly dueAt: Date
+}
+
+/** Topics, and heads of each, that a store looks at in one call of `unrelayed`. */
+export const UNRELAYED_TOPICS_MAX = 100
+export const UNRELAYED_HEADS_MAX = 16
 
 /** `dropped`: an operator has decided that a dead one is not to be relayed. */
 export const MESSAGE_STATES = ['ready', 'held', 'done', 'dead', 'dropped'] as const

@@ -138,6 +138,16 @@ export type DurableEvent =
       readonly messageId: string
       readonly error: unknown
     }
+  /**
+   * A message has been due for a minute or longer, and no relay of this process has its topic. One
+   * message for each such topic, again every minute.
+   */
+  | {
+      readonly kind: 'message_unrelayed'
+      readonly topic: string
+      readonly messageId: string
+      readonly dueAt: Date
+    }
   /** A relay was too slow: somebody else may have the message by now. */
   | { readonly kind: 'message_lost'; readonly topic: string; readonly messageId: string }
   /** Messages that were relayed, or dropped, long ago were removed. */
@@ -192,6 +202,7 @@ export const EVENT_COUNTERS = {
   message_relayed: 'api.idempotency.outbox.relayed.count',
   message_retried: 'api.idempotency.outbox.retried.count',
   message_dead: 'api.idempotency.outbox.dead.count',
+  message_unrelayed: 'api.idempotency.outbox.unrelayed.count',
   message_lost: 'api.idempotency.outbox.lost.count',
   outbox_pruned: 'api.idempotency.outbox.pruned.count',
   operator_acted: 'api.idempotency.operator.acted.count',

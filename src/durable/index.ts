@@ -70,5 +70,6 @@ export type {
   ActOutcome,
   AuditEntry,
   MessageView,
+  UnrelayedTopic,
   PhaseRef,
 } from '../core/durable-store.ts'

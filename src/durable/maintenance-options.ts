@@ -73,6 +73,8 @@ export interface MaintenanceIntervals {
   reapMs?: number
   /** Removes old messages. @default 3_600_000 (one hour) */
   pruneMs?: number
+  /** Looks for messages that no relay of this process takes. @default 60_000 */
+  unrelayedMs?: number
   /** Passes of a worker that has no `run`. @default 1_000 */
   completeMs?: number
   /** Passes of a reconciler that has no `run`. @default 5_000 */
@@ -117,6 +119,7 @@ const EVERY: Readonly<Required<MaintenanceIntervals>> = {
   sweepMs: 60_000,
   reapMs: HOUR_MS,
   pruneMs: HOUR_MS,
+  unrelayedMs: 60_000,
   completeMs: 1_000,
   reconcileMs: 5_000,
   relayMs: 1_000,

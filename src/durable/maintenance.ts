@@ -8,6 +8,7 @@ import {
   type MaintenancePart,
   type ResolvedMaintenanceOptions,
 } from './maintenance-options.ts'
+import { tellUnrelayed } from './unrelayed.ts'
 
 export interface Maintenance {
   /**
@@ -21,7 +22,7 @@ export interface Maintenance {
   runOnce(): Promise<MaintenanceReport>
 }
 
-/** By task: `sweep`, `reap`, `prune`, `complete`, `reconcile`, `relay`, `ledger …`. */
+/** By task: `sweep`, `reap`, `prune`, `unrelayed`, `complete`, `reconcile`, `relay`, `ledger …`. */
 export type MaintenanceReport = Readonly<Record<string, TaskEnd>>
 
 export type TaskEnd =
@@ -100,11 +101,16 @@ class TaskMaintenance implements Maintenance {
   }
 
   #listTasks(): Task[] {
-    const { engine, every, worker, reconciler, relay, ledgers } = this.#options
+    const { engine, durable, every, worker, reconciler, relay, ledgers } = this.#options
     return [
       { name: 'sweep', everyMs: every.sweepMs, once: () => engine.sweep() },
       { name: 'reap', everyMs: every.reapMs, once: () => this.#reap() },
       { name: 'prune', everyMs: every.pruneMs, once: () => this.#prune() },
+      {
+        name: 'unrelayed',
+        everyMs: every.unrelayedMs,
+        once: () => tellUnrelayed(engine, durable.outbox),
+      },
       ...taskOf('complete', every.completeMs, worker),
       ...taskOf('reconcile', every.reconcileMs, reconciler),
       ...taskOf('relay', every.relayMs, relay),

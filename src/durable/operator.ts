@@ -8,6 +8,7 @@ import type {
   DurableStore,
   MessageView,
   StoredPhase,
+  UnrelayedTopic,
 } from '../core/durable-store.ts'
 import type { Engine, ResolveTarget, ResolveVerdict } from '../core/engine-contract.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
@@ -31,6 +32,7 @@ import {
 } from './desk.ts'
 import { askStore, durableOf } from './durable-engine.ts'
 import { checkOperations } from './reconciler-options.ts'
+import { findUnrelayed } from './unrelayed.ts'
 import { decodeValue } from './values.ts'
 
 export interface OperatorOptions {
@@ -76,7 +78,8 @@ export interface Operator {
 
   /**
    * What was given up: records that the reconciler has looked into as often as it may (among the
-   * 10,000 oldest that are `unknown`), and messages that could not be relayed. Oldest first.
+   * 10,000 oldest that are `unknown`), and messages that could not be relayed. Oldest first. And
+   * topics that seem to have no relay.
    *
    * @default limit 100
    */
@@ -119,6 +122,12 @@ export interface InspectedPhase extends Omit<StoredPhase, 'request' | 'result'> 
 export interface DeadLetters {
   readonly records: readonly RecordView[]
   readonly messages: readonly MessageView[]
+  /**
+   * Topics with a message that has been due for a minute or longer and that no relay of this
+   * process has: of each one message, in the order of their names. Its payload is not lost; it is
+   * relayed once a relay has its topic.
+   */
+  readonly unrelayed: readonly UnrelayedTopic[]
 }
 
 export function createOperator(options: OperatorOptions): Operator {
@@ -200,14 +209,14 @@ class AuditedOperator implements Operator {
   async deadLetters(query: { limit?: number } = {}): Promise<DeadLetters> {
     rejectUnknownOptions('operator.deadLetters', query, ['limit'])
     const limit = limitOf('operator.deadLetters', query.limit)
-    const [unknown, messages] = await Promise.all([
+    const { outbox } = this.#durable
+    const [unknown, messages, unrelayed] = await Promise.all([
       this.#engine.list({ state: 'unknown', limit: LIMIT_MAX }),
-      askStore(this.#engine, 'list', (signal) =>
-        this.#durable.outbox.list({ state: 'dead', limit }, signal),
-      ),
+      askStore(this.#engine, 'list', (signal) => outbox.list({ state: 'dead', limit }, signal)),
+      findUnrelayed(this.#engine, outbox, limit),
     ])
     const given = unknown.filter(({ reconcileAt }) => reconcileAt === undefined)
-    return { records: given.slice(0, limit), messages }
+    return { records: given.slice(0, limit), messages, unrelayed }
   }
 
   retryMessage(messageId: string, by: ActedBy): Promise<ActOutcome> {

@@ -9,6 +9,7 @@ import { MessageLeases } from './message-leases.ts'
 import { MessageRun, type RunEnd, type RunParts } from './message-run.ts'
 import { OutboxPort } from './outbox-port.ts'
 import type { Relay, RelayCloseReport, RelayOptions, RelayReport } from './relay-contract.ts'
+import { isLookDue, noteRelay, tellUnrelayed } from './unrelayed.ts'
 import { resolveRelayOptions, type ResolvedRelayOptions } from './relay-options.ts'
 
 export function createRelay(options: RelayOptions): Relay {
@@ -68,6 +69,10 @@ class OutboxRelay implements Relay {
   #lookAtMs = 0
   #lookMs: number
   #wake: () => void = () => undefined
+  /** Ends the note that this relay has its topics. */
+  #unnote: () => void = () => undefined
+  /** The look for messages of other topics that is under way. */
+  #look: Promise<unknown> | undefined
   readonly #watchers = new Set<() => void>()
   #tally: Record<RunEnd, number> = newTally()
 
@@ -101,6 +106,8 @@ class OutboxRelay implements Relay {
       // Where the engine was closed, nobody has said so before.
       this.#giveBackWaiting()
       await this.#until(() => this.#open.size === 0)
+      await this.#look
+      this.#unnote()
       this.#use = 'none'
     }
   }
@@ -109,7 +116,9 @@ class OutboxRelay implements Relay {
     this.#begin('once')
     try {
       if (!this.#isClosed && this.#room() > 0) await this.#take()
+      this.#tellUnrelayed()
       await this.#until(() => this.#open.size === 0)
+      await this.#look
     } finally {
       this.#use = 'none'
     }
@@ -128,6 +137,7 @@ class OutboxRelay implements Relay {
     const abandoned = this.#handling.size
     for (const run of [...this.#handling.values(), ...this.#open]) run.abandon()
     this.#leases.stop()
+    this.#unnote()
     return { abandoned }
   }
 
@@ -139,6 +149,9 @@ class OutboxRelay implements Relay {
       )
     }
     this.#use = use
+    const { engine, handlers } = this.#options
+    this.#unnote()
+    this.#unnote = noteRelay(engine.store, [...handlers.keys()])
     this.#stopping = new AbortController()
     this.#isDue = true
     this.#isMore = false
@@ -181,6 +194,7 @@ class OutboxRelay implements Relay {
       if (this.#mustStop() || !this.#mayTake()) continue
       try {
         await this.#take()
+        this.#tellUnrelayed()
         pauseMs = PAUSE_MS_FIRST
       } catch {
         // Reported by the port. The store is asked again, with the same token while that helps.
@@ -189,6 +203,16 @@ class OutboxRelay implements Relay {
         pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX)
       }
     }
+  }
+
+  /** Now and then, beside the messages: they do not wait for it. */
+  #tellUnrelayed(): void {
+    const { engine, outbox } = this.#options
+    if (this.#look !== undefined || !isLookDue(engine)) return
+    // What fails was reported by `askStore`, and the next look comes in a minute.
+    this.#look = tellUnrelayed(engine, outbox)
+      .catch(() => undefined)
+      .finally(() => (this.#look = undefined))
   }
 
   #mustStop(): boolean {

@@ -7,6 +7,7 @@ import { messageActCases, messageSettleCases } from './durable-cases/message-set
 import { addCases, messageClaimCases, messageListCases } from './durable-cases/outbox-cases.ts'
 import { partitionCases } from './durable-cases/partition-cases.ts'
 import { keptOperationCases, resumeCases } from './durable-cases/resume-cases.ts'
+import { unrelayedCases } from './durable-cases/unrelayed-cases.ts'
 import { fencedStepCases, stepCases } from './durable-cases/step-cases.ts'
 
 /**
@@ -30,6 +31,7 @@ export const durableCases: readonly DurableCase[] = [
   ...messageSettleCases,
   ...messageActCases,
   ...partitionCases,
+  ...unrelayedCases,
 ]
 
 export type { DurableCase, DurableFixture } from './durable-cases/durable-case.ts'

@@ -99,6 +99,7 @@ describe('one pass', () => {
       'sweep',
       'reap',
       'prune',
+      'unrelayed',
       'complete',
       'reconcile',
       'relay',

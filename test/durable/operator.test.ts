@@ -122,7 +122,7 @@ describe('an operator', () => {
     const { operator, fixture, reconciler } = setup()
     await lostPayment(fixture)
     await reconciler().runOnce()
-    expect(await operator.deadLetters()).toEqual({ records: [], messages: [] })
+    expect(await operator.deadLetters()).toEqual({ records: [], messages: [], unrelayed: [] })
     expect(await operator.list({ state: 'unknown' })).toHaveLength(1)
   })
 

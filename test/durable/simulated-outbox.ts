@@ -9,6 +9,8 @@ import type {
   MessageView,
   NewMessage,
   OutboxStore,
+  UnrelayedQuery,
+  UnrelayedTopic,
 } from '../../src/core/durable-store.ts'
 import { InvalidOptionsError, StoreFailedError } from '../../src/core/errors.ts'
 import { NO_ERRORS, addError, readErrors } from '../../src/core/messages.ts'
@@ -188,6 +190,20 @@ export class SimulatedOutbox implements OutboxStore {
     } else {
       this.#put({ ...rest, state: 'dropped', endedAtMs: nowMs })
     }
+  }
+
+  async unrelayed({ topics, overdueMs, limit }: UnrelayedQuery): Promise<UnrelayedTopic[]> {
+    const nowMs = this.#clock.nowMs()
+    const found = new Map<string, Message>()
+    for (const message of this.#messages.toSorted((one, other) => one.dueAtMs - other.dueAtMs)) {
+      const { topic } = message
+      if (topics.includes(topic) || found.has(topic)) continue
+      if (this.#isDue(message, nowMs - overdueMs)) found.set(topic, message)
+    }
+    return [...found.values()]
+      .toSorted((one, other) => (one.topic < other.topic ? -1 : 1))
+      .slice(0, limit)
+      .map(({ topic, id, dueAtMs }) => ({ topic, messageId: id, dueAt: new Date(dueAtMs) }))
   }
 
   #isDue(message: Message, nowMs: number): boolean {

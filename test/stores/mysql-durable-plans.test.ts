@@ -108,6 +108,8 @@ async function useAll(store: MysqlStore, clock: FakeClock, app: Pool): Promise<v
   expect((await phases.due(query)).length).toBe(1)
   expect((await phases.orphans({ ...query, operations: [] })).length).toBe(1)
   expect(await phases.orphans(query)).toEqual([])
+  const overdue = { topics: [], overdueMs: 0, limit: 10 }
+  expect(await store.durable.outbox.unrelayed!(overdue)).toEqual([])
 
   const unknown = await begun(store, { key: 'unknown' })
   ofKind(await phases.record(unknown.lease, intended), 'advanced')

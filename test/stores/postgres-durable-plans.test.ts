@@ -90,6 +90,15 @@ const CASES: readonly PlannedCase[] = [
     run: async (store) => expect(await claim(['blocked'])(store)).toEqual([]),
   },
   {
+    name: 'topics without a relay',
+    by: ['message_due', 'message_lane'],
+    run: async (store) => {
+      const query = { topics: ['other'], overdueMs: 0, limit: BATCH }
+      const found = await store.durable.outbox.unrelayed!(query)
+      expect(found.map(({ topic }) => topic)).toEqual(['lanes', 'plain'])
+    },
+  },
+  {
     name: 'list messages',
     by: ['message_list'],
     run: (store) => store.durable.outbox.list({ state: 'done', limit: BATCH }),

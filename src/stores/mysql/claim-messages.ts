@@ -141,7 +141,7 @@ interface Seen {
   readonly lane: string
 }
 
-function toSeen([origin, topic, id, dueAt, addedAt, lane]: Row): Seen {
+export function toSeen([origin, topic, id, dueAt, addedAt, lane]: Row): Seen {
   return {
     origin: Number(origin),
     topic: Number(topic),

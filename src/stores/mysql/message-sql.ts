@@ -193,6 +193,12 @@ export function readMessageSql({ message }: Tables, id: string): string {
     FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id = ${messageLiteral('id', id)}`
 }
 
+/** The first topic after this one, of whatever messages there are. */
+export function nextTopicSql({ message }: Tables, after: string): string {
+  return `SELECT ${IS_OPEN}, ${messageList(['topic'])} FROM ${message} AS m FORCE INDEX (line)
+    WHERE m.topic > ${messageLiteral('topic', after)} ORDER BY m.topic LIMIT 1`
+}
+
 /** The entries of the index are sorted, and only the rows that are asked for are read. */
 export function listMessagesSql(
   { message }: Tables,

@@ -31,6 +31,7 @@ import {
 } from './message-sql.ts'
 import type { DurableContext } from './phases.ts'
 import type { Inside } from './settlement.ts'
+import { findUnrelayed } from './unrelayed-messages.ts'
 import { isUuid, numberLiteral } from './values.ts'
 
 export function outboxStore(context: DurableContext): OutboxStore {
@@ -73,6 +74,12 @@ export function outboxStore(context: DurableContext): OutboxStore {
       const found = await rows('list messages', listMessagesSql(tables, query), signal)
       return found.map((row) => toMessageView(toMessage(MESSAGE_HEAD, row)))
     },
+    unrelayed: (query, signal) =>
+      calls.make(
+        'find unrelayed messages',
+        (session) => findUnrelayed(session, place(), query),
+        signal,
+      ),
     prune: (request, signal) => prune(context, request, signal),
   }
 }

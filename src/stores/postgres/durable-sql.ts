@@ -1,3 +1,5 @@
+import { UNRELAYED_HEADS_MAX, UNRELAYED_TOPICS_MAX } from '../../core/durable-store.ts'
+import { epochMs, MESSAGE } from './function-parts.ts'
 import { call, VIEW } from './sql.ts'
 
 export const STEP = call(
@@ -92,6 +94,49 @@ export const READ_MESSAGE = call('message_read', ['uuid'], MESSAGE_VIEW)
 export const LIST_MESSAGES = call('message_list', ['text', 'int'], MESSAGE_VIEW)
 
 export const PRUNE_MESSAGES = call('message_prune', ['float8', 'int', 'float8'], ['count'])
+
+const IS_FREE = 'm.partition IS NULL AND m.due_at IS NOT NULL'
+const IN_LANE = 'm.partition IS NOT NULL AND (m.due_at IS NOT NULL OR m.blocks)'
+
+/** Walks from topic to topic in the index with this predicate, one look for each. */
+const topicsWith = (walk: string, predicate: string) => `${walk} (topic) AS (
+    (SELECT m.topic FROM ${MESSAGE} m WHERE ${predicate} ORDER BY m.topic LIMIT 1)
+    UNION ALL
+    SELECT n.topic FROM ${walk} CROSS JOIN LATERAL (
+      SELECT m.topic FROM ${MESSAGE} m WHERE ${predicate} AND m.topic > ${walk}.topic
+      ORDER BY m.topic LIMIT 1) AS n)`
+
+const head = (more: string) => `
+      SELECT m.id, m.due_at, m.partition FROM ${MESSAGE} m
+      WHERE m.topic = t.topic AND ${IN_LANE} ${more} ORDER BY m.partition, m.number LIMIT 1`
+
+/**
+ * Not a function of the migrations, so that it works on tables that an older version has made. Each
+ * look has the order of an index and ends with its first row, so that a table that was never
+ * analysed is not read through.
+ */
+export const UNRELAYED_MESSAGES = `
+  WITH RECURSIVE ${topicsWith('free', IS_FREE)}, ${topicsWith('lanes', IN_LANE)}
+  SELECT t.topic, x.id::text, ${epochMs('x.due_at')}
+  FROM (
+    (SELECT topic FROM free LIMIT ${UNRELAYED_TOPICS_MAX})
+    UNION (SELECT topic FROM lanes LIMIT ${UNRELAYED_TOPICS_MAX})) AS t
+  CROSS JOIN LATERAL (
+    SELECT y.id, y.due_at FROM (
+      (SELECT m.id, m.due_at FROM ${MESSAGE} m WHERE m.topic = t.topic AND ${IS_FREE}
+        ORDER BY m.due_at, m.number LIMIT 1)
+      UNION ALL
+      (WITH RECURSIVE heads AS (
+          (${head('')})
+          UNION ALL
+          SELECT h.* FROM heads CROSS JOIN LATERAL (
+            ${head('AND m.partition > heads.partition')}) AS h)
+        SELECT heads.id, heads.due_at FROM heads LIMIT ${UNRELAYED_HEADS_MAX})) AS y
+    WHERE y.due_at <= coalesce(to_timestamp($1::float8 / 1000), clock_timestamp())
+      - $3::float8 * interval '1 millisecond'
+    ORDER BY y.due_at LIMIT 1) AS x
+  WHERE t.topic <> ALL ($2::text[])
+  ORDER BY t.topic LIMIT $4::int`
 
 export const LOCK_MESSAGE = call('message_lock', ['float8', 'uuid'], ['state', 'attempt', 'now_ms'])
 

@@ -5,6 +5,8 @@ import type {
   MessageSettlement,
   NewMessage,
   OutboxStore,
+  UnrelayedQuery,
+  UnrelayedTopic,
 } from '../../core/durable-store.ts'
 import { toErrorText } from '../../core/messages.ts'
 import { inRounds } from '../../core/rounds.ts'
@@ -20,6 +22,7 @@ import {
   READ_MESSAGE,
   RENEW_MESSAGES,
   SETTLE_MESSAGES,
+  UNRELAYED_MESSAGES,
 } from './durable-sql.ts'
 import { isUniqueViolation } from './failures.ts'
 import { SEALED } from './function-parts.ts'
@@ -139,6 +142,22 @@ class MessageStore implements OutboxStore {
     return (await this.#calls.send('list messages', LIST_MESSAGES, values, signal)).map(
       toMessageView,
     )
+  }
+
+  async unrelayed(
+    { topics, overdueMs, limit }: UnrelayedQuery,
+    signal?: AbortSignal,
+  ): Promise<UnrelayedTopic[]> {
+    const values = () => [this.#calls.nowMs, textArray(topics), overdueMs, limit]
+    const operation = 'find unrelayed messages'
+    const rows = await this.#calls.send(operation, UNRELAYED_MESSAGES, values, signal)
+    return rows.map(([topic, messageId, dueAtMs]) => {
+      return {
+        topic: topic as string,
+        messageId: messageId as string,
+        dueAt: new Date(dueAtMs as number),
+      }
+    })
   }
 
   async prune(

@@ -116,6 +116,11 @@ export const DUE_MESSAGES = `
   WHERE topic = ? AND is_head = 1 AND due_at_ms IS NOT NULL AND due_at_ms <= ?
   ORDER BY due_at_ms, number LIMIT ?`
 
+/** The first topic after this one that has a message to be taken, now or later. */
+export const NEXT_TOPIC = `
+  SELECT topic FROM "{table}_message" INDEXED BY "{table}_message_due"
+  WHERE is_head = 1 AND due_at_ms IS NOT NULL AND topic > ? ORDER BY topic LIMIT 1`
+
 export const HELD_MESSAGES = `
   SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" INDEXED BY "{table}_message_token"
   WHERE token = ? AND state = 'held' AND due_at_ms > ? ORDER BY number`

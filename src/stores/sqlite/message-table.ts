@@ -1,9 +1,11 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import type {
-  HeldMessage,
-  MessageState,
-  MessageView,
-  NewMessage,
+import {
+  UNRELAYED_TOPICS_MAX,
+  type HeldMessage,
+  type MessageState,
+  type MessageView,
+  type NewMessage,
+  type UnrelayedQuery,
 } from '../../core/durable-store.ts'
 import { readErrors } from '../../core/messages.ts'
 import {
@@ -17,6 +19,7 @@ import {
   HELD_MESSAGES,
   INSERT_MESSAGE,
   LIST_MESSAGES,
+  NEXT_TOPIC,
   READ_MESSAGE,
   SET_HEAD,
   UPDATE_MESSAGE,
@@ -58,6 +61,7 @@ export class MessageTable {
   readonly #get: StatementSync
   readonly #list: StatementSync
   readonly #due: StatementSync
+  readonly #nextTopic: StatementSync
   readonly #held: StatementSync
   readonly #update: StatementSync
   readonly #head: StatementSync
@@ -74,6 +78,7 @@ export class MessageTable {
     this.#get = prepare(GET_MESSAGE)
     this.#list = prepare(LIST_MESSAGES)
     this.#due = prepare(DUE_MESSAGES)
+    this.#nextTopic = prepare(NEXT_TOPIC)
     this.#held = prepare(HELD_MESSAGES)
     this.#update = prepare(UPDATE_MESSAGE)
     this.#head = prepare(FIND_HEAD)
@@ -106,6 +111,20 @@ export class MessageTable {
 
   due(topic: string, nowMs: number, limit: number): DueMessage[] {
     return this.#due.all(topic, nowMs, limit) as unknown as DueMessage[]
+  }
+
+  /** The longest due message of topics that are none of these, due by then. */
+  unrelayed({ topics, limit }: UnrelayedQuery, dueByMs: number): MessageRow[] {
+    const found: MessageRow[] = []
+    let topic = ''
+    for (let looks = 0; looks < UNRELAYED_TOPICS_MAX && found.length < limit; looks++) {
+      const next = this.#nextTopic.get(topic) as Pick<MessageRow, 'topic'> | undefined
+      if (next === undefined) break
+      topic = next.topic
+      const [due] = topics.includes(topic) ? [] : this.due(topic, dueByMs, 1)
+      if (due !== undefined) found.push(this.get(due.number)!)
+    }
+    return found
   }
 
   /** What is held under this token, and not over. */

@@ -48,6 +48,14 @@ export function outboxStore(access: FileAccess): OutboxStore {
       access.read('list messages', () =>
         access.committed.messages.list(state, limit).map(toMessageView),
       ),
+    unrelayed: (query) =>
+      access.read('find unrelayed messages', (nowMs) =>
+        access.committed.messages
+          .unrelayed(query, nowMs - query.overdueMs)
+          .map(({ topic, id, due_at_ms }) => {
+            return { topic, messageId: id, dueAt: new Date(due_at_ms!) }
+          }),
+      ),
     prune: async ({ limit, olderThanMs }) => {
       const ended = (table: MessageTable, nowMs: number, rows: number) =>
         table.ended(nowMs - olderThanMs, { rows, bytes: PIECE_BYTES })
