@@ -78,6 +78,7 @@ function endWith(record: StoredRecord, { end }: Step, nowMs: number): StoredReco
         state: 'pending',
         attempt: record.attempt - 1,
         leaseUntilMs: nowMs,
+        leaseMs: undefined,
         reconcileAtMs: nowMs + end.afterMs,
       }
   }

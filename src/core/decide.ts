@@ -6,6 +6,7 @@
  * that decide in SQL or in a script restate it, and the store cases hold them to it.
  */
 import { nextState, type MoveName, type RecordState, type StoredRecord } from './record.ts'
+import { decideShorten } from './shorten-lease.ts'
 import type {
   ClaimedFrom,
   ClaimMode,
@@ -91,10 +92,9 @@ function claimExisting(
         },
       }
     case 'in_progress':
-      if (record.leaseUntilMs > nowMs) {
-        return { outcome: inProgress(record, record.leaseUntilMs - nowMs) }
-      }
-      return claimLapsed(record, request, nowMs)
+      return record.leaseUntilMs > nowMs
+        ? claimHeld(record, nowMs)
+        : claimLapsed(record, request, nowMs)
     case 'failed_retryable':
       // This very claim took hold, went unanswered and was released. Its echo must not hold the
       // key for work that nobody will run.
@@ -110,6 +110,12 @@ function claimExisting(
       // Unreachable: `isExpired` has answered for it.
       return { outcome: { kind: 'expired', recordId } }
   }
+}
+
+function claimHeld(record: StoredRecord, nowMs: number): Decision<ClaimOutcome> {
+  const write = decideShorten(record, nowMs)
+  if (write === undefined) return { outcome: inProgress(record, record.leaseUntilMs - nowMs) }
+  return { outcome: inProgress(write, write.leaseUntilMs - nowMs), write }
 }
 
 function claimLapsed(
@@ -206,7 +212,8 @@ export function decideRenew(
   if (record === undefined || !holds(record, renewal) || record.state !== 'in_progress') {
     return undefined
   }
-  return { ...record, leaseUntilMs: nowMs + renewal.leaseMs }
+  const { leaseMs } = renewal
+  return { ...record, leaseUntilMs: nowMs + leaseMs, leaseMs }
 }
 
 export function decideResolve(
@@ -277,7 +284,7 @@ export function toHistory(record: StoredRecord): StoredRecord {
 
 export function toView(record: StoredRecord): RecordView {
   const { token: _token, leaseUntilMs, reconcileAtMs, createdAtMs, lastRunAtMs, ...rest } = record
-  const { completedAtMs, expiresAtMs, ...view } = rest
+  const { leaseMs: _leaseMs, completedAtMs, expiresAtMs, ...view } = rest
   return {
     ...view,
     leaseUntil: new Date(leaseUntilMs),
@@ -381,6 +388,7 @@ function fresh(request: ClaimRequest, nowMs: number): StoredRecord {
     lapses: 0,
     token: request.token,
     leaseUntilMs: nowMs + request.leaseMs,
+    leaseMs: request.leaseMs,
     onLapse: lapsePolicy(request, 0),
     afterExpiry: request.afterExpiry,
     proof: undefined,
@@ -398,7 +406,8 @@ function fresh(request: ClaimRequest, nowMs: number): StoredRecord {
 
 /** Not held by anybody yet: no attempt, and a lease that is over. */
 function freshPending(request: ClaimRequest, nowMs: number): StoredRecord {
-  return { ...fresh(request, nowMs), state: 'pending', attempt: 0, leaseUntilMs: nowMs }
+  const record = fresh(request, nowMs)
+  return { ...record, state: 'pending', attempt: 0, leaseUntilMs: nowMs, leaseMs: undefined }
 }
 
 interface Again {
@@ -430,6 +439,7 @@ function claimAgain(
     lapses,
     token: request.token,
     leaseUntilMs: isAccept ? nowMs : nowMs + request.leaseMs,
+    leaseMs: isAccept ? undefined : request.leaseMs,
     onLapse: lapsePolicy(request, lapses),
     afterExpiry: request.afterExpiry,
     proof: undefined,

@@ -35,14 +35,13 @@ export function appliedMigrations(
   { lowest, highest }: MigrationNumbers,
   known: number,
 ): number {
-  const applied = lowest < 0 ? -lowest : highest
   if (highest > known) {
     throw new InvalidOptionsError(
-      `table ${table} is at migration ${applied} and needs a version of oncekey that knows ` +
+      `table ${table} was changed by a newer version of oncekey and needs one that knows ` +
         `migration ${highest}. This version knows ${known}: install the newer version again`,
     )
   }
-  return Math.min(applied, known)
+  return Math.min(lowest < 0 ? -lowest : highest, known)
 }
 
 /** What is written into the table of migrations, around the migration of this number. */

@@ -98,6 +98,11 @@ export interface StoredRecord {
   readonly lapses: number
   readonly token: string
   readonly leaseUntilMs: number
+  /**
+   * How long the lease was when it was last given. `undefined`: no node that knows of it has given
+   * it.
+   */
+  readonly leaseMs: number | undefined
   readonly onLapse: OnLapse
   readonly afterExpiry: AfterExpiry
   readonly proof: Proof | undefined

@@ -1,7 +1,12 @@
 import { abandonCases, acceptCases } from './store-cases/accept-cases.ts'
 import { claimCases } from './store-cases/claim-cases.ts'
 import { historyCases } from './store-cases/history-cases.ts'
-import { lapseCases, lateHolderCases, sweepCases } from './store-cases/lapse-cases.ts'
+import {
+  clockSetBackCases,
+  lapseCases,
+  lateHolderCases,
+  sweepCases,
+} from './store-cases/lapse-cases.ts'
 import { identityCases, readingCases } from './store-cases/reading-cases.ts'
 import { reapCases, retentionCases } from './store-cases/retention-cases.ts'
 import { renewCases, settleCases } from './store-cases/settle-cases.ts'
@@ -20,6 +25,7 @@ export const storeCases: readonly StoreCase[] = [
   ...lapseCases,
   ...lateHolderCases,
   ...sweepCases,
+  ...clockSetBackCases,
   ...verdictCases,
   ...retentionCases,
   ...reapCases,

@@ -23,6 +23,7 @@ function recordOf(overrides: Partial<StoredRecord> = {}): StoredRecord {
     lapses: 0,
     token: TOKEN,
     leaseUntilMs: NOW + 500,
+    leaseMs: 1_000,
     onLapse: 'resume',
     afterExpiry: 'new',
     proof: undefined,
@@ -164,7 +165,8 @@ describe('a step', () => {
     const step = { end: { kind: 'hand_over', afterMs: 70 } } as const
     const { write } = decideStep(recordOf(), undefined, { lease: LEASE, step }, NOW)
     const pending = { state: 'pending', leaseUntilMs: NOW, reconcileAtMs: NOW + 70 } as const
-    expect(write).toEqual(recordOf({ ...pending, attempt: LEASE.attempt - 1 }))
+    const unheld = { ...pending, leaseMs: undefined }
+    expect(write).toEqual(recordOf({ ...unheld, attempt: LEASE.attempt - 1 }))
   })
 })
 

@@ -10,6 +10,7 @@ import {
   toSwept,
   toView,
 } from '../../src/core/decide.ts'
+import { LEASE_AHEAD_MS, decideShorten } from '../../src/core/shorten-lease.ts'
 import type { StoredRecord } from '../../src/core/record.ts'
 import type { ClaimRequest, Lease, Settlement } from '../../src/core/store.ts'
 import { bytes } from './engine-fixture.ts'
@@ -230,6 +231,34 @@ describe('a settlement', () => {
     expect(outcome).toMatchObject({ kind: 'unknown', reconcileInMs: 400 })
     const late = decideClaim(unknown, another(), NOW_MS + 900)
     expect(late.outcome).toMatchObject({ reconcileInMs: 0 })
+  })
+})
+
+describe('a lease from before the clock was set back', () => {
+  const { record } = held({ onLapse: 'rerun' })
+  const backMs = NOW_MS - LEASE_AHEAD_MS
+
+  it('is shortened only where it is further ahead than any call may be late', () => {
+    expect(decideShorten(record, backMs)).toBeUndefined()
+    const write = { ...record, leaseUntilMs: backMs - 1 + 1_000 }
+    expect(decideShorten(record, backMs - 1)).toEqual(write)
+    expect(decideShorten(write, backMs - 1)).toBeUndefined()
+  })
+
+  it('is shortened by a claim, which is told what is left, and is not lapsed', () => {
+    const { outcome, write } = decideClaim(record, another(), NOW_MS - 3_600_000)
+    expect(outcome).toMatchObject({ kind: 'in_progress', leaseLeftMs: 1_000 })
+    expect(write).toEqual({ ...record, leaseUntilMs: NOW_MS - 3_600_000 + 1_000 })
+    expect(decideSweep(record, NOW_MS - 3_600_000)).toBeUndefined()
+  })
+
+  it('stays as it is where its length is not known, or nothing is held', () => {
+    const earlierMs = NOW_MS - 3_600_000
+    expect(decideShorten({ ...record, leaseMs: undefined }, earlierMs)).toBeUndefined()
+    expect(decideShorten({ ...record, state: 'unknown' }, earlierMs)).toBeUndefined()
+    expect(decideClaim({ ...record, leaseMs: undefined }, another(), earlierMs)).toMatchObject({
+      outcome: { leaseLeftMs: 3_600_000 + 1_000 },
+    })
   })
 })
 

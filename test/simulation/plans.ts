@@ -59,7 +59,10 @@ const steps: Arbitrary<Step> = fc.oneof(
     weight: 4,
     arbitrary: stepOf('advance', { ms: fc.constantFrom(50, 210, 340, 700, 1_100, 2_500) }),
   },
-  { weight: 1, arbitrary: stepOf('jump', { ms: fc.constantFrom(1_500, 600, -600, -3_000) }) },
+  {
+    weight: 1,
+    arbitrary: stepOf('jump', { ms: fc.constantFrom(1_500, 600, -600, -3_000, -3_600_000) }),
+  },
   { weight: 1, arbitrary: stepOf('crash', { node }) },
   { weight: 1, arbitrary: stepOf('stall', { node }) },
   { weight: 1, arbitrary: stepOf('resume', { node }) },

@@ -32,7 +32,7 @@ it('lets many pools migrate at once, and does it once', async () => {
     mysqlStore({ pool: connect({ connectionLimit: 2 }) }),
   )
   await Promise.all(stores.map((store) => store.migrate()))
-  expect(await column('SELECT number FROM oncekey_record_migration')).toEqual([1])
+  expect(await column('SELECT number FROM oncekey_record_migration ORDER BY 1')).toEqual([-2, 1])
   ofKind(await claim(stores[7]!), 'claimed')
 })
 
@@ -77,7 +77,9 @@ it('refuses a table that a newer version has used', async () => {
   const { open, app } = await setup()
   const store = await open()
   await app.query('INSERT INTO oncekey_record_migration (number) VALUES (99)')
-  await expect(store.migrate()).rejects.toThrow(/is at migration 99 and needs .* knows \d+/)
+  await expect(store.migrate()).rejects.toThrow(
+    /needs one that knows migration 99\. This version knows \d+/,
+  )
 })
 
 it('works for a user who may create nothing, after a migration by hand', async () => {

@@ -16,6 +16,8 @@ import { seededRandom } from '../process/random.ts'
 const STEPS = 80
 const KEYS = ['a', 'b', 'c']
 const SPANS_MS = [0, 1, 50, 100, 200]
+/** The wall clock is set now and then, back by more than any lease may be ahead. */
+const JUMPS_MS = [0, 0, 0, 0, 0, 0, -20_000, 20_000]
 /** Nothing, a little, and more than every store keeps in one piece. */
 const RESULTS = [bytes(''), bytes('x'), new Uint8Array(40 * 1024).fill(7)]
 
@@ -90,7 +92,7 @@ class Chance {
 
 type Step = (store: Store) => Promise<unknown>
 
-function stepOf(chance: Chance, clock: FakeClock): Step {
+function stepOf(chance: Chance, clock: FakeClock, jumps: boolean): Step {
   const some = <Item>(make: () => Item) => Array.from({ length: chance.of([1, 3, 12]) }, make)
   const choice = chance.of([0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 6])
   if (choice === 0 || chance.requests.length === 0) {
@@ -118,6 +120,7 @@ function stepOf(chance: Chance, clock: FakeClock): Step {
     return (store) => store.reap({ limit: 100, abandoned })
   }
   clock.advance(chance.of(SPANS_MS))
+  if (jumps) clock.jumpWallTime(chance.of(JUMPS_MS))
   return () => Promise.resolve()
 }
 
@@ -134,6 +137,8 @@ export interface HistoriesOptions {
   readonly open: (clock: FakeClock) => Store | Promise<Store>
   /** What views of records may differ in. */
   readonly ignored?: readonly (keyof RecordView)[]
+  /** Whether the wall clock is set now and then. @default true */
+  readonly jumps?: boolean
 }
 
 /**
@@ -145,6 +150,7 @@ export async function playHistories({
   count,
   open,
   ignored = [],
+  jumps = true,
 }: HistoriesOptions): Promise<void> {
   const seed = Number(process.env['ONCEKEY_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
   console.info(`histories with ONCEKEY_TEST_SEED=${seed}`)
@@ -154,7 +160,7 @@ export async function playHistories({
     const theirs = memoryStore({ clock })
     const ours = await open(clock)
     for (let n = 0; n < STEPS; n++) {
-      const step = stepOf(chance, clock)
+      const step = stepOf(chance, clock, jumps)
       const [expected, actual] = [await step(theirs), await step(ours)]
       expect(plain(actual), `seed ${seed + history}, step ${n}`).toBe(plain(expected))
       chance.learn(expected)

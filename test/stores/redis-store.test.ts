@@ -148,6 +148,22 @@ it('leaves alone what a newer version has written, and lets its neighbours pass'
   ofKind((await store.claim([other!]))[0]!, 'claimed')
 })
 
+// Where a node of an older version has given a lease, the record has -1 in place of its length.
+it('goes by the end alone of a lease that an older node has given', async () => {
+  const clock = new FakeClock()
+  const { client, store } = await setup({ clock })
+  await hold(store)
+  const [name] = (await client.keys('*')).filter((key) => /[0-9a-f]{32}$/.test(key))
+  const none = Buffer.alloc(8)
+  none.writeDoubleLE(-1)
+  await client.setrange(name!, 4, none)
+  clock.jumpWallTime(-3_600_000)
+  await store.sweep({ limit: 10 })
+  const left = ofKind(await claim(store), 'in_progress').leaseLeftMs
+  expect(left).toBe(LEASE_MS + 3_600_000)
+  expect((await store.list({ state: 'in_progress', limit: 1 }))[0]?.reconcileAt).toBeUndefined()
+})
+
 // A script for each bucket: one of them refuses, and the other has taken its key.
 it('says that nothing was written only where that is so, on a cluster too', async () => {
   const cluster = await startRedisCluster()

@@ -12,19 +12,25 @@ import { setupFile } from './sqlite-setup.ts'
 const STEPS = 400
 const KEYS = ['a', 'b', 'c', 'd', 'e']
 const SPANS_MS = [0, 1, 49, 50, 51, 100, 200, 1_000]
+/** No lease has no length: one that is shortened to nothing would end in the same call, or not. */
+const LEASES_MS = SPANS_MS.slice(1)
+/** The wall clock is set now and then, back by more than any lease may be ahead. */
+const JUMPS_MS = [0, 0, 0, 0, 0, 0, -20_000, 20_000]
 
 /** Requests made at random, many of them with a lease or an id that is long gone. */
 class Chance {
   readonly #random: () => number
   readonly #clock: FakeClock
+  readonly #jumpsMs: readonly number[]
   #leases: Lease[] = []
   /** Of this moment: after it, the id of an echo could stand for two records. */
   #echoes: ClaimRequest[] = []
   #requests: ClaimRequest[] = [claimRequest({ key: KEYS[0]! })]
 
-  constructor(seed: number, clock: FakeClock) {
+  constructor(seed: number, clock: FakeClock, jumpsMs: readonly number[]) {
     this.#random = seededRandom(seed)
     this.#clock = clock
+    this.#jumpsMs = jumpsMs
   }
 
   /** A call that both stores get, word for word. */
@@ -43,7 +49,7 @@ class Chance {
         return (store) => store.settle(settlements)
       }
       case 'renew': {
-        const renewals = this.#some(() => ({ ...this.#lease(), leaseMs: this.#of(SPANS_MS) }))
+        const renewals = this.#some(() => ({ ...this.#lease(), leaseMs: this.#of(LEASES_MS) }))
         return (store) => store.renew(renewals)
       }
       case 'resolve': {
@@ -61,6 +67,7 @@ class Chance {
       case 'time':
         this.#echoes = []
         this.#clock.advance(this.#of(SPANS_MS))
+        this.#clock.jumpWallTime(this.#of(this.#jumpsMs))
         return () => Promise.resolve()
     }
   }
@@ -83,7 +90,7 @@ class Chance {
       key: this.#of(KEYS),
       mode: this.#of(CLAIM_MODES),
       fingerprint: this.#of(['f', 'f', 'f', 'f', 'other']),
-      leaseMs: this.#of([0, 1, 50, 100]),
+      leaseMs: this.#of([1, 50, 100]),
       retentionMs: this.#of(SPANS_MS),
       onLapse: this.#of(['unknown', 'rerun', 'resume']),
       maxAttempts: this.#of([1, 2, 5]),
@@ -194,7 +201,8 @@ async function compare(history: boolean, open: Open) {
   const clock = new FakeClock()
   const model = memoryStore({ clock, history })
   const store = await open({ clock, history })
-  const chance = new Chance(seed, clock)
+  // A history is in the order of its records' times.
+  const chance = new Chance(seed, clock, history ? [0] : JUMPS_MS)
   for (let step = 0; step < STEPS; step++) {
     const play = chance.next()
     const expected = plain(await play(model))

@@ -32,6 +32,16 @@ it.each([
   },
 )
 
+it('looks at leases from before the clock was set back by their index', () => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', sql.AHEAD)}`)
+  expect(plan.all(0, 1, 1).map((row) => row['detail'])).toEqual([
+    'CO-ROUTINE (subquery-1)',
+    'SEARCH oncekey_record USING INDEX oncekey_record_lease (lease_until_ms>?)',
+    'SCAN (subquery-1)',
+  ])
+})
+
 const BY_DUE_TIME = 'topic=? AND due_at_ms>? AND due_at_ms<?'
 
 it.each([

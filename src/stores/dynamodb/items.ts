@@ -146,6 +146,8 @@ export function toKept(item: FoundItem): Kept {
       lapses: has('lapses', number('lapses')),
       token: has('token', text('token')),
       leaseUntilMs: has('leaseUntilMs', number('leaseUntilMs')),
+      // A lease is counted here by whoever sees it, and never by a clock that may be set back.
+      leaseMs: undefined,
       onLapse: has('onLapse', text('onLapse')) as StoredRecord['onLapse'],
       afterExpiry: has('afterExpiry', text('afterExpiry')) as StoredRecord['afterExpiry'],
       proof: text('proof') as StoredRecord['proof'],

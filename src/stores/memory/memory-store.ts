@@ -10,6 +10,7 @@ import {
   toSwept,
   toView,
 } from '../../core/decide.ts'
+import { decideShorten } from '../../core/shorten-lease.ts'
 import { flag, rejectUnknownOptions } from '../../core/options.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type {
@@ -119,6 +120,7 @@ class MemoryStore implements Store {
       if (swept.length === limit) break
       const write = decideSweep(record, nowMs)
       if (write !== undefined) swept.push(this.#apply(write, toSwept(write)))
+      else this.#apply(decideShorten(record, nowMs), undefined)
     }
     return swept
   }

@@ -17,6 +17,7 @@ const COLUMNS: Readonly<Record<Field, Column>> = {
   lapses: { name: 'lapses', kind: 'number' },
   token: { name: 'token', kind: 'text', lengthMax: 32 },
   leaseUntilMs: { name: 'lease_until_ms', kind: 'number' },
+  leaseMs: { name: 'lease_ms', kind: 'number' },
   onLapse: { name: 'on_lapse', kind: 'word' },
   afterExpiry: { name: 'after_expiry', kind: 'word' },
   proof: { name: 'proof', kind: 'word' },
@@ -61,15 +62,29 @@ export const FRESH: readonly Field[] = FIELDS.filter(
     ),
 )
 
-/** What the history keeps: it knows no token, and its state is always `expired`. */
+/** What the history keeps: it knows no token and no lease, and its state is always `expired`. */
 export const KEPT: readonly Field[] = FIELDS.filter(
-  (field) => field !== 'token' && field !== 'state',
+  (field) => field !== 'token' && field !== 'state' && field !== 'leaseMs',
 )
 
 export const nameOf = (field: Field): string => COLUMNS[field].name
 
 /** How a column is read from the table that is called `r`. */
-export const readSql = (field: Field): string => readColumn(COLUMNS[field], 'r')
+export const readSql = (field: Field): string =>
+  field === 'leaseMs' ? LEASE_MS : readColumn(COLUMNS[field], 'r')
+
+export const LEASE_FROM = 'lease_from_ms'
+
+/**
+ * A node of an older version that claims or renews writes neither of the two columns. Then they do
+ * not add up to the end of the lease any more, and its length is not known.
+ */
+const LEASE_MS = `CASE WHEN r.${LEASE_FROM} + r.lease_ms = r.lease_until_ms THEN r.lease_ms END`
+
+/** When the lease was given, as SQL. */
+export function leaseFromSql({ leaseUntilMs, leaseMs }: StoredRecord): string {
+  return literalOf('leaseMs', leaseMs === undefined ? undefined : leaseUntilMs - leaseMs)
+}
 
 /**
  * The fields of one row, in the order that they were asked for; others are `undefined`. The checks
@@ -139,6 +154,8 @@ export function changesOf(before: StoredRecord, after: StoredRecord): Map<string
   for (const field of FIELDS) {
     if (before[field] !== after[field]) changes.set(nameOf(field), literalOf(field, after[field]))
   }
+  const leaseFrom = [leaseFromSql(before), leaseFromSql(after)] as const
+  if (leaseFrom[0] !== leaseFrom[1]) changes.set(LEASE_FROM, leaseFrom[1])
   // Where a record was read without its result, the two do not differ in it.
   if (after.state === 'expired') changes.set(nameOf('result'), 'NULL')
   const due = [dueAtMs(before), dueAtMs(after)]

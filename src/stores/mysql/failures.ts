@@ -5,6 +5,7 @@ const LOCK_WAIT_TIMEOUT = 1205
 const LOCK_TABLE_FULL = 1206
 const DEADLOCK = 1213
 const NO_SUCH_SAVEPOINT = 1305
+const DUPLICATE_COLUMN = 1060
 const DUPLICATE = 1062
 const TRANSACTION_OPEN = 1568
 
@@ -23,8 +24,8 @@ const ROW_FAULT_CLASSES: readonly string[] = ['22', '23']
  */
 const ROW_FAULTS: readonly (number | undefined)[] = [1153, 1265, 1366, 3819, 4025]
 
-/** A database or a table is missing. */
-const NOT_MIGRATED: readonly (number | undefined)[] = [1049, 1146]
+/** A database, a table or a column is missing. */
+const NOT_MIGRATED: readonly (number | undefined)[] = [1049, 1054, 1146]
 
 const CHECK_LOGIN = 'check the user, the password and the host of the client'
 const GRANT =
@@ -98,6 +99,11 @@ export function isSealBroken(error: unknown): boolean {
 /** A row of the same key is there already. */
 export function isDuplicate(error: unknown): boolean {
   return numberOf(error) === DUPLICATE
+}
+
+/** The column that was to be added is there. */
+export function isDuplicateColumn(error: unknown): boolean {
+  return numberOf(error) === DUPLICATE_COLUMN
 }
 
 export function isTransactionOpen(error: unknown): boolean {

@@ -3,7 +3,7 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
-import { isLockTimeout, isNotMigrated } from './failures.ts'
+import { isDuplicateColumn, isLockTimeout, isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
 
@@ -79,6 +79,14 @@ CREATE TABLE IF NOT EXISTS {history} (${COLUMNS}
       ...DURABLE_TABLES,
     ],
   },
+  {
+    runsFrom: 1,
+    statements: [
+      `
+ALTER TABLE {record} ADD COLUMN /*M! IF NOT EXISTS */ lease_ms BIGINT,
+  ADD COLUMN /*M! IF NOT EXISTS */ lease_from_ms BIGINT, ALGORITHM = INSTANT`,
+    ],
+  },
 ]
 
 const MIGRATION_TABLE = `
@@ -97,13 +105,21 @@ const LOCK_NAME = `SHA1(CONCAT('oncekey ', {database}, ' ', '{record}'))`
 const LOCK_SECONDS = 60
 
 /**
- * A change of a table waits for the transactions that use it, and every claim that comes meanwhile
- * waits behind the change. So it gives up soon, lets them pass, and comes again; for less long
- * altogether than others wait for their turn to migrate.
+ * While a change of a table waits, every claim waits behind it, and a transaction that has read
+ * the table and is about to write to it is rolled back as a deadlock. So it does not wait at first,
+ * and tries to come between two transactions. MySQL waits for a second at the least.
  */
-const CHANGE_SECONDS = 1
-const TRIES_MAX = 15
-const PAUSE_MS = 1_000
+const QUICK_WAIT = 'SET SESSION lock_wait_timeout = 1 /*M! - 1 */'
+const QUICK_TRIES = 200
+const QUICK_PAUSE_MS = 25
+
+/**
+ * Where transactions follow on each other without a gap, it has to wait. It gives up soon, lets
+ * them pass, and comes again; for less long altogether than others wait for their turn to migrate.
+ */
+const LONG_WAIT = 'SET SESSION lock_wait_timeout = 1'
+const LONG_TRIES = 15
+const LONG_PAUSE_MS = 1_000
 
 export interface MigrationSqlOptions extends TableOptions {
   /** The number of the last migration that has been applied. @default 0 */
@@ -172,7 +188,6 @@ async function withLock(session: Session, tables: Tables, run: () => Promise<voi
   }
   try {
     const [before] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
-    await session.run(`SET SESSION lock_wait_timeout = ${CHANGE_SECONDS}`)
     await run()
     await session.run(`SET SESSION lock_wait_timeout = ${Number(before?.[0])}`)
     await session.run(`DO RELEASE_LOCK(${name})`)
@@ -184,22 +199,28 @@ async function withLock(session: Session, tables: Tables, run: () => Promise<voi
 }
 
 async function change(session: Session, sql: string, clock: Clock): Promise<void> {
+  await session.run(QUICK_WAIT)
+  const [row] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
+  const quickTries = Number(row?.[0]) === 0 ? QUICK_TRIES : 0
   for (let tries = 1; ; tries++) {
+    if (tries === quickTries + 1) await session.run(LONG_WAIT)
     try {
       await writeAlone(session, sql)
       return
     } catch (error) {
+      // MySQL knows no IF NOT EXISTS here: a process has died between the change and its record.
+      if (isDuplicateColumn(error)) return
       if (!isLockTimeout(error)) throw error
-      if (tries === TRIES_MAX) throw inUse(sql, error)
+      if (tries === quickTries + LONG_TRIES) throw inUse(sql, error)
     }
-    await sleep(clock, PAUSE_MS)
+    await sleep(clock, tries <= quickTries ? QUICK_PAUSE_MS : LONG_PAUSE_MS)
   }
 }
 
 function inUse(sql: string, cause: unknown): Error {
   return new Error(
-    `"${sql.slice(0, 60)}" got no lock in ${TRIES_MAX} tries, because other transactions use the ` +
-      'table. Look for one that stays open in information_schema.innodb_trx, and migrate again',
+    `"${sql.slice(0, 60)}" got no lock in half a minute, because other transactions use ` +
+      'the table. Look for one that stays open in information_schema.innodb_trx, and migrate again',
     { cause },
   )
 }

@@ -7,6 +7,7 @@ import {
   toSwept,
   toView,
 } from '../../core/decide.ts'
+import { decideShorten } from '../../core/shorten-lease.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import type { DurableStore } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
@@ -50,6 +51,7 @@ import { settleIn } from './settle-in.ts'
 import { settleBatch } from './settlement.ts'
 import {
   abandonedSql,
+  aheadSql,
   dueSql,
   findSql,
   historySql,
@@ -205,7 +207,11 @@ class TableStore implements MysqlStore {
     )
   }
 
-  sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+  async sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+    await this.#moveDue('sweep', { queues: [AHEAD], limit, signal }, (before, nowMs) => {
+      const after = decideShorten(before, nowMs)
+      return after && { before, after, tells: undefined }
+    })
     return this.#moveDue('sweep', { queues: [HELD], limit, signal }, (before, nowMs) => {
       const after = decideSweep(before, nowMs)
       return after && { before, after, tells: toSwept(after) }
@@ -431,6 +437,9 @@ interface DueQuery {
 
 /** Finds what is due of one kind. */
 type QueueSql = (place: Place, limit: number) => string
+
+/** Held since before the clock was set back. */
+const AHEAD: QueueSql = ({ tables, now }, limit) => aheadSql(tables, now, limit)
 
 const HELD: QueueSql = ({ tables, now }, limit) =>
   dueSql(tables, now, { state: 'in_progress', limit })

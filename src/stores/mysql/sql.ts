@@ -6,6 +6,7 @@
  * Every access names its index. A plan that the optimizer picks by its statistics may be a scan of
  * the table, and a scan that locks waits for rows which are none of its business.
  */
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 import type { RecordState, StoredRecord } from '../../core/record.ts'
 import { ABSENT_LEASE } from '../../core/store-probe.ts'
 import {
@@ -14,6 +15,8 @@ import {
   FRESH,
   KEPT,
   LEASE,
+  LEASE_FROM,
+  leaseFromSql,
   literalOf,
   nameOf,
   readSql,
@@ -185,11 +188,12 @@ export function lockIdsSql({ record }: Tables, records: readonly StoredRecord[])
     WHERE r.record_id IN (${ids}) FOR UPDATE SKIP LOCKED`
 }
 
-const FRESH_COLUMNS = [...FRESH.map(nameOf), DUE].join(', ')
+const FRESH_COLUMNS = [...FRESH.map(nameOf), LEASE_FROM, DUE].join(', ')
 
 const freshRow = (record: StoredRecord) => {
   const due = literalOf('expiresAtMs', dueAtMs(record))
-  return `(${FRESH.map((field) => literalOf(field, record[field])).join(', ')}, ${due})`
+  const values = FRESH.map((field) => literalOf(field, record[field]))
+  return `(${[...values, leaseFromSql(record), due].join(', ')})`
 }
 
 function insertSql({ record }: Tables, records: readonly StoredRecord[]): string {
@@ -314,6 +318,24 @@ export function dueSql(
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
     WHERE r.state = ${literalOf('state', state)} AND r.${TO_RUN} = 0 AND r.${DUE} <= ${now}
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
+}
+
+/** How many of the leases that end last are looked at: a sweep must not walk through all. */
+const AHEAD_ROWS = 1_000
+
+/**
+ * Leases that end later than any of their length which was given by this clock: those from before
+ * it was set back. Leases of other lengths may stand before them in the index, but only longer
+ * ones, which are as far from their end. Locks nothing.
+ */
+export function aheadSql({ record }: Tables, now: string, limit: number): string {
+  return `SELECT HEX(last.identity) FROM (
+      SELECT r.identity, r.${DUE} AS due_at, ${readSql('leaseMs')} AS lease_ms
+      FROM ${record} AS r FORCE INDEX (due)
+      WHERE r.state = 'in_progress' AND r.${TO_RUN} = 0 AND r.${DUE} > ${now} + ${LEASE_AHEAD_MS}
+      ORDER BY r.${DUE} DESC LIMIT ${AHEAD_ROWS}) AS last
+    WHERE last.due_at > ${now} + ${LEASE_AHEAD_MS} + last.lease_ms
+    LIMIT ${literalOf('attempt', limit)}`
 }
 
 /** Accepted operations that nobody has ever taken, and may not take any more. */

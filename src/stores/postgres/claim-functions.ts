@@ -5,6 +5,7 @@ import {
   epochMs,
   IS_BEGUN,
   IS_EXPIRED,
+  isAhead,
   keepHistory,
   ms,
   NOW,
@@ -13,12 +14,21 @@ import {
   resumeAt,
   SETTINGS,
   shared,
+  shortened,
   STATE,
   wake,
 } from './function-parts.ts'
 
 const CLAIM_COLUMNS = `identity, record_id, tenant, operation, key, fingerprint, state, attempt,
         lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at, expires_at`
+
+/** Those of migration 1, which know no length of a lease, and those that took their place. */
+type Version = 1 | 2
+
+/** What a version has behind its names, its columns and its statements. */
+const since = (version: Version, text: string) => (version === 1 ? '' : text)
+
+const nameOf = (version: Version) => `"{schema}"."{table}_claim${since(version, '_2')}"`
 
 /** What is asked for, as rows. */
 const REQUESTS = `(SELECT ${shared('mode')}, u.identity, u.record_id, ${shared('tenant')},
@@ -45,6 +55,18 @@ const FRESH = `q.identity, q.record_id, q.tenant, q.operation, q.key, q.fingerpr
         CASE WHEN 1 >= q.max_attempts THEN 'unknown' ELSE q.on_lapse::${ON_LAPSE} END,
         q.after_expiry::${AFTER_EXPIRY}, v_now, v_now, v_now + ${ms('q.retention_ms')}`
 
+/**
+ * The length of the lease, and when it was given. Also of what is not held: there the two do not
+ * add up to the end of a lease, and nobody asks.
+ */
+const LEASE_VARIABLES = `
+    v_ahead bytea[];
+    v_fresh timestamptz;`
+const LEASE_COLUMNS = ', lease_ms, lease_from'
+const FRESH_LEASE = ', q.lease_ms, v_now'
+const TAKEN_LEASE = `
+        lease_ms = l.lease_ms, lease_from = v_now,`
+
 /** What a claim that has just written tells. */
 const taken = (how: string, own = 'true') => `encode(r.identity, 'hex'), ${how},
         r.record_id::text, r.state::text, r.attempt, ${own}, r.fingerprint, r.recovery_point,
@@ -59,9 +81,15 @@ const found = (how: string, result: string) => `encode(r.identity, 'hex'), ${how
         r.record_id::text, r.state::text, r.attempt, r.token = q.token, r.fingerprint,
         r.recovery_point, ${result}`
 
-const insertFree = (requests: string, filter: string, order: string) => `
-      INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
-      SELECT ${FRESH}
+interface Insertion {
+  readonly requests: string
+  readonly filter?: string
+  readonly order?: string
+}
+
+const insertFree = (version: Version, { requests, filter = '', order = '' }: Insertion) => `
+      INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS}${since(version, LEASE_COLUMNS)})
+      SELECT ${FRESH}${since(version, FRESH_LEASE)}
       FROM ${requests}
       WHERE q.mode <> 'take' ${filter}
       ${order}`
@@ -71,6 +99,8 @@ const OR_NOT = 'ON CONFLICT (identity) DO NOTHING'
 const IN_ORDER = 'ORDER BY q.identity'
 
 const IS_FREE = `AND (SELECT x.identity FROM ${RECORD} x WHERE x.identity = q.identity) IS NULL`
+
+const FREE_AMONG_OTHERS = { requests: REQUESTS, filter: IS_FREE, order: IN_ORDER }
 
 const readCompleted = (requests: string) => `
       SELECT ${found(`'found'`, 'r.result')}, 0::float8, 0::float8, ${epochMs('r.expires_at')}
@@ -97,61 +127,44 @@ const ANSWER = `json_build_array(f.how, f.record_id, f.state, f.attempt, f.own, 
         f.expires_at_ms)::text || coalesce(E'\\n' || encode(f.result, 'hex'), '')`
 const ALL_NEW = `'["all_new",null,null,null,null,null,null,null,0,0,' || ${epochMs('v_now')} || ']'`
 
-/**
- * 1. Takes the keys where all are free, as those of first requests are, and tells no more than
- *    that, in one row: the rest is as it was asked for. As a plain INSERT, in a block of its own
- *    that is undone where somebody has taken one of them meanwhile: with ON CONFLICT, PostgreSQL
- *    looks each key up once more and writes to each row twice, a seventh of what a pair costs it.
- * 2. Reads what is completed: most retries end here. In a batch that goes on, step 5 tells the same
- *    of it again. Then takes the free keys among the others. Existing rows are filtered before the
- *    INSERT, because DO NOTHING would wait for a row that an open transaction has updated.
- * 3. Takes over what was released, accepted or has lapsed, or moves a lapsed record to \`unknown\`.
- * 4. Replaces expired records, by DELETE, so that rows which refer to the old one let go of it.
- * 5. Reads the rest. A row of step 3 or 4 that somebody has locked shows up here as it was.
- *
- * CASE, not OR or AND, on the state: the planner would walk an index of all rows in that state.
- */
-const CLAIM = `
-CREATE FUNCTION "{schema}"."{table}_claim" (
-  p_now_ms float8, p_history bool, p_mode text[], p_identity bytea[], p_record_id uuid[],
-  p_tenant text[], p_operation text[], p_key text[], p_fingerprint text[], p_token text[],
-  p_lease_ms float8[], p_retention_ms float8[], p_on_lapse text[], p_max_attempts int[],
-  p_after_expiry text[]
-) RETURNS ${OUTCOMES} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
-  DECLARE
-    v_now timestamptz := ${NOW};
-    v_count int;
-    v_completed int;
-    v_gone bytea[];
-  BEGIN ${CHECK_ISOLATION}
-    SELECT count(*) INTO v_count FROM unnest(p_identity) AS q (identity)
-      JOIN ${RECORD} r ON r.identity = q.identity;
-    IF v_count = 0 THEN
-      BEGIN ${insertFree(REQUESTS, '', IN_ORDER)};
-        GET DIAGNOSTICS v_count = ROW_COUNT;
-      EXCEPTION WHEN unique_violation THEN
-        v_count := 0;
-      END;
-      IF v_count = cardinality(p_identity) THEN
-        out_how := 'all_new';
-        out_expires_at_ms := ${epochMs('v_now')};
-        RETURN NEXT;
-        RETURN;
-      END IF;
-    END IF;
+/** Also where the lease could not be shortened, because its row is locked. */
+const leaseLeft = (version: Version) =>
+  version === 1
+    ? 'r.lease_until - v_now'
+    : `CASE WHEN ${isAhead('v_now')} THEN ${ms('r.lease_ms')} ELSE r.lease_until - v_now END`
 
-    RETURN QUERY ${readCompleted(
-      'unnest(p_identity, p_fingerprint, p_token) AS q (identity, fingerprint, token)',
-    )};
-    GET DIAGNOSTICS v_completed = ROW_COUNT;
-    IF v_completed = cardinality(p_identity) THEN RETURN; END IF;
+/** By a time of their own: other statements may have waited, and a lease be younger than theirs. */
+const IS_AHEAD = isAhead(NOW)
+const SHORTEN = `
+    IF v_ahead IS NOT NULL THEN
+      v_fresh := ${NOW};
+      UPDATE ${RECORD} r SET ${shortened('v_fresh')} WHERE r.identity = ANY (v_ahead);
+    END IF;`
 
-    RETURN QUERY ${insertFree(REQUESTS, IS_FREE, IN_ORDER)} ${OR_NOT}
-      RETURNING ${taken(`'new'`)};
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    IF v_completed + v_count = cardinality(p_identity) THEN RETURN; END IF;
+/** What is to be replaced; from version 2 on also, in one statement, which lease is shortened. */
+const findGone = (version: Version) =>
+  version === 1
+    ? `
+    WITH l AS MATERIALIZED (
+      SELECT r.identity AS id
+      FROM ${REQUESTS}
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED}
+      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
+    SELECT array_agg(l.id) INTO v_gone FROM l;`
+    : `
+    WITH l AS MATERIALIZED (
+      SELECT r.identity AS id, r.state = 'in_progress' AS ahead
+      FROM ${REQUESTS}
+      JOIN ${RECORD} r ON r.identity = q.identity
+      WHERE CASE r.state WHEN 'in_progress' THEN r.fingerprint = q.fingerprint AND ${IS_AHEAD}
+        ELSE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED} END
+      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
+    SELECT array_agg(l.id) FILTER (WHERE NOT l.ahead), array_agg(l.id) FILTER (WHERE l.ahead)
+      INTO v_gone, v_ahead FROM l;${SHORTEN}`
 
-    RETURN QUERY
+/** Step 3 of a claim. */
+const takeOver = (version: Version) => `    RETURN QUERY
       WITH l AS MATERIALIZED (
         SELECT r.identity AS id, r.state AS was, r.watched,
           r.state = 'in_progress' AND r.on_lapse = 'unknown' AS doubt,
@@ -173,7 +186,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         lapses = CASE WHEN l.doubt THEN r.lapses ELSE r.lapses + l.lapsed END,
         token = CASE WHEN l.doubt THEN r.token ELSE l.token END,
         lease_until = CASE WHEN l.doubt THEN r.lease_until WHEN l.later THEN v_now
-          ELSE v_now + ${ms('l.lease_ms')} END,
+          ELSE v_now + ${ms('l.lease_ms')} END,${since(version, TAKEN_LEASE)}
         watched = r.watched AND NOT l.doubt,
         on_lapse = CASE WHEN l.doubt THEN r.on_lapse
           WHEN r.lapses + l.lapsed + 1 >= l.max_attempts THEN 'unknown'
@@ -188,25 +201,80 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
         expires_at = CASE WHEN l.doubt THEN r.expires_at
           ELSE greatest(r.expires_at, v_now + ${ms('l.retention_ms')}) END
       FROM l WHERE r.identity = l.id
-      RETURNING ${taken(TAKEN_OVER, wake('l.doubt AND l.watched'))};
+      RETURNING ${taken(TAKEN_OVER, wake('l.doubt AND l.watched'))};`
 
-    WITH l AS MATERIALIZED (
-      SELECT r.identity AS id
-      FROM ${REQUESTS}
-      JOIN ${RECORD} r ON r.identity = q.identity
-      WHERE q.after_expiry = 'new' AND q.mode <> 'take' AND ${IS_EXPIRED}
-      ORDER BY r.identity FOR UPDATE OF r SKIP LOCKED)
-    SELECT array_agg(l.id) INTO v_gone FROM l;
-    IF v_gone IS NOT NULL THEN ${keepHistory('r.identity = ANY (v_gone)')}
+/** Step 4, of what has expired. */
+const replaceGone = (
+  version: Version,
+) => `    IF v_gone IS NOT NULL THEN ${keepHistory('r.identity = ANY (v_gone)')}
       DELETE FROM ${RECORD} r WHERE r.identity = ANY (v_gone);
       RETURN QUERY
-        INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS})
-        SELECT ${FRESH}
+        INSERT INTO ${RECORD} AS r (${CLAIM_COLUMNS}${since(version, LEASE_COLUMNS)})
+        SELECT ${FRESH}${since(version, FRESH_LEASE)}
         FROM ${REQUESTS}
         WHERE q.identity = ANY (v_gone)
         ORDER BY q.identity
         RETURNING ${taken(`'expired'`)};
+    END IF;`
+
+/**
+ * 1. Takes the keys where all are free, as those of first requests are, and tells no more than
+ *    that, in one row: the rest is as it was asked for. As a plain INSERT, in a block of its own
+ *    that is undone where somebody has taken one of them meanwhile: with ON CONFLICT, PostgreSQL
+ *    looks each key up once more and writes to each row twice, a seventh of what a pair costs it.
+ * 2. Reads what is completed: most retries end here. In a batch that goes on, step 5 tells the same
+ *    of it again. Then takes the free keys among the others. Existing rows are filtered before the
+ *    INSERT, because DO NOTHING would wait for a row that an open transaction has updated.
+ * 3. Takes over what was released, accepted or has lapsed, or moves a lapsed record to \`unknown\`.
+ * 4. Shortens leases from before the clock was set back (from version 2 on), and replaces expired
+ *    records, by DELETE, so that rows which refer to the old one let go of it.
+ * 5. Reads the rest. A row of step 3 or 4 that somebody has locked shows up here as it was.
+ *
+ * CASE, not OR or AND, on the state: the planner would walk an index of all rows in that state.
+ */
+const claim = (version: Version) => `
+CREATE FUNCTION ${nameOf(version)} (
+  p_now_ms float8, p_history bool, p_mode text[], p_identity bytea[], p_record_id uuid[],
+  p_tenant text[], p_operation text[], p_key text[], p_fingerprint text[], p_token text[],
+  p_lease_ms float8[], p_retention_ms float8[], p_on_lapse text[], p_max_attempts int[],
+  p_after_expiry text[]
+) RETURNS ${OUTCOMES} LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_count int;
+    v_completed int;
+    v_gone bytea[];${since(version, LEASE_VARIABLES)}
+  BEGIN ${CHECK_ISOLATION}
+    SELECT count(*) INTO v_count FROM unnest(p_identity) AS q (identity)
+      JOIN ${RECORD} r ON r.identity = q.identity;
+    IF v_count = 0 THEN
+      BEGIN ${insertFree(version, { requests: REQUESTS, order: IN_ORDER })};
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+      EXCEPTION WHEN unique_violation THEN
+        v_count := 0;
+      END;
+      IF v_count = cardinality(p_identity) THEN
+        out_how := 'all_new';
+        out_expires_at_ms := ${epochMs('v_now')};
+        RETURN NEXT;
+        RETURN;
+      END IF;
     END IF;
+
+    RETURN QUERY ${readCompleted(
+      'unnest(p_identity, p_fingerprint, p_token) AS q (identity, fingerprint, token)',
+    )};
+    GET DIAGNOSTICS v_completed = ROW_COUNT;
+    IF v_completed = cardinality(p_identity) THEN RETURN; END IF;
+
+    RETURN QUERY ${insertFree(version, FREE_AMONG_OTHERS)} ${OR_NOT}
+      RETURNING ${taken(`'new'`)};
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_completed + v_count = cardinality(p_identity) THEN RETURN; END IF;
+
+${takeOver(version)}
+${findGone(version)}
+${replaceGone(version)}
 
     RETURN QUERY
       SELECT ${found(
@@ -216,7 +284,7 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
           ELSE 'found' END`,
         `CASE WHEN r.state = 'completed' AND r.fingerprint = q.fingerprint THEN r.result END`,
       )},
-        greatest(0, ${epochMs('r.lease_until - v_now')}),
+        greatest(0, ${epochMs(leaseLeft(version))}),
         greatest(0, coalesce(${epochMs('r.reconcile_at - v_now')}, 0)),
         ${epochMs('r.expires_at')}
       FROM ${REQUESTS}
@@ -229,8 +297,8 @@ CREATE FUNCTION "{schema}"."{table}_claim" (
  * other function to decide, which tells of what it has written first. Null where there is nothing
  * to tell of.
  */
-const CLAIM_ONE = `
-CREATE FUNCTION "{schema}"."{table}_claim_one" (
+const claimOne = (version: Version) => `
+CREATE FUNCTION "{schema}"."{table}_claim_one${since(version, '_2')}" (
   p_now_ms float8, p_history bool, p_mode text, p_identity bytea, p_record_id uuid, p_tenant text,
   p_operation text, p_key text, p_fingerprint text, p_token text, p_lease_ms float8,
   p_retention_ms float8, p_on_lapse text, p_max_attempts int, p_after_expiry text
@@ -239,18 +307,20 @@ CREATE FUNCTION "{schema}"."{table}_claim_one" (
     v_now timestamptz := ${NOW};
     v_answer text;
   BEGIN ${CHECK_ISOLATION}
-    ${insertFree(REQUEST, IS_FREE, '')} ${OR_NOT};
+    ${insertFree(version, { requests: REQUEST, filter: IS_FREE })} ${OR_NOT};
     IF FOUND THEN RETURN ${ALL_NEW}; END IF;
 
     SELECT ${ANSWER} INTO v_answer FROM (${readCompleted(REQUEST)}) ${OUTCOME};
     IF FOUND THEN RETURN v_answer; END IF;
 
     SELECT ${ANSWER} INTO v_answer
-      FROM "{schema}"."{table}_claim"(p_now_ms, p_history, ARRAY[p_mode], ARRAY[p_identity],
+      FROM ${nameOf(version)}(p_now_ms, p_history, ARRAY[p_mode], ARRAY[p_identity],
         ARRAY[p_record_id], ARRAY[p_tenant], ARRAY[p_operation], ARRAY[p_key],
         ARRAY[p_fingerprint], ARRAY[p_token], ARRAY[p_lease_ms], ARRAY[p_retention_ms],
         ARRAY[p_on_lapse], ARRAY[p_max_attempts], ARRAY[p_after_expiry]) ${OUTCOME} LIMIT 1;
     RETURN v_answer;
   END $body$;`
 
-export const CLAIM_FUNCTIONS: readonly string[] = [CLAIM, CLAIM_ONE]
+export const CLAIM_FUNCTIONS: readonly string[] = [claim(1), claimOne(1)]
+
+export const CLAIM_FUNCTIONS_2: readonly string[] = [claim(2), claimOne(2)]

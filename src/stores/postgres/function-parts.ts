@@ -1,4 +1,5 @@
 /** What the functions are made of. `functions.ts` says what holds for all of them. */
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 
 export const SETTINGS = `
   SET search_path = pg_catalog, pg_temp
@@ -69,6 +70,20 @@ export const WAITING = '"{schema}"."{table}_waiting"'
 export const AUDIT = '"{schema}"."{table}_audit"'
 
 export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
+
+/**
+ * The record `r` is under a lease that was given later than now: before the clock was set back. A
+ * node of an older version that claims or renews writes neither `lease_from` nor `lease_ms`; then
+ * they do not add up to the end of the lease any more, and nothing is known of it.
+ */
+export const isAhead = (now: string) => `CASE r.state
+          WHEN 'in_progress' THEN r.lease_from > ${now} + ${ms(String(LEASE_AHEAD_MS))}
+            AND r.lease_from + ${ms('r.lease_ms')} = r.lease_until
+          ELSE false END`
+
+/** Its lease from now on, as long as it was given. */
+export const shortened = (now: string) =>
+  `lease_until = ${now} + ${ms('r.lease_ms')}, lease_from = ${now}`
 
 /** Not by `extract`, whose numeric takes its way to a float through a text. */
 export const epochMs = (expression: string) => `round(date_part('epoch', ${expression}) * 1000)`

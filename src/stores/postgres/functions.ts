@@ -16,9 +16,10 @@
  *   everybody's first week.
  *
  * A function's parameters and columns never change after a release: connections keep prepared
- * calls. A new shape gets a new name and a new migration.
+ * calls. A changed function gets a new name, with the number of its migration behind, and the old
+ * one stays: see `docs/internals/schema-changes.md`.
  */
-import { CLAIM_FUNCTIONS } from './claim-functions.ts'
+import { CLAIM_FUNCTIONS, CLAIM_FUNCTIONS_2 } from './claim-functions.ts'
 import {
   CHECK_ISOLATION,
   CHECK_ISOLATION_UNLESS_JOINED,
@@ -35,7 +36,7 @@ import {
   VIEW_TYPES,
   wake,
 } from './function-parts.ts'
-import { UPKEEP_FUNCTIONS } from './upkeep-functions.ts'
+import { UPKEEP_FUNCTIONS, UPKEEP_FUNCTIONS_2 } from './upkeep-functions.ts'
 
 /**
  * Ends leases. The token and the attempt in the WHERE clause are the fence, and PostgreSQL checks
@@ -153,8 +154,8 @@ CREATE FUNCTION "{schema}"."{table}_settle_one" (
  * Prolongs leases. Skips locked rows, or one commit under way would hold up the renewals of all
  * others; tells those apart from the lost ones.
  */
-const RENEW = `
-CREATE FUNCTION "{schema}"."{table}_renew" (
+const renew = (suffix: string, more: string) => `
+CREATE FUNCTION "{schema}"."{table}_renew${suffix}" (
   p_now_ms float8, p_identity bytea[], p_token text[], p_attempt int[], p_lease_ms float8[]
 ) RETURNS TABLE (out_identity text, out_how text)
 LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
@@ -170,7 +171,7 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
         JOIN ${RECORD} r ON r.identity = q.identity
         WHERE r.token = q.token AND r.attempt = q.attempt AND r.state = 'in_progress'
         ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
-      UPDATE ${RECORD} r SET lease_until = v_now + ${ms('l.lease_ms')}
+      UPDATE ${RECORD} r SET lease_until = v_now + ${ms('l.lease_ms')}${more}
       FROM l WHERE r.identity = l.id
       RETURNING encode(r.identity, 'hex'), 'renewed';
     GET DIAGNOSTICS v_count = ROW_COUNT;
@@ -236,7 +237,14 @@ export const FUNCTIONS: readonly string[] = [
   ...CLAIM_FUNCTIONS,
   SETTLE,
   SETTLE_ONE,
-  RENEW,
+  renew('', ''),
   RESOLVE,
   ...UPKEEP_FUNCTIONS,
+]
+
+/** From migration 2 on: with the length of the lease. */
+export const FUNCTIONS_2: readonly string[] = [
+  ...CLAIM_FUNCTIONS_2,
+  renew('_2', ', lease_ms = l.lease_ms, lease_from = v_now'),
+  ...UPKEEP_FUNCTIONS_2,
 ]

@@ -6,7 +6,7 @@ import { DESK_FUNCTIONS } from './desk-functions.ts'
 import { DURABLE_TABLES } from './durable-tables.ts'
 import { AFTER_EXPIRY, ON_LAPSE, PROOF, STATE } from './function-parts.ts'
 import { isLockTimeout } from './failures.ts'
-import { FUNCTIONS } from './functions.ts'
+import { FUNCTIONS, FUNCTIONS_2 } from './functions.ts'
 import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
 import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
@@ -117,6 +117,13 @@ CREATE TABLE "{schema}"."{table}_history" (
 CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, created_at);
 ${FUNCTIONS.join('\n')}${DURABLE_TABLES}
 ${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
+`,
+  },
+  {
+    // The table last: from then on, until the commit, every claim waits.
+    runsFrom: 1,
+    sql: `${FUNCTIONS_2.join('\n')}
+ALTER TABLE "{schema}"."{table}" ADD COLUMN lease_ms float8, ADD COLUMN lease_from timestamptz;
 `,
   },
 ]

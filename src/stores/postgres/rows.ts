@@ -266,6 +266,8 @@ export function toRecord(columns: Row): StoredRecord {
     recoveryPoint: row[13] ?? undefined,
     errorCode: row[14] ?? undefined,
     leaseUntilMs: row[15],
+    // Only the functions in the database look at it.
+    leaseMs: undefined,
     reconcileAtMs: row[16] ?? undefined,
     tries: row[17],
     createdAtMs: row[18],

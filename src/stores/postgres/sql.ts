@@ -80,12 +80,12 @@ const singlesOf = (types: readonly string[]) =>
   types.map((type) => (type === 'bytea' ? 'text::bytea' : type))
 
 export const CLAIM = call(
-  'claim',
+  'claim_2',
   ['float8', 'text::bool', ...arraysOf(CLAIM_TYPES)],
   CLAIM_COLUMNS,
 )
 
-export const CLAIM_ONE = callForText('claim_one', [
+export const CLAIM_ONE = callForText('claim_one_2', [
   'float8',
   'text::bool',
   ...singlesOf(CLAIM_TYPES),
@@ -111,7 +111,7 @@ export const SETTLE = call('settle', ['float8', ...arraysOf(SETTLE_TYPES)], SETT
 export const SETTLE_ONE = callForText('settle_one', ['float8', ...singlesOf(SETTLE_TYPES)])
 
 export const RENEW = call(
-  'renew',
+  'renew_2',
   ['float8', 'bytea[]', 'text[]', 'int[]', 'float8[]'],
   ['identity', 'how'],
 )
@@ -149,7 +149,7 @@ export const RESOLVE = call(
 )
 
 export const SWEEP = call(
-  'sweep',
+  'sweep_2',
   ['float8', 'int'],
   ['identity', 'record_id', 'tenant', 'operation', 'attempt', 'state'],
 )

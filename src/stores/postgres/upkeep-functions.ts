@@ -1,9 +1,11 @@
 /** What moves records on that nobody asks for, and what looks at them. */
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 import {
   CHECK_ISOLATION,
   HISTORY,
   HISTORY_VIEW_COLUMNS,
   IS_BEGUN,
+  isAhead,
   keepHistory,
   MAY_EXPIRE,
   ms,
@@ -12,15 +14,35 @@ import {
   RECORD,
   resumeAt,
   SETTINGS,
+  shortened,
   STATE,
   VIEW_COLUMNS,
   VIEW_TYPES,
   wake,
 } from './function-parts.ts'
 
+/**
+ * Shortens leases from before the clock was set back. Only those that end last are looked at, so
+ * that a sweep does not read all that is held. Leases of other lengths may stand before them, but
+ * only longer ones, which are as far from their end.
+ */
+const SHORTEN = `
+
+    WITH last AS MATERIALIZED (
+      SELECT r.identity AS id, r.lease_from
+      FROM ${RECORD} r
+      WHERE r.state = 'in_progress' AND r.lease_until > v_now + ${ms(String(LEASE_AHEAD_MS))}
+      ORDER BY r.lease_until DESC LIMIT p_limit),
+    l AS MATERIALIZED (
+      SELECT r.identity AS id
+      FROM last JOIN ${RECORD} r ON r.identity = last.id
+      WHERE last.lease_from > v_now AND ${isAhead('v_now')}
+      ORDER BY r.identity FOR NO KEY UPDATE OF r SKIP LOCKED)
+    UPDATE ${RECORD} r SET ${shortened('v_now')} FROM l WHERE r.identity = l.id;`
+
 /** Moves lapsed records on, by the policy that their own claim left in them. */
-const SWEEP = `
-CREATE FUNCTION "{schema}"."{table}_sweep" (p_now_ms float8, p_limit int)
+const sweep = (suffix: string, more: string) => `
+CREATE FUNCTION "{schema}"."{table}_sweep${suffix}" (p_now_ms float8, p_limit int)
 RETURNS TABLE (
   out_identity text, out_record_id text, out_tenant text, out_operation text, out_attempt int,
   out_state text, out_done bool
@@ -46,7 +68,7 @@ RETURNS TABLE (
           ELSE greatest(r.expires_at, v_now + (r.expires_at - r.last_run_at)) END
       FROM l WHERE r.identity = l.id
       RETURNING encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.attempt,
-        r.state::text, ${wake('l.watched')};
+        r.state::text, ${wake('l.watched')};${more}
   END $body$;`
 
 /**
@@ -163,4 +185,7 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
       WHERE CASE r.state WHEN 'in_progress' THEN true WHEN 'pending' THEN true ELSE false END;
   END $body$;`
 
-export const UPKEEP_FUNCTIONS: readonly string[] = [SWEEP, REAP, LIST, LIST_HISTORY, WATCH]
+export const UPKEEP_FUNCTIONS: readonly string[] = [sweep('', ''), REAP, LIST, LIST_HISTORY, WATCH]
+
+/** From migration 2 on. */
+export const UPKEEP_FUNCTIONS_2: readonly string[] = [sweep('_2', SHORTEN)]

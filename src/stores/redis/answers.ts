@@ -79,7 +79,9 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
   const state = STATE_CODES[from.byte()]!
   const proof = PROOF_CODES[from.byte()]
   const hasResult = from.byte() === 1
-  const reconcileAtMs = timeOf(from.number())
+  // Of a record that is held, the place has the length of its lease.
+  const reconcileAtOrLeaseMs = timeOf(from.number())
+  const isHeld = state === 'in_progress'
   const completedAtMs = timeOf(from.number())
   const expiresAtMs = from.number()
   const onLapse = LAPSE_CODES[from.byte()]!
@@ -106,13 +108,14 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
     lapses,
     token,
     leaseUntilMs,
+    leaseMs: isHeld ? reconcileAtOrLeaseMs : undefined,
     onLapse,
     afterExpiry,
     proof,
     recoveryPoint,
     result: hasResult ? from.rest() : undefined,
     errorCode,
-    reconcileAtMs,
+    reconcileAtMs: isHeld ? undefined : reconcileAtOrLeaseMs,
     tries: 0,
     createdAtMs,
     lastRunAtMs,

@@ -5,7 +5,7 @@ import type { Bucket, Buckets } from './buckets.ts'
 import { ROWS_MAX, type Calls } from './calls.ts'
 import { checkIdentity, type Candidate } from './requests.ts'
 import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts.ts'
-import { FIND, PEEK, RANGE } from './upkeep-scripts.ts'
+import { FIND, LATEST, PEEK, RANGE } from './upkeep-scripts.ts'
 
 /** The index names a record of which nothing is known any more. */
 const NOBODY = '0'.repeat(32)
@@ -60,6 +60,16 @@ export class RecordIndex {
     return this.#first(classes, range)
   }
 
+  /** Of the records that are held until after `fromMs`, those whose leases end last. */
+  async latestHeld(fromMs: number, limit: number): Promise<Candidate[]> {
+    const code = STATE_CODES.indexOf('in_progress')
+    const share = SHARE_MIN + Math.ceil(limit / this.#buckets.all.length)
+    const parts = await Promise.all(
+      this.#buckets.all.map((bucket) => this.#page(bucket, LATEST, [code, fromMs, share])),
+    )
+    return parts.flat()
+  }
+
   async list(state: RecordState, limit: number): Promise<StoredRecord[]> {
     const code = STATE_CODES.indexOf(state)
     const classes = [LISTED_APART.includes(state) ? LISTED_CLASS + code : code]
@@ -110,17 +120,17 @@ export class RecordIndex {
     const candidates: Candidate[] = []
     for (let at = 0; at < limit; at += PAGE) {
       const count = Math.min(PAGE, limit - at)
-      const page = await this.#page(bucket, [code, untilMs, at, count])
+      const page = await this.#page(bucket, RANGE, [code, untilMs, at, count])
       candidates.push(...page)
       if (page.length < count) break
     }
     return candidates
   }
 
-  async #page(bucket: Bucket, numbers: readonly number[]): Promise<Candidate[]> {
+  async #page(bucket: Bucket, script: string, numbers: readonly number[]): Promise<Candidate[]> {
     const keys = [bucket.due, bucket.ids]
     const args = numbers.map(String)
-    const answers = ((await this.#calls.ask(RANGE, keys, args)) as Buffer[]).map(String)
+    const answers = ((await this.#calls.ask(script, keys, args)) as Buffer[]).map(String)
     const candidates: Candidate[] = []
     for (let n = 0; n < answers.length; n += 3) {
       const [recordId, at, identity] = answers.slice(n, n + 3) as [string, string, string]

@@ -1,5 +1,6 @@
 import { systemClock, type Clock } from '../../core/clock.ts'
 import { toSwept, toView } from '../../core/decide.ts'
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 import { InvalidOptionsError, isRejected } from '../../core/errors.ts'
 import type { RecordState } from '../../core/record.ts'
 import { ABSENT_LEASE } from '../../core/store-probe.ts'
@@ -45,7 +46,7 @@ import {
   type FoundVerdict,
 } from './requests.ts'
 import { CLAIM, RENEW, SETTLE } from './scripts.ts'
-import { READ, REAP, REAP_CODES, RESOLVE, SWEEP } from './upkeep-scripts.ts'
+import { READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './upkeep-scripts.ts'
 
 /**
  * Half of what a busy process has under way: while the server works on one batch, the process
@@ -55,6 +56,9 @@ const BATCH_ROWS_MAX = 32
 
 /** How long a refusal stands before the server is looked at again. */
 const RECHECK_MS = 5_000
+
+/** How many of the leases that end last a sweep looks at: it must not read all that are held. */
+const HELD_ROWS = 1_024
 
 /** A store in Redis: fast, and as durable as the server is set up to be. */
 export interface RedisStore extends Store {
@@ -180,6 +184,8 @@ class ScriptedStore implements RedisStore {
   async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
     return this.#within('sweep', async () => {
       const nowMs = await this.#nowMs()
+      const held = await this.#index.latestHeld(nowMs + LEASE_AHEAD_MS, Math.min(limit, HELD_ROWS))
+      await this.#runOn('sweep', SHORTEN, held)
       const lapsed = await this.#index.earliest(['in_progress'], { untilMs: nowMs, limit })
       const answers = await this.#runOn('sweep', SWEEP, lapsed)
       return answers.flatMap((data, n) =>

@@ -16,6 +16,8 @@
  *   layout gets a new version byte.
  */
 
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
+
 /** One word of a union, by its code. Code 0 is nothing. */
 export const STATE_CODES = [
   undefined,
@@ -68,6 +70,10 @@ const LINGER_MS = 24 * 60 * 60 * 1000
  * texts are as a claim brings them, so that the common moves put strings together instead of
  * taking them apart. The record id is a UUID, so that the token has a fixed place.
  *
+ * While a record is held, the place of `reconcileAt` has the length of its lease, or -1 where a
+ * node of an older version has given the lease. Such a node writes -1 there with every claim, so
+ * that the length is never that of another lease.
+ *
  * `due` holds each record id under the time of its next move: the end of its lease, or its expiry.
  * `unknown` and `expired` wait for nobody, so they stand under their last run. `pending` and
  * `failed_retryable` are listed by last run but move at another time: they have a second entry, `@`
@@ -80,6 +86,7 @@ local HEAD, HEAD_BYTES, TEXTS = '<BBBBdddBBI4I4dddH', ${HEAD_BYTES}, '<Hc0Hc0Hc0
 local STATE, PROOF, HAS_RESULT, RECONCILE_AT, COMPLETED_AT, EXPIRES_AT = 2, 3, 4, 5, 6, 7
 local ON_LAPSE, AFTER_EXPIRY, ATTEMPT, LAPSES, LEASE_UNTIL, LAST_RUN_AT = 8, 9, 10, 11, 12, 14
 local TEXT_BYTES = 15
+local LEASE_MS = RECONCILE_AT
 
 local now, real = tonumber(ARGV[1]), false
 if not now then
@@ -193,9 +200,18 @@ local function lapse(r)
   if r[ON_LAPSE] == 1 then
     r[STATE], r[RECONCILE_AT] = UNKNOWN, now
   else
-    r[STATE], r[LAPSES], r[PROOF] = FREE, r[LAPSES] + 1, 1
+    r[STATE], r[LAPSES], r[PROOF], r[RECONCILE_AT] = FREE, r[LAPSES] + 1, 1, -1
     r[EXPIRES_AT] = math.max(r[EXPIRES_AT], now + r[EXPIRES_AT] - r[LAST_RUN_AT])
   end
+end
+
+-- Of a lease from before the clock was set back, as \`decideShorten\` says.
+local function shorten(r)
+  local leaseMs = r[LEASE_MS]
+  if r[STATE] ~= HELD or leaseMs < 0 then return false end
+  if r[LEASE_UNTIL] <= now + leaseMs + ${LEASE_AHEAD_MS} then return false end
+  r[LEASE_UNTIL] = now + leaseMs
+  return true
 end
 
 local function complete(r, token, retentionMs)
@@ -242,10 +258,10 @@ local function headOf()
   if head then return head end
   readPolicy()
   local accepting, expiresAt = mode == ACCEPT, now + retentionMs
-  local state, leaseUntil = HELD, now + leaseMs
-  if accepting then state, leaseUntil = PENDING, now end
+  local state, leaseUntil, length = HELD, now + leaseMs, leaseMs
+  if accepting then state, leaseUntil, length = PENDING, now, -1 end
   head = { mode = mode, expiresAt = expiresAt,
-    bytes = struct.pack(string.sub(HEAD, 1, -2), ${LAYOUT}, state, 0, 0, -1, -1, expiresAt,
+    bytes = struct.pack(string.sub(HEAD, 1, -2), ${LAYOUT}, state, 0, 0, length, -1, expiresAt,
       lapsePolicy(0), afterExpiry, accepting and 0 or 1, 0, leaseUntil, now, now),
     score = scoreOf(state, accepting and expiresAt or leaseUntil),
     listed = accepting and scoreOf(${LISTED_CLASS} + state, now),
@@ -277,7 +293,7 @@ local function claimAgain(n, due, r, lapses, from)
   if not accepting then r[ATTEMPT] = r[ATTEMPT] + 1 end
   r[LEASE_UNTIL] = accepting and now or now + leaseMs
   r[ON_LAPSE], r[AFTER_EXPIRY] = lapsePolicy(lapses), afterExpiry
-  r[PROOF], r[RECONCILE_AT], r[LAST_RUN_AT] = 0, -1, now
+  r[PROOF], r[LEASE_MS], r[LAST_RUN_AT] = 0, accepting and -1 or leaseMs, now
   r[EXPIRES_AT] = math.max(r[EXPIRES_AT], now + retentionMs)
   setTexts(r, token, '')
   write(n, due, r, before)
@@ -295,6 +311,7 @@ local function claimExisting(n, due, r)
     return answer(COMPLETED, 0, 0, 0, expiresAt, r.id, '') .. resultOf(r)
   elseif state == HELD then
     if r[LEASE_UNTIL] > now then
+      if shorten(r) then write(n, due, r) end
       return answer(IN_PROGRESS, 0, 0, r[LEASE_UNTIL] - now, expiresAt, r.id, '')
     elseif r[ON_LAPSE] == 1 then
       lapse(r)
@@ -440,7 +457,7 @@ for n = 1, count do
   local r = read(n)
   local holds = r and r[STATE] == HELD and r.token == token and r[ATTEMPT] == attempt
   if holds then
-    r[LEASE_UNTIL] = now + leaseMs
+    r[LEASE_UNTIL], r[LEASE_MS] = now + leaseMs, leaseMs
     write(n, KEYS[2 * bucket - 1], r)
   end
   answers[n] = holds and '1' or '0'

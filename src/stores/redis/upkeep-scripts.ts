@@ -71,6 +71,18 @@ flush()
 return answers
 `
 
+/** Shortens leases from before the clock was set back. It answers nothing. */
+export const SHORTEN = `${PRELUDE}${CANDIDATE}
+local answers = {}
+for n = 1, count do
+  local due, ids, r = nextCandidate(n)
+  if r and shorten(r) then write(n, due, r) end
+  answers[n] = ''
+end
+flush()
+return answers
+`
+
 /**
  * Ends what is past its retention, as `decideReap` says. ARGV[5] is '1' where accepted records
  * are to be completed, with the result in ARGV[6], kept for ARGV[7]. An answer is a code.
@@ -120,6 +132,31 @@ for n = 1, #found, 2 do
   answers[#answers + 1] = id
   answers[#answers + 1] = string.format('%.0f', found[n + 1] - base)
   answers[#answers + 1] = redis.call('HGET', KEYS[2], id) or ''
+end
+return answers
+`
+
+/**
+ * What is held until later than a moment in one bucket, those that end last among the first: id,
+ * time and identity of each. KEYS are its `due` and `ids`, ARGV the class, the moment, and how many
+ * at the most. Span by span from the far end, because the commands that go backwards would be one
+ * more right that the user of the client has to have.
+ */
+export const LATEST = `
+local base, count = ARGV[1] * ${SCORE_SPAN}, tonumber(ARGV[3])
+local before, answers = base + ${SCORE_SPAN}, {}
+for _, span in ipairs({ 86400000, 14400000, 3600000, 900000, 240000, 60000, 0 }) do
+  local left = count - #answers / 3
+  if left == 0 then break end
+  local from = base + ARGV[2] + span
+  local found = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', from),
+    '(' .. string.format('%.0f', before), 'WITHSCORES', 'LIMIT', 0, left)
+  before = from
+  for n = 1, #found, 2 do
+    answers[#answers + 1] = found[n]
+    answers[#answers + 1] = string.format('%.0f', found[n + 1] - base)
+    answers[#answers + 1] = redis.call('HGET', KEYS[2], found[n]) or ''
+  end
 end
 return answers
 `

@@ -107,6 +107,14 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
   ${DURABLE}
   `,
   },
+  {
+    // Behind the result, where SQLite adds columns: read only of records that have none yet.
+    runsFrom: 1,
+    sql: `
+  ALTER TABLE "{table}" ADD COLUMN lease_ms INTEGER;
+  ALTER TABLE "{table}" ADD COLUMN lease_from_ms INTEGER;
+  `,
+  },
 ]
 
 /**

@@ -1,8 +1,10 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 import type { RecordState, StoredRecord } from '../../core/record.ts'
 import type { HistoryQuery, Lease, RecordRef } from '../../core/store.ts'
 import {
   ABANDONED,
+  AHEAD,
   BEGIN_READ,
   COMMIT,
   COMPLETE,
@@ -24,6 +26,9 @@ import {
   UPDATE,
 } from './sql.ts'
 
+/** How many of the leases that end last are looked at: a sweep must not walk through all. */
+const AHEAD_ROWS = 1_000
+
 /** The statements on records over one connection, each prepared once. Decides nothing. */
 export class RecordTable {
   readonly #beginRead: StatementSync
@@ -36,6 +41,7 @@ export class RecordTable {
   readonly #update: StatementSync
   readonly #delete: StatementSync
   readonly #lapsed: StatementSync
+  readonly #ahead: StatementSync
   readonly #expired: StatementSync
   readonly #abandoned: StatementSync
   readonly #unknown: StatementSync
@@ -58,6 +64,7 @@ export class RecordTable {
     this.#update = prepare(UPDATE)
     this.#delete = prepare(DELETE)
     this.#lapsed = prepare(LAPSED)
+    this.#ahead = prepare(AHEAD)
     this.#expired = prepare(EXPIRED)
     this.#abandoned = prepare(ABANDONED)
     this.#unknown = prepare(UNKNOWN)
@@ -104,6 +111,7 @@ export class RecordTable {
       record.afterExpiry,
       record.createdAtMs,
       record.expiresAtMs,
+      record.leaseMs ?? null,
     )
     return changes === 1
   }
@@ -136,6 +144,7 @@ export class RecordTable {
       record.expiresAtMs,
       record.result ?? null,
       record.tries,
+      record.leaseMs ?? null,
     )
   }
 
@@ -145,6 +154,11 @@ export class RecordTable {
 
   lapsed(nowMs: number, limit: number): StoredRecord[] {
     return toRecords(this.#lapsed.all(nowMs, limit))
+  }
+
+  /** Whose leases were given before the clock was set back. */
+  ahead(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#ahead.all(nowMs + LEASE_AHEAD_MS, AHEAD_ROWS, limit))
   }
 
   /** Without their results; as many as have `bytes` of them together, and one in any case. */
@@ -198,6 +212,8 @@ interface RecordRow {
   readonly lapses: number
   readonly token: string
   readonly lease_until_ms: number
+  /** Absent where it was not asked for. */
+  readonly lease_ms?: number | null
   readonly on_lapse: StoredRecord['onLapse']
   readonly after_expiry: StoredRecord['afterExpiry']
   readonly proof: 'proven' | 'declared' | null
@@ -237,6 +253,7 @@ function rowToRecord(row: RecordRow): StoredRecord {
     lapses: row.lapses,
     token: row.token,
     leaseUntilMs: row.lease_until_ms,
+    leaseMs: row.lease_ms ?? undefined,
     onLapse: row.on_lapse,
     afterExpiry: row.after_expiry,
     proof: row.proof ?? undefined,

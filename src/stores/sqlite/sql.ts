@@ -14,6 +14,15 @@ export const COLUMNS = `
   lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms, tries,
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms`
 
+/**
+ * The length of the lease that a record is under. A node of an older version that claims or renews
+ * writes neither of the two columns; then they do not add up to the end of the lease any more, and
+ * its length is not known. Of other records it is not asked for: it lies behind their results.
+ */
+const LEASE_MS = `
+  CASE WHEN state = 'in_progress' AND lease_from_ms + lease_ms = lease_until_ms
+    THEN lease_ms END AS lease_ms`
+
 /** What the history has of a record: all but its state, which is over, and its token. */
 const HISTORY_COLUMNS = `
   identity, record_id, tenant, operation, key, fingerprint, attempt, lapses,
@@ -34,9 +43,10 @@ export const ROLLBACK = 'ROLLBACK'
  * On the reader it sees the last commit, and no writer can make it wait. On the writer, inside a
  * transaction, it is the truth that the decision is based on.
  */
-export const FIND = `SELECT ${COLUMNS}, result FROM "{table}" WHERE identity = ?`
+export const FIND = `SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE identity = ?`
 
-export const FIND_BY_RECORD_ID = `SELECT ${COLUMNS}, result FROM "{table}" WHERE record_id = ?`
+export const FIND_BY_RECORD_ID = `
+  SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE record_id = ?`
 
 /**
  * Takes a free key without reading it first. No change means that somebody has it: another
@@ -50,9 +60,9 @@ export const INSERT_PENDING = insertAs("'pending', 0")
 /** Two statements, so that the ordinary one has nothing more to bind. */
 function insertAs(stateAndAttempt: string): string {
   return `
-  INSERT INTO "{table}" (${COLUMNS})
+  INSERT INTO "{table}" (${COLUMNS}, lease_ms, lease_from_ms)
   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ${stateAndAttempt}, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL, 0,
-    ?11, ?11, NULL, ?12)
+    ?11, ?11, NULL, ?12, ?13, ?8 - ?13)
   ON CONFLICT (identity) DO NOTHING`
 }
 
@@ -74,7 +84,8 @@ export const UPDATE = `
   UPDATE "{table}" SET
     state = ?2, attempt = ?3, lapses = ?4, token = ?5, lease_until_ms = ?6, on_lapse = ?7,
     after_expiry = ?8, proof = ?9, recovery_point = ?10, error_code = ?11, reconcile_at_ms = ?12,
-    last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16, tries = ?17
+    last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16, tries = ?17,
+    lease_ms = ?18, lease_from_ms = ?6 - ?18
   WHERE identity = ?1`
 
 /** A record that gives way to a new one goes by DELETE, so that references to it are set null. */
@@ -108,6 +119,18 @@ export const LAPSED = `
   SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' AND lease_until_ms <= ?
   ORDER BY lease_until_ms LIMIT ?`
+
+/**
+ * Leases from before the clock was set back: those that end later than their length after `?1`. Of
+ * the `?2` that end last. Leases of other lengths may stand before them there, but only longer
+ * ones, which are as far from their end.
+ */
+export const AHEAD = `
+  SELECT * FROM (
+    SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" INDEXED BY "{table}_lease"
+    WHERE state = 'in_progress' AND lease_until_ms > ?1
+    ORDER BY lease_until_ms DESC LIMIT ?2)
+  WHERE lease_until_ms > ?1 + lease_ms LIMIT ?3`
 
 /** What may expire, word for word as in the index, which is only usable so. */
 const MAY_EXPIRE = `

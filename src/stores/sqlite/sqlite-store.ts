@@ -9,6 +9,7 @@ import {
   toView,
   type Decision,
 } from '../../core/decide.ts'
+import { decideShorten } from '../../core/shorten-lease.ts'
 import type { DurableStore } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type {
@@ -145,7 +146,17 @@ class FileStore implements SqliteStore {
     )
   }
 
-  sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+    await inPieces(this.#access, 'sweep', {
+      limit,
+      isDue: (nowMs) => this.#committed.ahead(nowMs, 1).length > 0,
+      piece: (nowMs, rows) =>
+        this.#records.ahead(nowMs, rows).flatMap((record) => {
+          const write = decideShorten(record, nowMs)
+          if (write !== undefined) this.#records.update(write)
+          return write ?? []
+        }),
+    })
     return inPieces(this.#access, 'sweep', {
       limit,
       isDue: (nowMs) => this.#committed.lapsed(nowMs, 1).length > 0,

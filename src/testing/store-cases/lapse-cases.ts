@@ -259,6 +259,92 @@ export const sweepCases: readonly StoreCase[] = [
   },
 ]
 
+const HOUR_MS = 3_600_000
+
+/** The clock of a store can be set back, or a failover lead to a clock that is behind. */
+export const clockSetBackCases: readonly StoreCase[] = [
+  {
+    name: 'shortens a lease from before the clock was set back at the claim that meets it',
+    async run({ store, clock }) {
+      await hold(store)
+      clock.jumpWallTime(-HOUR_MS)
+      assert.equal(ofKind(await claim(store), 'in_progress').leaseLeftMs, LEASE_MS)
+      clock.advance(LEASE_MS - 1)
+      assert.equal(ofKind(await claim(store), 'in_progress').leaseLeftMs, 1)
+      clock.advance(1)
+      assert.equal(ofKind(await claim(store), 'unknown').lapsed, true)
+    },
+  },
+  {
+    name: 'shortens a lease from before the clock was set back in a sweep, and ends it later',
+    async run({ store, clock }) {
+      await store.claim(claimRequests(30))
+      clock.jumpWallTime(-HOUR_MS)
+      assert.deepEqual(await store.sweep({ limit: 100 }), [])
+      clock.advance(LEASE_MS - 1)
+      assert.deepEqual(await store.sweep({ limit: 100 }), [])
+      clock.advance(1)
+      assert.equal((await store.sweep({ limit: 100 })).length, 30)
+    },
+  },
+  {
+    name: 'gives racing claims that meet such a lease the same answer, and the key to none',
+    async run({ store, clock }) {
+      await hold(store, { onLapse: 'rerun' })
+      clock.jumpWallTime(-HOUR_MS)
+      const outcomes = await race(10, () => claim(store, { onLapse: 'rerun' }))
+      for (const outcome of outcomes) {
+        assert.equal(ofKind(outcome, 'in_progress').leaseLeftMs, LEASE_MS)
+      }
+    },
+  },
+  {
+    name: 'lets the holder of a shortened lease renew it and complete the key',
+    async run({ store, clock }) {
+      const lease = await hold(store, { onLapse: 'rerun' })
+      clock.jumpWallTime(-HOUR_MS)
+      ofKind(await claim(store), 'in_progress')
+      clock.advance(LEASE_MS / 2)
+      assert.deepEqual(await store.renew([{ ...lease, leaseMs: LEASE_MS }]), [true])
+      clock.advance(LEASE_MS - 1)
+      assert.equal(ofKind(await claim(store), 'in_progress').leaseLeftMs, 1)
+      ofKind(await settle(store, completeOf(lease)), 'settled')
+      ofKind(await claim(store), 'completed')
+    },
+  },
+  {
+    name: 'measures a lease by the length it was given or renewed for, not by that of a claimant',
+    async run({ store, clock }) {
+      const longMs = 6 * LEASE_MS
+      const long = { leaseMs: longMs, onLapse: 'rerun' } as const
+      const leftMs = async (key: string) =>
+        ofKind(await claim(store, { key }), 'in_progress').leaseLeftMs
+      await hold(store, { ...long, key: 'given' })
+      const renewed = await hold(store, { key: 'renewed' })
+      assert.deepEqual(await store.renew([{ ...renewed, leaseMs: longMs }]), [true])
+      await settle(store, releaseOf(await hold(store, { key: 'retried' })))
+      await hold(store, { ...long, key: 'retried' })
+      await store.sweep({ limit: 10 })
+      for (const key of ['given', 'renewed', 'retried']) assert.equal(await leftMs(key), longMs)
+
+      clock.jumpWallTime(-HOUR_MS)
+      for (const key of ['given', 'renewed', 'retried']) assert.equal(await leftMs(key), longMs)
+      clock.advance(longMs - 1)
+      assert.deepEqual(await store.sweep({ limit: 10 }), [])
+    },
+  },
+  {
+    name: 'changes nothing of such a lease for a request with another fingerprint',
+    async run({ store, clock }) {
+      const lease = await hold(store)
+      const { leaseUntil } = await viewOf(store, lease)
+      clock.jumpWallTime(-HOUR_MS)
+      ofKind(await claim(store, { fingerprint: 'other' }), 'mismatch')
+      assert.deepEqual((await viewOf(store, lease)).leaseUntil, leaseUntil)
+    },
+  },
+]
+
 function byId<Item extends { recordId: string }>(items: readonly Item[]): Item[] {
   return items.toSorted((a, b) => (a.recordId < b.recordId ? -1 : 1))
 }
