@@ -47,6 +47,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // Decorators and modules are values of the framework: there is no Nest without importing it.
   'adapters/nest': ['@nestjs/common', '@nestjs/core', 'rxjs'],
   'stores/cached': ['node:crypto'],
+  'stores/dynamodb': ['node:async_hooks'],
   'stores/postgres': ['node:crypto', 'node:net'],
   'stores/redis': ['node:crypto'],
   'stores/sqlite': ['node:fs', 'node:module', 'node:path', 'node:sqlite'],

@@ -58,8 +58,8 @@ class ItemStore implements Store {
   // The service has no conditional write of several items that one of them could not fail for all.
   // So rows travel alone: none waits for the slowest of its batch.
   readonly batching = { rowsMax: 1, flushesMax: 48 } as const
-  readonly history?: (query: HistoryQuery) => Promise<RecordView[]>
-  readonly now?: () => Promise<Date>
+  readonly history?: (query: HistoryQuery, signal?: AbortSignal) => Promise<RecordView[]>
+  readonly now?: (signal?: AbortSignal) => Promise<Date>
   readonly #table: RecordTable
   readonly #time: StoreTime
   readonly #moves: RecordMoves
@@ -81,20 +81,22 @@ class ItemStore implements Store {
     this.#upkeep = new Upkeep(this.#moves, this.#index, this.#time)
     if (history) {
       const past = new History(this.#table, this.#moves.results)
-      this.history = (query) => ask('read the history', () => past.read(query))
+      this.history = (query, signal) =>
+        this.#ask('read the history', signal, () => past.read(query))
     }
-    if (clock === undefined) this.now = () => ask('tell the time', () => this.#now())
+    if (clock === undefined)
+      this.now = (signal) => this.#ask('tell the time', signal, () => this.#now())
   }
 
-  claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
     const rows = { operation: 'claim', check: checkClaim, keyOf: identityOf }
-    return each(rows, requests, (request) => this.#claim(request))
+    return this.#each(rows, requests, signal, (request) => this.#claim(request))
   }
 
-  settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+  settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]> {
     const keyOf = ({ lease }: Settlement) => lease.identity
     const rows = { operation: 'settle', check: checkSettlement, keyOf }
-    return each(rows, settlements, async (settlement) => {
+    return this.#each(rows, settlements, signal, async (settlement) => {
       const { outcome } = await this.#moves.make({
         identity: settlement.lease.identity,
         from: 'known',
@@ -104,9 +106,9 @@ class ItemStore implements Store {
     })
   }
 
-  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+  renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]> {
     const rows = { operation: 'renew', check: checkRenewal, keyOf: identityOf }
-    return each(rows, renewals, async (renewal) => {
+    return this.#each(rows, renewals, signal, async (renewal) => {
       const { outcome } = await this.#moves.make({
         identity: renewal.identity,
         from: 'known',
@@ -120,31 +122,31 @@ class ItemStore implements Store {
     })
   }
 
-  async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+  async resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
     const lookUp = { operation: 'resolve', check: checkVerdict, keyOf: refOf }
     // First of all, so that verdicts on one record come one after the other, however they name it.
-    const found = await each(lookUp, verdicts, async (verdict) => ({
+    const found = await this.#each(lookUp, verdicts, signal, async (verdict) => ({
       verdict,
       identity: verdict.ref.identity ?? (await this.#identityOf(verdict.ref.recordId)),
     }))
     const keyOf = ({ identity, verdict }: Addressed) => identity ?? refOf(verdict)
     const rows = { operation: 'resolve', check: () => {}, keyOf }
-    return each(rows, found, (addressed) => this.#resolve(addressed))
+    return this.#each(rows, found, signal, (addressed) => this.#resolve(addressed))
   }
 
-  sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
-    return ask('sweep', () => this.#upkeep.sweep(limit))
+  sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+    return this.#ask('sweep', signal, () => this.#upkeep.sweep(limit))
   }
 
-  reap(request: ReapRequest): Promise<ReapReport> {
-    return ask('reap', async () => {
+  reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
+    return this.#ask('reap', signal, async () => {
       await this.#now()
       return this.#upkeep.reap(request)
     })
   }
 
-  read(ref: RecordRef): Promise<RecordView | undefined> {
-    return ask('read', async () => {
+  read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined> {
+    return this.#ask('read', signal, async () => {
       const identity = ref.identity ?? (await this.#identityOf(ref.recordId))
       if (identity === undefined) return undefined
       for (let tries = 1; tries <= RESULT_TRIES; tries++) {
@@ -161,8 +163,8 @@ class ItemStore implements Store {
     })
   }
 
-  list({ state, limit }: ListQuery): Promise<RecordView[]> {
-    return ask('list', async () => {
+  list({ state, limit }: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    return this.#ask('list', signal, async () => {
       const entries = await this.#index.oldest(state, { limit })
       const found = await this.#table.getListed(entries.map(identityOf))
       const byIdentity = new Map(found.map((kept) => [kept.record.identity, kept.record]))
@@ -172,6 +174,23 @@ class ItemStore implements Store {
         return record?.state === state ? [toView(record)] : []
       })
     })
+  }
+
+  #each<Request, Outcome>(
+    rows: Rows<Request>,
+    requests: readonly Request[],
+    signal: AbortSignal | undefined,
+    run: (request: Request) => Promise<Outcome>,
+  ): Promise<Outcome[]> {
+    return this.#table.until(signal, () => each(rows, requests, run))
+  }
+
+  #ask<Answer>(
+    operation: string,
+    signal: AbortSignal | undefined,
+    run: () => Promise<Answer>,
+  ): Promise<Answer> {
+    return this.#table.until(signal, () => ask(operation, run))
   }
 
   async #claim(request: ClaimRequest): Promise<ClaimOutcome> {

@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
 import { sleep, systemClock } from '../../core/clock.ts'
 import type {
   CallOptions,
@@ -35,10 +36,17 @@ export type PutOutcome =
 export class RecordTable {
   readonly #client: DynamodbClient
   readonly #name: string
+  /** The signal of the store call that is being served: it makes many calls to the service. */
+  readonly #signal = new AsyncLocalStorage<AbortSignal | undefined>()
 
   constructor(client: DynamodbClient, name: string) {
     this.#client = client
     this.#name = name
+  }
+
+  /** Ends the calls that `run` makes when the signal is aborted, and lets it make no more. */
+  until<Result>(signal: AbortSignal | undefined, run: () => Promise<Result>): Promise<Result> {
+    return this.#signal.run(signal, run)
   }
 
   async get(identity: string): Promise<Kept | undefined> {
@@ -153,15 +161,24 @@ export class RecordTable {
     }
   }
 
-  /** Given up in time: an unanswered call must not hold its place for ever. */
+  /**
+   * An unanswered call must not hold its connection for ever. The SDK destroys the connection of a
+   * call that is aborted.
+   */
   async #call<Answer>(call: (options: CallOptions) => Promise<Answer>): Promise<Answer> {
+    const signal = this.#signal.getStore()
+    signal?.throwIfAborted()
     const abort = new AbortController()
-    const giveUp = () => abort.abort(new Error(`no answer within ${CALL_MS} ms`))
-    const cancel = systemClock.after(CALL_MS, giveUp, { background: true })
+    const giveUp = (cause: unknown) => abort.abort(cause)
+    const giveUpToo = () => giveUp(signal?.reason)
+    const late = () => giveUp(new Error(`no answer within ${CALL_MS} ms`))
+    const cancel = systemClock.after(CALL_MS, late, { background: true })
+    signal?.addEventListener('abort', giveUpToo)
     try {
       return await call({ abortSignal: abort.signal })
     } finally {
       cancel()
+      signal?.removeEventListener('abort', giveUpToo)
     }
   }
 }
