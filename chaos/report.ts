@@ -76,6 +76,7 @@ function doneIn(facts: Facts, requests: number): Record<string, number> {
   const succeeded = effects.filter(({ status }) => status === 'succeeded').length
   return {
     stories: stories.length,
+    'hot keys': stories.filter(({ isHot }) => isHot).length,
     requests,
     records: records.length,
     'effects at the provider': succeeded,

@@ -142,13 +142,14 @@ class Run {
     return judgeWhileRunning({ stories: clients.stories, effects, entries, exits })
   }
 
-  /** Nothing goes wrong any more: everything must come to its end by itself, in time. */
+  /** After one last silence nothing goes wrong: all must come to its end by itself, in time. */
   async #heal(): Promise<void> {
-    const { options, parts, system, clients } = this.#stage
+    const { options, parts, system, clients, trouble } = this.#stage
     const tooLate = AbortSignal.any([AbortSignal.timeout(options.healSeconds * 1000), parts.signal])
     await system.provider.setFaults({})
     const lateMs = performance.now() + LATE_MS
     for (const { process } of system.members) if (!process.isUp()) await process.start()
+    await trouble.forgetConnections(tooLate)
     await clients.finish(tooLate)
     while (!tooLate.aborted) {
       if (performance.now() >= lateMs && (await countOpen(system.database)) === 0) return
@@ -164,9 +165,9 @@ class Run {
   }
 }
 
-/** `3 kills, 2 cuts, 1 stalls, 0 shifts`: for one line of progress. */
+/** `3 kills, 2 cuts, 1 silences, 1 stalls, 0 shifts`: for one line of progress. */
 function wordsOf(counts: Mischiefs['counts']): string {
-  return ['kill', 'cut', 'stall', 'shift']
+  return ['kill', 'cut', 'silence', 'stall', 'shift']
     .map((verb) => {
       const own = Object.entries(counts).filter(([kind]) => kind.startsWith(verb))
       return `${own.reduce((sum, [, count]) => sum + count, 0)} ${verb}s`

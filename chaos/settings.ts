@@ -17,14 +17,21 @@ export const LEASE_MS = 1_500
 /** Past any lease, and with what may still come after it far below `PROVEN_AFTER_MS`. */
 export const STALL_MS = { min: LEASE_MS + 200, max: LEASE_MS + 900 } as const
 
+/**
+ * Shorter and longer than the 5 s that a node waits for its database. A provider that nothing
+ * reaches gets some of it later, by as much as `PROVEN_AFTER_MS` has to cover.
+ */
+export const SILENCE_MS = { min: 300, max: 7_000, providerMax: 1_500 } as const
+
 const LATENCY_MAX_MS = 200
 const LATE_MAX_MS = 700
 
 /**
- * A request can reach the provider that much after it was put on record: its process was stalled
- * in between, and the provider was late. "Not found" is no proof before that, and a little more.
+ * A request can reach the provider that much after it was put on record: the answer of the database
+ * was lost, and the record was confirmed up to 5 s later; its process was stalled in between; the
+ * network was silent; and the provider was late. "Not found" is no proof before that.
  */
-const PROVEN_AFTER_MS = 7_000
+const PROVEN_AFTER_MS = 12_000
 
 /** What is sent again within this time must be recognised, also by way of a process that stalls. */
 const REPEATABLE_MS = 800

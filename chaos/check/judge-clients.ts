@@ -3,6 +3,7 @@ import {
   isAnswered,
   isFinal,
   isMismatch,
+  showsRecord,
   toObject,
   type Answer,
   type SeenAnswer,
@@ -31,6 +32,7 @@ function judgeStory(story: Story): Violation[] {
   const seen = story.seen.filter(isAnswered)
   return [
     ...judgeFinals(story),
+    ...judgeStale(story),
     ...seen.filter(({ asked }) => isOwn(asked)).flatMap((one) => judgeRefusal(story, one)),
     ...seen.filter(({ asked }) => asked === 'altered').flatMap((one) => judgeAltered(story, one)),
     ...seen.filter(({ asked }) => asked === 'read').flatMap((one) => judgeRead(story, one)),
@@ -58,6 +60,21 @@ function judgeFinals(story: Story): Violation[] {
       detail: `one client got ${wordsOf(first)}, another ${wordsOf(other)}`,
     },
   ]
+}
+
+/** Divergence: a client that asks after a final answer was given gets an older one. */
+function judgeStale(story: Story): Violation[] {
+  const [first] = finalsOf(story).toSorted((one, other) => one.endedMs - other.endedMs)
+  if (first === undefined) return []
+  return story.seen
+    .filter(isAnswered)
+    .filter(({ asked, sentMs }) => asked === 'request' && sentMs > first.endedMs)
+    .filter(({ outcome }) => !isFinal(outcome) && showsRecord(outcome))
+    .map(({ outcome, node }) => ({
+      kind: 'divergence',
+      story: story.number,
+      detail: `after the final answer ${wordsOf(first.outcome)}, ${node} said ${wordsOf(outcome)}`,
+    }))
 }
 
 /** Its own request, refused as if it were another: by somebody else's key, or for nothing. */

@@ -50,6 +50,11 @@ export const PATIENT: Manners = {
   backoffMaxMs: 500,
 }
 
+/** Requests for a hot key that are sent at once. */
+const HOT_CALLS = { min: 12, max: 32 } as const
+/** Rounds of them once it is done: each asks after the one before was answered. */
+const HOT_ROUNDS_AFTER = 3
+
 const BACKOFF_FIRST_MS = 60
 const STATUS_ASKS = 4
 const STATUS_PAUSE_MAX_MS = 1_000
@@ -125,6 +130,8 @@ class Client {
   async lookAround(): Promise<void> {
     const answer = finalAnswerOf(this.#story)
     if (answer === undefined) return
+    const rounds = this.#story.isHot ? HOT_ROUNDS_AFTER : 0
+    for (let round = 0; round < rounds; round++) await this.#rush()
     if (this.#random.chance(0.6)) await this.#read(answer)
     if (this.#random.chance(0.4)) await this.#request('request', this.#story.body)
     if (this.#random.chance(0.3)) await this.#mixUp()
@@ -136,9 +143,10 @@ class Client {
   }
 
   async #attempt(): Promise<void> {
-    const { body } = this.#story
+    const { body, isHot } = this.#story
     const { careless } = this.#manners
     if (!careless) return this.#request('request', body)
+    if (isHot) return this.#rush()
     if (this.#random.chance(0.15)) {
       const times = this.#random.between(2, 3)
       await Promise.all(Array.from({ length: times }, () => this.#request('request', body)))
@@ -150,12 +158,28 @@ class Client {
     await this.#request('request', body, leaves)
   }
 
+  /** Many retries at once, some of them with another request, once the own one came first. */
+  async #rush(): Promise<void> {
+    const { body, altered } = this.#story
+    const count = this.#random.between(HOT_CALLS.min, HOT_CALLS.max)
+    const isKnown = this.#isKnown()
+    const sent = Array.from({ length: count }, () =>
+      isKnown && this.#random.chance(0.2)
+        ? this.#request('altered', altered)
+        : this.#request('request', body),
+    )
+    await Promise.all(sent)
+  }
+
   /** Another request under the key: only once it is sure that the own one came first. */
   async #mixUp(): Promise<void> {
-    const isKnown = this.#story.seen.some(
+    if (this.#isKnown()) await this.#request('altered', this.#story.altered)
+  }
+
+  #isKnown(): boolean {
+    return this.#story.seen.some(
       (one) => isAnswered(one) && isOwn(one.asked) && showsRecord(one.outcome),
     )
-    if (isKnown) await this.#request('altered', this.#story.altered)
   }
 
   /** At the place that the last 202 names. */

@@ -36,6 +36,8 @@ export interface Story {
   readonly isDeclined: boolean
   /** Its client sends it once, goes away, and comes back at the end. */
   readonly isLeft: boolean
+  /** Many clients retry it at once, while it is in progress and when it is done. */
+  readonly isHot: boolean
   readonly seen: Seen[]
 }
 
@@ -53,6 +55,11 @@ export interface World {
   readonly paid: readonly Paid[]
 }
 
+/** So that a run of seconds has some of them. */
+const HOT_EVERY = 40
+/** Two, because a story with a twin takes two numbers. */
+const HOT_SPAN = 2
+
 const DECLINED_ACCOUNT = 'declined'
 const CURRENCY = 'EUR'
 
@@ -62,14 +69,16 @@ export function makeStories(seed: number, number: number, world: World): Story[]
   const tenant = random.pick(TENANTS)
   const key = keyOf(random, seed, number)
   const draft = draftOf(random, number, tenant.name, world)
-  const isLeft = random.chance(0.12)
-  const first = { number, tenant: tenant.name, key, ...draft, isLeft, seen: [] }
+  const isHot = number % HOT_EVERY < HOT_SPAN
+  const isLeft = !isHot && random.chance(0.12)
+  const first = { number, tenant: tenant.name, key, ...draft, isLeft, isHot, seen: [] }
   const hasTwin = first.kind !== 'refund' && random.chance(0.25)
   if (!hasTwin) return [{ ...first, twin: undefined }]
   const other = TENANTS.find(({ name }) => name !== tenant.name)!
   // The very same bytes, or a request of its own: either must get an answer of its own.
   const own = random.chance(0.5) ? draft : { ...draft, ...requestOf(random, draft, other.name) }
-  const twin = { number: number + 1, tenant: other.name, key, ...own, isLeft: false, seen: [] }
+  const next = { number: number + 1, isLeft: false, isHot, seen: [] }
+  const twin = { tenant: other.name, key, ...own, ...next }
   return [
     { ...first, twin: twin.number },
     { ...twin, twin: first.number },

@@ -1,5 +1,6 @@
 /** Does what the plan says, and puts it right again a moment later. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { TcpProxy } from '../../test/servers/tcp-proxy.ts'
 import type { Member, System } from '../system/system.ts'
 import { mischiefPlan, type Mischief, type MischiefKind } from './plan.ts'
 
@@ -8,10 +9,16 @@ export interface Mischiefs {
   readonly counts: Readonly<Record<string, number>>
   /** Until `signal` aborts; then everything that is down or stalled is brought back. */
   readonly run: (signal: AbortSignal) => Promise<void>
+  /**
+   * The last mischief: every connection to the database is dead, and none of its ends knows. No
+   * process is started again after it, so each has to recover by itself.
+   */
+  readonly forgetConnections: (signal: AbortSignal) => Promise<void>
 }
 
 /** Between two cuts of one spell. */
 const CUT_EVERY_MS = 80
+const LAST_SILENCE_MS = 500
 
 export function mischiefs(system: System, seed: number): Mischiefs {
   return new Troublemaker(system, seed)
@@ -49,6 +56,16 @@ class Troublemaker implements Mischiefs {
     await Promise.all(underWay)
   }
 
+  forgetConnections(signal: AbortSignal): Promise<void> {
+    const last = {
+      kind: 'silence_database',
+      which: 0,
+      forMs: LAST_SILENCE_MS,
+      old: 'dead',
+    } as const
+    return this.#silence(last, signal, ({ toDatabase }) => toDatabase)
+  }
+
   async #do(mischief: Mischief, signal: AbortSignal): Promise<void> {
     const { kind, which } = mischief
     const apis = this.#system.members.filter(({ role }) => role === 'api')
@@ -67,11 +84,17 @@ class Troublemaker implements Mischiefs {
       case 'shift_clock':
         return this.#shiftClock(mischief, signal)
       case 'cut_clients':
-        return this.#cut(mischief, signal, ({ front }) => front.cut())
+        return this.#cut(mischief, signal, ({ front }) => front.cutLiving())
       case 'cut_database':
-        return this.#cut(mischief, signal, ({ toDatabase }) => toDatabase?.cut())
+        return this.#cut(mischief, signal, ({ toDatabase }) => toDatabase?.cutLiving())
       case 'cut_provider':
-        return this.#cut(mischief, signal, ({ toProvider }) => toProvider.cut())
+        return this.#cut(mischief, signal, ({ toProvider }) => toProvider.cutLiving())
+      case 'silence_clients':
+        return this.#silence(mischief, signal, ({ front }) => front)
+      case 'silence_database':
+        return this.#silence(mischief, signal, ({ toDatabase }) => toDatabase)
+      case 'silence_provider':
+        return this.#silence(mischief, signal, ({ toProvider }) => toProvider)
     }
   }
 
@@ -142,6 +165,24 @@ class Troublemaker implements Mischiefs {
       if (leftMs <= 0 || signal.aborted) return
       await pause(CUT_EVERY_MS, signal)
     }
+  }
+
+  /** Nothing passes, and no connection is closed: what hangs has to notice by itself. */
+  async #silence(
+    { kind, forMs, which, old }: Pick<Mischief, 'kind' | 'forMs' | 'which' | 'old'>,
+    signal: AbortSignal,
+    wayOf: (member: Member) => TcpProxy | undefined,
+  ): Promise<void> {
+    const met = which === 0 ? this.#system.members : [this.#system.members[0]!]
+    const ways = met.map(wayOf).filter((way) => way !== undefined)
+    // A file has no network before it.
+    if (ways.length === 0) return
+    await this.#alone([kind], async () => {
+      this.#count(kind)
+      for (const way of ways) way.silence()
+      await pause(forMs, signal)
+      for (const way of ways) way.resume(old)
+    })
   }
 
   /** Skipped where one of them is busy already. */

@@ -1,5 +1,5 @@
 /** What goes wrong, and when: drawn from the seed like a deck of cards, so that all of it comes. */
-import { LEASE_MS, STALL_MS } from '../settings.ts'
+import { LEASE_MS, SILENCE_MS, STALL_MS } from '../settings.ts'
 import { seeded, type Random } from '../random.ts'
 
 export const MISCHIEF_KINDS = [
@@ -9,6 +9,9 @@ export const MISCHIEF_KINDS = [
   'cut_clients',
   'cut_database',
   'cut_provider',
+  'silence_clients',
+  'silence_database',
+  'silence_provider',
   'stall_api',
   'stall_worker',
   'shift_clock',
@@ -20,8 +23,13 @@ export interface Mischief {
   readonly kind: MischiefKind
   /** Which of the two. */
   readonly which: 0 | 1
-  /** How long it stays down or stalled; of a cut, how long connections are cut again and again. */
+  /**
+   * How long it stays down, stalled or silent; of a cut, how long connections are cut again and
+   * again.
+   */
   readonly forMs: number
+  /** What becomes of the connections from before a silence. */
+  readonly old: 'dead' | 'alive'
   /** By how much a clock goes wrong: of one process, or of the machine that all of them are on. */
   readonly shiftMs: number
   readonly stepMs: number
@@ -37,6 +45,9 @@ const DECK: Readonly<Record<MischiefKind, number>> = {
   cut_clients: 2,
   cut_database: 2,
   cut_provider: 2,
+  silence_clients: 1,
+  silence_database: 2,
+  silence_provider: 1,
   stall_api: 2,
   stall_worker: 1,
   shift_clock: 2,
@@ -66,7 +77,8 @@ function detailsOf(kind: MischiefKind, random: Random): Omit<Mischief, 'pauseMs'
   const sign = random.chance(0.5) ? 1 : -1
   const shiftMs = sign * random.between(1, 30) * HOUR_MS
   const stepMs = sign * random.between(50, STEP_MAX_MS)
-  return { kind, which, forMs: lengthOf(kind, random), shiftMs, stepMs }
+  const old = random.chance(0.5) ? 'dead' : 'alive'
+  return { kind, which, forMs: lengthOf(kind, random), old, shiftMs, stepMs }
 }
 
 function lengthOf(kind: MischiefKind, random: Random): number {
@@ -80,6 +92,11 @@ function lengthOf(kind: MischiefKind, random: Random): number {
     case 'cut_database':
     case 'cut_provider':
       return random.between(0, 600)
+    case 'silence_clients':
+    case 'silence_database':
+      return random.between(SILENCE_MS.min, SILENCE_MS.max)
+    case 'silence_provider':
+      return random.between(SILENCE_MS.min, SILENCE_MS.providerMax)
     case 'kill_api':
     case 'kill_worker':
     case 'kill_database':

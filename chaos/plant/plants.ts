@@ -1,5 +1,11 @@
 /** Bugs that can be planted into the service, to see whether a run finds them. */
-export const PLANT_NAMES = ['no-fence', 'early-ack', 'lapse-reruns-effect', 'no-tenant'] as const
+export const PLANT_NAMES = [
+  'no-fence',
+  'early-ack',
+  'lapse-reruns-effect',
+  'no-tenant',
+  'shared-answer',
+] as const
 
 export type PlantName = (typeof PLANT_NAMES)[number]
 
@@ -70,6 +76,14 @@ export const PLANTS: Readonly<Record<PlantName, readonly Edit[]>> = {
       file: 'core/identity.js',
       find: '`${tenant.length}:${tenant}${operation.length}',
       replace: '`${operation.length}',
+    },
+  ],
+  /** Claims of one key that travel together get one answer, whatever they ask. */
+  'shared-answer': [
+    {
+      file: 'core/claim-sharing.js',
+      find: "${mode === 'take' ? token : ''} ${fingerprint}`",
+      replace: "${mode === 'take' ? token + fingerprint : ''}`",
     },
   ],
 }

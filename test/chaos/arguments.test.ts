@@ -52,7 +52,7 @@ it.each([
   ['--heal-seconds 1.5', '--heal-seconds must be a whole number from 1 to 86400, got "1.5".'],
   ['--seed 4294967296', '--seed must be a whole number from 0 to 4294967295, got "4294967296".'],
   ['--store redis', '--store must be one of sqlite, postgres, mysql, got "redis".'],
-  ['--plant weeds', 'early-ack, lapse-reruns-effect, no-tenant, got "weeds".'],
+  ['--plant weeds', 'early-ack, lapse-reruns-effect, no-tenant, shared-answer, got "weeds".'],
   ['--report=', '--report needs the name of a file.'],
   ['--hours 1', "Unknown option '--hours'"],
   ['sqlite', "Unexpected argument 'sqlite'"],

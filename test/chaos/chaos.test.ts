@@ -21,6 +21,7 @@ it.each(STORES)(
     expect(code, `\n${output}`).toBe(0)
     // Nothing goes wrong in a run in which nothing was done, either.
     expect(report!.done['stories'], `\n${output}`).toBeGreaterThan(10)
+    expect(report!.done['hot keys'], `\n${output}`).toBeGreaterThan(0)
     expect(Object.keys(report!.mischief).length, `\n${output}`).toBeGreaterThan(4)
   },
   TIMEOUT_MS,

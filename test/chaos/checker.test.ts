@@ -83,6 +83,18 @@ const DIVERGENCES: readonly Wrong[] = [
       stories[0]!.seen.push(saw('request', 700, answer(201, { ...PAID, amountCents: 501 }, true)))
     },
   },
+  ...[
+    answer(409, { code: 'idempotency_key_in_progress' }),
+    answer(409, { code: 'idempotency_outcome_unknown' }),
+    answer(202, { status: 'pending' }),
+  ].map((older): Wrong => ({
+    name: `an older answer after the final one: ${JSON.stringify(older)}`,
+    kind: 'divergence',
+    detail: /after the final answer 201 .*, api-1 said (409|202)/,
+    change: ({ stories }) => {
+      stories[0]!.seen.push(saw('request', 700, older))
+    },
+  })),
   {
     name: 'a success and a refusal',
     kind: 'divergence',
@@ -369,6 +381,13 @@ describe('lets pass', () => {
         for (const asked of ['request', 'altered', 'read', 'foreign_read', 'status'] as const) {
           stories[0]!.seen.push(saw(asked, 700, answer(500, { code: 'internal_error' })))
         }
+      },
+    },
+    {
+      name: 'an answer in progress to a request that was sent before the final one came',
+      change: ({ stories }) => {
+        const early = answer(409, { code: 'idempotency_key_in_progress' })
+        stories[0]!.seen.push({ ...saw('request', 205, early), endedMs: 800 })
       },
     },
     {

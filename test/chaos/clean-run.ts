@@ -125,6 +125,7 @@ function story(number: number, kind: Story['kind'], body: Story['body'], seen: S
     twin: number === 1 ? 2 : number === 2 ? 1 : undefined,
     isDeclined: false,
     isLeft: false,
+    isHot: false,
     seen,
   }
 }

@@ -20,6 +20,11 @@ interface Planted {
 const PLANTED: readonly Planted[] = [
   { plant: 'no-tenant', found: 'leak', detail: /other tenant|which is the one of story/ },
   { plant: 'early-ack', found: 'lost', detail: /was told that it is done, and then/ },
+  {
+    plant: 'shared-answer',
+    found: 'divergence',
+    detail: /answered another request under the key with|did not recognise the request of the key/,
+  },
   { plant: 'lapse-reruns-effect', found: 'duplicate', detail: /provider has (2|two) effects/ },
 ]
 
@@ -30,7 +35,7 @@ it.each(PLANTED)(
   'finds $plant, as $found',
   async ({ plant, found, detail }) => {
     const { code, output, report } = await runChaos(
-      ...['--store', 'sqlite', '--seconds', '60', '--plant', plant, '--until-violation'],
+      ...['--store', 'sqlite', '--seconds', '120', '--plant', plant, '--until-violation'],
     )
     expect(code, `\n${output}`).toBe(1)
     expect(report!.samples, `\n${output}`).toContainEqual(

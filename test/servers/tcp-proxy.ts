@@ -17,6 +17,8 @@ export interface TcpProxy {
   readonly once: (mishap: Mishap, text: string) => Promise<void>
   /** Cuts every connection, whatever it is doing. Clients see a reset. */
   readonly cut: () => void
+  /** Cuts the connections that are not dead: no reset reaches the ends of a dead one. */
+  readonly cutLiving: () => void
   /**
    * From now on nothing passes, as on a network that loses every packet: no connection is closed,
    * and new connections are accepted and get no answer.
@@ -102,6 +104,9 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
     },
     once: (mishap, text) => new Promise((done) => plans.expect({ mishap, text, done })),
     cut,
+    cutLiving: () => {
+      for (const route of routes) if (!route.isDead) route.cut()
+    },
     silence: () => {
       network.isSilent = true
     },
@@ -176,6 +181,10 @@ class Route {
       side.on('error', () => side.destroy())
       side.on('close', () => this.#closed())
     }
+  }
+
+  get isDead(): boolean {
+    return this.toServer.isDead
   }
 
   drop(): void {
