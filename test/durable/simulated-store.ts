@@ -17,6 +17,7 @@ import {
   toView,
   type Decision,
 } from '../../src/core/decide.ts'
+import { decideShorten } from '../../src/core/shorten-lease.ts'
 import type {
   Act,
   ActOutcome,
@@ -113,6 +114,10 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
   }
 
   async sweep({ limit }: { readonly limit: number }) {
+    for (const record of this.#all()) {
+      const shortened = decideShorten(record, this.#nowMs)
+      if (shortened !== undefined) this.#put(shortened)
+    }
     const writes = this.#all().flatMap((record) => decideSweep(record, this.#nowMs) ?? [])
     return writes.slice(0, limit).map((write) => {
       this.#put(write)
