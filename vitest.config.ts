@@ -66,6 +66,7 @@ const OF_THE_PROCESS = [
   'test/http/hostile-http.test.ts',
   'test/stores/cached-fuzz.test.ts',
   'test/stores/cached-store.test.ts',
+  'test/stores/client-options.test.ts',
   'test/stores/sqlite-replaced.test.ts',
   'test/stores/sqlite-store.test.ts',
 ]

@@ -6,6 +6,11 @@ export interface CachedStore {
   readonly close: () => void
 }
 
+/** Back within the time of one call when a network was silent, however long it was. */
+const CONNECT_MS = 3_000
+const RETRY_MS = 50
+const RETRY_MS_MAX = 500
+
 /**
  * Replays are read from Redis, so that they cost the database nothing. Who may run is still decided
  * by the database: a cache that is down, empty or wrong only makes replays slower.
@@ -13,7 +18,10 @@ export interface CachedStore {
 export async function withCache(durable: Store, redisUrl: string): Promise<CachedStore> {
   if (redisUrl === '') return { store: durable, close: () => undefined }
   const { Redis } = await import('ioredis')
-  const client = new Redis(redisUrl)
+  const client = new Redis(redisUrl, {
+    connectTimeout: CONNECT_MS,
+    retryStrategy: (times) => Math.min(times * RETRY_MS, RETRY_MS_MAX),
+  })
   // It connects again by itself. What it costs meanwhile, the store reports below.
   client.on('error', () => undefined)
   const store = cachedStore({

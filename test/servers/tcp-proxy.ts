@@ -34,6 +34,8 @@ export interface TcpProxy {
   readonly delay: (ms: number) => void
   /** How many connections of clients are open. */
   readonly connections: () => number
+  /** How many connections of clients there have been. */
+  readonly accepted: () => number
   readonly close: () => Promise<void>
 }
 
@@ -84,8 +86,10 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
   const routes = new Set<Route>()
   const network: Network = { isSilent: false, delayMs: 0 }
   const plans = new Plans()
+  let accepted = 0
 
   const listener = createServer((client) => {
+    accepted++
     const route = new Route(client, connect(target), network, () => routes.delete(route))
     routes.add(route)
     plans.follow(route)
@@ -117,6 +121,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
     delay: (ms) => {
       network.delayMs = ms
     },
+    accepted: () => accepted,
     connections: () => [...routes].filter(({ client }) => !client.destroyed).length,
     close: () =>
       new Promise((resolve) => {

@@ -24,21 +24,22 @@ export function cachedDurable(options: CachedDurableOptions): DurableStore {
   return {
     outbox,
     phases: {
-      advance: (lease, work) => phases.advance(used(lease), work),
-      record: (lease, step) => phases.record(step.end === undefined ? lease : used(lease), step),
-      load: (recordId) => phases.load(recordId),
-      due: (query) => phases.due(query),
-      orphans: (query) => phases.orphans(query),
+      advance: (lease, work, signal) => phases.advance(used(lease), work, signal),
+      record: (lease, step, signal) =>
+        phases.record(step.end === undefined ? lease : used(lease), step, signal),
+      load: (recordId, signal) => phases.load(recordId, signal),
+      due: (query, signal) => phases.due(query, signal),
+      orphans: (query, signal) => phases.orphans(query, signal),
     },
     desk: {
-      takeUnknown: (request) => desk.takeUnknown(request),
-      postpone: (target) => desk.postpone(target),
-      audit: (query) => desk.audit(query),
-      act: async (act, by) => {
-        const identity = await bustedIdentity(options, act)
-        if (identity === undefined) return desk.act(act, by)
+      takeUnknown: (request, signal) => desk.takeUnknown(request, signal),
+      postpone: (target, signal) => desk.postpone(target, signal),
+      audit: (query, signal) => desk.audit(query, signal),
+      act: async (act, by, signal) => {
+        const identity = await bustedIdentity(options, act, signal)
+        if (identity === undefined) return desk.act(act, by, signal)
         await options.forget(identity)
-        const outcome = await desk.act(act, by)
+        const outcome = await desk.act(act, by, signal)
         if (outcome.kind === 'done') await options.forget(identity).catch(options.onFailure)
         return outcome
       },
@@ -50,8 +51,9 @@ export function cachedDurable(options: CachedDurableOptions): DurableStore {
 async function bustedIdentity(
   { read }: CachedDurableOptions,
   act: Act,
+  signal: AbortSignal | undefined,
 ): Promise<string | undefined> {
   if (act.kind !== 'bust') return undefined
   const ref: RecordRef = act.ref
-  return ref.identity ?? (await read(ref))?.identity
+  return ref.identity ?? (await read(ref, signal))?.identity
 }

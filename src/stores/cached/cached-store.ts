@@ -38,6 +38,8 @@ import { isSameRequest, isStillKept, mayAskCache } from './serving.ts'
 /** An operator waits for it, not a client. */
 const FORGET_TIMEOUT_MS = 5000
 
+const CLOCK_TIMEOUT_MS = 5000
+
 export interface CachedStore extends Store {
   /**
    * For a record that was removed, or changed, in the database itself: drops its reply from
@@ -84,7 +86,7 @@ class ReadThroughStore implements CachedStore {
     this.#durable = durable
     this.#databaseClock = new DatabaseClock({
       clock,
-      now: durable.now && (() => durable.now!()),
+      now: durable.now && (() => this.#durableNow()),
       onFailure: (error) => this.#report({ operation: 'clock', error }),
     })
     this.#reads = cacheBreaker(clock)
@@ -100,20 +102,21 @@ class ReadThroughStore implements CachedStore {
     this.name = `cached(${durable.name})`
     if (durable.batching) this.batching = durable.batching
     if (durable.transaction) {
-      this.transaction = (lease, work) => durable.transaction!(this.#used(lease), work)
+      this.transaction = (lease, work, signal) =>
+        durable.transaction!(this.#used(lease), work, signal)
     }
     if (durable.settleIn) {
       this.settleIn = (tx, lease, completion) =>
         durable.settleIn!(tx, this.#used(lease), completion)
     }
-    if (durable.history) this.history = (query) => durable.history!(query)
+    if (durable.history) this.history = (query, signal) => durable.history!(query, signal)
     if (durable.watch) this.watch = (identity, wake) => durable.watch!(identity, wake)
     if (durable.probe) this.probe = (signal) => durable.probe!(signal)
-    if (durable.now) this.now = () => durable.now!()
+    if (durable.now) this.now = (signal) => durable.now!(signal)
     if (durable.durable) {
       this.durable = cachedDurable({
         durable: durable.durable,
-        read: (ref) => durable.read(ref),
+        read: (ref, signal) => durable.read(ref, signal),
         forget: (identity) => this.forget(identity),
         onFailure: (error) => this.#report({ operation: 'forget', error }),
         used: (lease) => this.#used(lease),
@@ -122,56 +125,63 @@ class ReadThroughStore implements CachedStore {
     if (durable.close) this.close = () => this.#close()
   }
 
-  async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  async claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
     const hits = await this.#lookUp(requests)
     const rest = requests.filter((_, n) => hits[n] === undefined)
-    const outcomes = rest.length === 0 && hits.length > 0 ? [] : await this.#claimDurably(rest)
+    const outcomes =
+      rest.length === 0 && hits.length > 0 ? [] : await this.#claimDurably(rest, signal)
     let next = 0
     return requests.map((_, n) => hits[n] ?? outcomes[next++]!)
   }
 
-  async settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
+  async settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]> {
     const askedMs = this.#options.clock.monotonicMs()
     const claims = settlements.map(({ lease }) => this.#held.use(lease.token))
-    const outcomes = await this.#durable.settle(settlements)
+    const outcomes = await this.#durable.settle(settlements, signal)
     settlements.forEach((settlement, n) => {
       this.#fillSettled(settlement, { claim: claims[n], outcome: outcomes[n], askedMs })
     })
     return outcomes
   }
 
-  renew(renewals: readonly Renewal[]): Promise<boolean[]> {
-    return this.#durable.renew(renewals)
+  renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]> {
+    return this.#durable.renew(renewals, signal)
   }
 
   // What these change is not in the cache: only completed replies are, and those neither get a
   // verdict nor lapse, and are not reaped before the expiry that each entry carries. What an
   // operator busts is forgotten by `cachedDurable`.
 
-  resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
-    return this.#durable.resolve(verdicts)
+  resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
+    return this.#durable.resolve(verdicts, signal)
   }
 
-  sweep(request: { readonly limit: number }): Promise<SweptRecord[]> {
-    return this.#durable.sweep(request)
+  sweep(request: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
+    return this.#durable.sweep(request, signal)
   }
 
-  reap(request: ReapRequest): Promise<ReapReport> {
-    return this.#durable.reap(request)
+  reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
+    return this.#durable.reap(request, signal)
   }
 
-  read(ref: RecordRef): Promise<RecordView | undefined> {
-    return this.#durable.read(ref)
+  read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined> {
+    return this.#durable.read(ref, signal)
   }
 
-  list(query: ListQuery): Promise<RecordView[]> {
-    return this.#durable.list(query)
+  list(query: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    return this.#durable.list(query, signal)
   }
 
   forget(identity: string): Promise<void> {
     const { cache, clock, tombstoneMs } = this.#options
     const call = { store: this.name, call: 'forget', timeoutMs: FORGET_TIMEOUT_MS }
-    return answerWithin(clock, call, () => cache.forget(identity, tombstoneMs))
+    return answerWithin(clock, call, (signal) => cache.forget(identity, tombstoneMs, signal))
+  }
+
+  /** Nobody waits for it, so that its connection is given back by a limit of its own. */
+  #durableNow(): Promise<Date> {
+    const { clock } = this.#options
+    return inTime(clock, CLOCK_TIMEOUT_MS, (signal) => this.#durable.now!(signal))
   }
 
   #close(): Promise<void> {
@@ -199,7 +209,7 @@ class ReadThroughStore implements CachedStore {
     if (!this.#reads.mayTry()) return found
     const { cache, clock, timeoutMs } = this.#options
     try {
-      const entries = await inTime(clock, timeoutMs, () => cache.get(identities))
+      const entries = await inTime(clock, timeoutMs, (signal) => cache.get(identities, signal))
       identities.forEach((identity, n) => {
         const bytes = entries[n]
         if (bytes instanceof Uint8Array) found.set(identity, bytes)
@@ -212,9 +222,12 @@ class ReadThroughStore implements CachedStore {
     return found
   }
 
-  async #claimDurably(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  async #claimDurably(
+    requests: readonly ClaimRequest[],
+    signal: AbortSignal | undefined,
+  ): Promise<ClaimOutcome[]> {
     const askedMs = this.#options.clock.monotonicMs()
-    const outcomes = await this.#durable.claim(requests)
+    const outcomes = await this.#durable.claim(requests, signal)
     requests.forEach((request, n) => {
       const outcome = outcomes[n]
       if (outcome === undefined) return

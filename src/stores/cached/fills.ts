@@ -32,6 +32,7 @@ interface Fill {
   readonly expiresAtMs: number
   /** When the durable store was asked, before its answer could be under way. */
   readonly askedMs: number
+  readonly givenUp: AbortController
 }
 
 /**
@@ -59,7 +60,8 @@ export class Fills {
     if (this.#bytes + bytes.byteLength > BYTES_MAX) return
     const { identity, expiresAtMs } = entry
     this.#bytes += bytes.byteLength
-    this.#waiting.push({ identity, bytes, expiresAtMs, askedMs })
+    const givenUp = new AbortController()
+    this.#waiting.push({ identity, bytes, expiresAtMs, askedMs, givenUp })
     this.#schedule()
   }
 
@@ -97,11 +99,12 @@ export class Fills {
   }
 
   #send(fill: Fill, ttlMs: number): void {
-    const { identity, bytes, expiresAtMs } = fill
+    const { identity, bytes, expiresAtMs, givenUp } = fill
+    const entry = { bytes, expiresAtMs, ttlMs }
     this.#underWay.add(fill)
     const fail = (error: unknown) => this.#end(fill, { error })
     try {
-      const sent = this.#options.cache.fill(identity, { bytes, expiresAtMs, ttlMs })
+      const sent = this.#options.cache.fill(identity, entry, givenUp.signal)
       sent.then(() => this.#end(fill), fail)
     } catch (error) {
       fail(error)
@@ -126,7 +129,9 @@ export class Fills {
   #giveUpOnStuck(): void {
     for (const fill of this.#underWay) {
       if (!this.#isLate(fill)) return
-      this.#end(fill, { error: new Error(`no answer within ${FILL_MS_MAX} ms`) })
+      const error = new Error(`no answer within ${FILL_MS_MAX} ms`)
+      this.#end(fill, { error })
+      fill.givenUp.abort(error)
     }
   }
 

@@ -1,5 +1,7 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions } from '../../core/options.ts'
+import { checkRedisClient, redisConnections } from '../../core/redis-connections.ts'
+import { SilenceWatch } from '../../core/shared-connection.ts'
 import type { CacheFill, ReplyCache } from './reply-cache.ts'
 
 /** The part of a client of `ioredis` that is used; of its `Cluster` too. */
@@ -68,34 +70,47 @@ export function redisCache(options: RedisCacheOptions): ReplyCache {
       `redisCache: client must be a client of ioredis or redis, got ${describe(client)}`,
     )
   }
+  checkRedisClient(client, 'redisCache')
   return new RedisCache(client, prefix)
 }
+
+/** A cache is given up within milliseconds. Its connection is not, before a call would be. */
+const SILENT_MS = 5_000
 
 class RedisCache implements ReplyCache {
   readonly #client: RedisCacheClient
   readonly #prefix: string
+  readonly #watch: SilenceWatch
 
   constructor(client: RedisCacheClient, prefix: string) {
     this.#client = client
     this.#prefix = prefix
+    this.#watch = new SilenceWatch(redisConnections(client))
   }
 
-  async get(identities: readonly string[]): Promise<(Uint8Array | undefined)[]> {
+  async get(
+    identities: readonly string[],
+    signal?: AbortSignal,
+  ): Promise<(Uint8Array | undefined)[]> {
     this.#refuseIfCut()
     // Sent in one go, and answered in one round trip: drivers do not wait between them.
-    const kept = identities.map((identity) => this.#client.get(this.#prefix + identity))
-    return (await Promise.all(kept)).map(toBytes)
+    const ask = () =>
+      Promise.all(identities.map((identity) => this.#client.get(this.#prefix + identity)))
+    return (await this.#watch.ask(ask, signal, SILENT_MS)).map(toBytes)
   }
 
-  async fill(identity: string, { bytes, expiresAtMs, ttlMs }: CacheFill): Promise<void> {
+  async fill(identity: string, entry: CacheFill, signal?: AbortSignal): Promise<void> {
+    const { bytes, expiresAtMs, ttlMs } = entry
     this.#refuseIfCut()
     const expiry = String(expiresAtMs).padStart(EXPIRY_DIGITS, '0')
     const text = REPLY + expiry + toBuffer(bytes).toString('base64')
-    await this.#run(FILL, identity, [text, expiry, String(ttlMs)])
+    const ask = () => this.#run(FILL, identity, [text, expiry, String(ttlMs)])
+    await this.#watch.ask(ask, signal, SILENT_MS)
   }
 
-  async forget(identity: string, tombstoneMs: number): Promise<void> {
-    await this.#run(FORGET, identity, [String(tombstoneMs)])
+  async forget(identity: string, tombstoneMs: number, signal?: AbortSignal): Promise<void> {
+    const ask = () => this.#run(FORGET, identity, [String(tombstoneMs)])
+    await this.#watch.ask(ask, signal, SILENT_MS)
   }
 
   #run(script: string, identity: string, values: string[]): Promise<unknown> {
@@ -114,7 +129,9 @@ class RedisCache implements ReplyCache {
     const isReady = isIoredis(client)
       ? client.status === 'ready' || client.status === 'wait'
       : client.isReady !== false
-    if (!isReady) throw new Error('the client is not connected to Redis')
+    if (isReady) return
+    this.#watch.refused()
+    throw new Error('the client is not connected to Redis')
   }
 }
 

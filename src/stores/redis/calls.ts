@@ -8,6 +8,7 @@ import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
 import { checkIdentity, type Packing } from './requests.ts'
 import { ServerClocks } from './server-clocks.ts'
+import { untilAborted } from './until-aborted.ts'
 
 /** Requests in one script at the most: it is how long the server does nothing else. */
 export const ROWS_MAX = 128
@@ -37,6 +38,8 @@ export interface Batch<Request> {
   readonly deadline?: Deadline
   /** Not acknowledged before the replicas have it, where the store waits for them. */
   readonly awaitReplicas?: boolean
+  /** Gives the call up. */
+  readonly signal?: AbortSignal | undefined
 }
 
 interface Deadline {
@@ -97,8 +100,12 @@ export class Calls {
   }
 
   /** A script that needs no batch. The keys must be of one bucket on a cluster. */
-  async ask(script: string, keys: readonly string[], args: readonly string[]): Promise<unknown> {
-    return this.#evaluate(script, { keys, args, send: this.#send })
+  async ask(
+    script: string,
+    { keys, args = [] }: { readonly keys: readonly string[]; readonly args?: readonly string[] },
+    signal?: AbortSignal,
+  ): Promise<unknown> {
+    return this.#evaluate(script, { keys, args, send: this.#sending(signal) })
   }
 
   async #run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
@@ -159,25 +166,29 @@ export class Calls {
     if (replication !== undefined) keys.push(buckets[0]!.mark)
     const mark = replication === undefined ? '' : '1'
     const args = [batch.now, `${buckets.length}`, packed, mark, ...(batch.more ?? [])]
-    const send = replication === undefined ? this.#send : replication.send.bind(replication)
+    const send =
+      replication === undefined
+        ? this.#sending(batch.signal)
+        : (command: readonly Argument[]) => replication.send(command, batch.signal)
     const evaluate = (more: readonly Argument[]) =>
       this.#evaluate(batch.script, { keys, args: [...args, ...more], send })
     const replies =
       batch.deadline === undefined || batch.now !== ''
         ? await evaluate([])
-        : await this.#inTime(batch.deadline, buckets[0]!, (deadline) => evaluate([deadline]))
+        : await this.#inTime(batch, buckets[0]!, (deadline) => evaluate([deadline]))
     const answers = Array.isArray(replies) ? (replies as Buffer[]).slice(0, rows.length) : []
     if (answers.length === rows.length) return answers
     throw storeFailed(batch.operation, new Error(`${rows.length} requests, another answer`))
   }
 
-  async #inTime(
-    { askedMs, withinMs }: Deadline,
+  async #inTime<Request>(
+    { deadline, signal }: Batch<Request>,
     bucket: Bucket,
     evaluate: (deadline: string) => Promise<unknown>,
   ): Promise<unknown> {
+    const { askedMs, withinMs } = deadline!
     const place = this.#isCluster ? bucket.base : ''
-    if (!this.#clocks.knows(place)) await this.#learnTime(place, bucket)
+    if (!this.#clocks.knows(place)) await this.#learnTime(place, bucket, signal)
     const ask = async () => {
       const sentMs = systemClock.monotonicMs()
       const leftMs = withinMs - (sentMs - askedMs)
@@ -196,12 +207,13 @@ export class Calls {
   }
 
   /** Before the first claim: it could not say until when it is meant. */
-  #learnTime(place: string, { due }: Bucket): Promise<void> {
+  #learnTime(place: string, { due }: Bucket, signal: AbortSignal | undefined): Promise<void> {
     const underWay = this.#tellings.get(place)
-    if (underWay !== undefined) return underWay
+    // The claim that came first may wait for longer than this one.
+    if (underWay !== undefined) return untilAborted(underWay, signal)
     const limit = { store: 'redis', call: 'tell the time', timeoutMs: TELL_TIME_MS }
-    const ask = () =>
-      this.ask(TELL_TIME, [due], []).catch((error: unknown) => {
+    const ask = (limited: AbortSignal) =>
+      this.ask(TELL_TIME, { keys: [due] }, signal ?? limited).catch((error: unknown) => {
         throw storeFailed(limit.call, error)
       })
     const telling = answerWithin(systemClock, limit, ask)
@@ -261,5 +273,7 @@ export class Calls {
     return send(['EVAL', script, ...rest], keys[0]!)
   }
 
-  readonly #send = (args: readonly Argument[], key: string) => this.#driver.send(args, key)
+  #sending(signal: AbortSignal | undefined) {
+    return (args: readonly Argument[], key: string) => this.#driver.send(args, key, signal)
+  }
 }

@@ -44,8 +44,12 @@ interface Settings {
   readonly appendfsync: string | undefined
 }
 
-export async function checkServer(driver: Driver, context: CheckContext): Promise<RedisCheck> {
-  const masters = await settingsOf(driver)
+export async function checkServer(
+  driver: Driver,
+  context: CheckContext,
+  signal?: AbortSignal,
+): Promise<RedisCheck> {
+  const masters = await settingsOf(driver, signal)
   const findings = new Map<string, RedisFinding>()
   for (const master of masters) {
     for (const finding of findingsOf(master, context)) findings.set(finding.kind, finding)
@@ -57,10 +61,10 @@ export async function checkServer(driver: Driver, context: CheckContext): Promis
   }
 }
 
-async function settingsOf(driver: Driver): Promise<Settings[]> {
-  const infos = await unlessForbidden(driver.askMasters(['INFO']))
+async function settingsOf(driver: Driver, signal?: AbortSignal): Promise<Settings[]> {
+  const infos = await unlessForbidden(driver.askMasters(['INFO'], signal))
   if (infos === undefined) return [{ info: new Map(), save: undefined, appendfsync: undefined }]
-  const ask = (name: string) => unlessForbidden(driver.askMasters(['CONFIG', 'GET', name]))
+  const ask = (name: string) => unlessForbidden(driver.askMasters(['CONFIG', 'GET', name], signal))
   const [saves, appendfsyncs] = await Promise.all([ask('save'), ask('appendfsync')])
   // Masters answer in no particular order: a setting counts for all only if all have it.
   const save = shared(saves)

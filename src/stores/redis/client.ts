@@ -9,12 +9,18 @@ export type Argument = string | Buffer
 export interface Driver {
   /** Keys of different slots cannot share a script. */
   readonly isCluster: boolean
-  /** To the master that has `key`. Strings of the answer come as `Buffer`s. */
-  send(args: readonly Argument[], key: string): Promise<unknown>
+  /**
+   * To the master that has `key`. Strings of the answer come as `Buffer`s. When `signal` aborts,
+   * the call rejects, and a connection that has answered nothing meanwhile is ended.
+   */
+  send(args: readonly Argument[], key: string, signal?: AbortSignal): Promise<unknown>
   /** To every master: what each of them answers, in no particular order. */
-  askMasters(args: readonly string[]): Promise<unknown[]>
-  /** A connection of our own to the same server. Absent where there is more than one server. */
-  readonly connect?: () => Promise<Connection>
+  askMasters(args: readonly string[], signal?: AbortSignal): Promise<unknown[]>
+  /**
+   * A connection of our own to the same server. Absent where there is more than one server. When
+   * `signal` aborts, the connection is ended, also while it is being opened.
+   */
+  readonly connect?: (signal: AbortSignal) => Promise<Connection>
 }
 
 /**
@@ -37,6 +43,8 @@ export interface IoRedisConnection {
   callBuffer(command: string, ...args: Argument[]): Promise<unknown>
   connect(): Promise<unknown>
   disconnect(): void
+  /** Absent until it connects. */
+  readonly stream?: { destroy(): unknown } | undefined
   on(event: 'error', listener: (error: Error) => void): unknown
 }
 

@@ -1,11 +1,13 @@
+import { redisConnections } from '../../core/redis-connections.ts'
+import { SilenceWatch } from '../../core/shared-connection.ts'
 import type {
-  Argument,
   Connection,
   Driver,
   NodeRedisClient,
   NodeRedisCluster,
   NodeRedisConnection,
 } from './client.ts'
+import { untilAborted } from './until-aborted.ts'
 
 /**
  * Strings as bytes: `returnBuffers` is the word of version 4, and the type mapping that of its
@@ -16,35 +18,50 @@ const AS_BYTES = {
   typeMapping: { [0x24]: Buffer, [0x3d]: Buffer },
 }
 
+/** With the signal, so that a command that was not written yet leaves the client's queue. */
+function optionsFor(signal: AbortSignal | undefined): object {
+  return signal === undefined ? AS_BYTES : { ...AS_BYTES, abortSignal: signal }
+}
+
 export function nodeRedisDriver(client: NodeRedisClient): Driver {
-  const send = (args: readonly Argument[]) => client.sendCommand([...args], AS_BYTES)
+  const watch = new SilenceWatch(redisConnections(client))
+  const send: Driver['send'] = (args, _, signal) =>
+    watch.ask((own) => client.sendCommand([...args], optionsFor(own())), signal)
   return {
     isCluster: false,
     send,
-    askMasters: async (args) => [await send(args)],
-    connect: () => connect(client),
+    askMasters: async (args, signal) => [await send(args, '', signal)],
+    connect: (signal) => connect(client, signal),
   }
 }
 
 export function nodeRedisClusterDriver(cluster: NodeRedisCluster): Driver {
+  // Which of its connections has a key is not told: their `socketTimeout` must end them.
+  const watch = new SilenceWatch(() => [])
   return {
     isCluster: true,
-    send: (args, key) => cluster.sendCommand(key, false, [...args], AS_BYTES),
-    askMasters: (args) =>
-      Promise.all(
-        cluster.masters.map(async (node) => {
-          const client = (await cluster.nodeClient(node as never)) as NodeRedisConnection
-          return client.sendCommand([...args], AS_BYTES)
-        }),
-      ),
+    send: (args, key, signal) =>
+      watch.ask((own) => cluster.sendCommand(key, false, [...args], optionsFor(own())), signal),
+    askMasters: (args, signal) =>
+      watch.ask((own) => {
+        const options = optionsFor(own())
+        return Promise.all(
+          cluster.masters.map(async (node) => {
+            const client = (await cluster.nodeClient(node as never)) as NodeRedisConnection
+            return client.sendCommand([...args], options)
+          }),
+        )
+      }, signal),
   }
 }
 
 /** Never reconnects: a cut ends it, with all that is under way, and nothing waits for it. */
-async function connect(client: NodeRedisClient): Promise<Connection> {
+async function connect(client: NodeRedisClient, signal: AbortSignal): Promise<Connection> {
   const connection = client.duplicate({
     disableOfflineQueue: true,
-    socket: { ...client.options?.socket, reconnectStrategy: false },
+    pingInterval: 0,
+    // WAIT may take longer than the client expects of its commands; calls limit it themselves.
+    socket: { ...client.options?.socket, reconnectStrategy: false, socketTimeout: undefined },
   })
   // Without a listener it would end the process. Whoever calls while it is down gets the error.
   connection.on('error', () => undefined)
@@ -52,8 +69,9 @@ async function connect(client: NodeRedisClient): Promise<Connection> {
     if (connection.destroy === undefined) void connection.disconnect?.()
     else connection.destroy()
   }
+  signal.addEventListener('abort', close, { once: true })
   try {
-    await connection.connect()
+    await untilAborted(connection.connect(), signal)
   } catch (error) {
     close()
     throw error

@@ -28,6 +28,13 @@ const SHARE_MIN = 8
 interface Range {
   readonly untilMs: number
   readonly limit: number
+  readonly signal: AbortSignal | undefined
+}
+
+interface PageQuery {
+  readonly script: string
+  readonly numbers: readonly number[]
+  readonly signal: AbortSignal | undefined
 }
 
 /** Finds records by other things than their identity: across all buckets, in bounded steps. */
@@ -41,7 +48,7 @@ export class RecordIndex {
   }
 
   /** The identity of a record, by what is known of it. */
-  async find(ref: RecordRef): Promise<string | undefined> {
+  async find(ref: RecordRef, signal?: AbortSignal): Promise<string | undefined> {
     if (ref.identity !== undefined) {
       checkIdentity(ref.identity)
       return ref.identity
@@ -49,7 +56,10 @@ export class RecordIndex {
     const keys = this.#buckets.all.map(({ ids }) => ids)
     const answers = await this.#calls.knowingSlots(() => {
       const groups = this.#calls.isCluster ? keys.map((key) => [key]) : [keys]
-      return Promise.all(groups.map((group) => this.#calls.ask(FIND, group, [ref.recordId])))
+      const args = [ref.recordId]
+      return Promise.all(
+        groups.map((group) => this.#calls.ask(FIND, { keys: group, args }, signal)),
+      )
     })
     return answers.map(String).find((identity) => identity !== '')
   }
@@ -60,29 +70,32 @@ export class RecordIndex {
     return this.#first(classes, range)
   }
 
-  /** Of the records that are held until after `fromMs`, those whose leases end last. */
-  async latestHeld(fromMs: number, limit: number): Promise<Candidate[]> {
+  /** Of the records that are held until after `untilMs`, those whose leases end last. */
+  async latestHeld({ untilMs, limit, signal }: Range): Promise<Candidate[]> {
     const code = STATE_CODES.indexOf('in_progress')
     const share = SHARE_MIN + Math.ceil(limit / this.#buckets.all.length)
-    const parts = await Promise.all(
-      this.#buckets.all.map((bucket) => this.#page(bucket, LATEST, [code, fromMs, share])),
-    )
+    const ask = { script: LATEST, numbers: [code, untilMs, share], signal }
+    const parts = await Promise.all(this.#buckets.all.map((bucket) => this.#page(bucket, ask)))
     return parts.flat()
   }
 
-  async list(state: RecordState, limit: number): Promise<StoredRecord[]> {
+  async list(
+    state: RecordState,
+    { limit, signal }: { readonly limit: number; readonly signal: AbortSignal | undefined },
+  ): Promise<StoredRecord[]> {
     const code = STATE_CODES.indexOf(state)
     const classes = [LISTED_APART.includes(state) ? LISTED_CLASS + code : code]
     const isHeld = state === 'in_progress'
     const listed = await this.#first(classes, {
       untilMs: SCORE_SPAN - 1,
       limit: isHeld ? Math.max(limit, HELD_MAX) : limit,
+      signal,
     })
     const records: StoredRecord[] = []
     // Some at a time: a script that reads thousands would hold up everybody else.
     for (let at = 0; at < listed.length; at += ROWS_MAX) {
       const some = listed.slice(at, at + ROWS_MAX)
-      records.push(...(await this.#calls.knowingSlots(() => this.#peek(some))))
+      records.push(...(await this.#calls.knowingSlots(() => this.#peek(some, signal))))
     }
     if (isHeld) records.sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
     return records.filter((record) => record.state === state).slice(0, limit)
@@ -116,21 +129,24 @@ export class RecordIndex {
     return merge(whole, range.limit)
   }
 
-  async #range(bucket: Bucket, code: number, { untilMs, limit }: Range): Promise<Candidate[]> {
+  async #range(bucket: Bucket, code: number, range: Range): Promise<Candidate[]> {
+    const { untilMs, limit, signal } = range
     const candidates: Candidate[] = []
     for (let at = 0; at < limit; at += PAGE) {
       const count = Math.min(PAGE, limit - at)
-      const page = await this.#page(bucket, RANGE, [code, untilMs, at, count])
+      const numbers = [code, untilMs, at, count]
+      const page = await this.#page(bucket, { script: RANGE, numbers, signal })
       candidates.push(...page)
       if (page.length < count) break
     }
     return candidates
   }
 
-  async #page(bucket: Bucket, script: string, numbers: readonly number[]): Promise<Candidate[]> {
+  async #page(bucket: Bucket, { script, numbers, signal }: PageQuery): Promise<Candidate[]> {
     const keys = [bucket.due, bucket.ids]
     const args = numbers.map(String)
-    const answers = ((await this.#calls.ask(script, keys, args)) as Buffer[]).map(String)
+    const found = (await this.#calls.ask(script, { keys, args }, signal)) as Buffer[]
+    const answers = found.map(String)
     const candidates: Candidate[] = []
     for (let n = 0; n < answers.length; n += 3) {
       const [recordId, at, identity] = answers.slice(n, n + 3) as [string, string, string]
@@ -141,7 +157,10 @@ export class RecordIndex {
     return candidates
   }
 
-  async #peek(candidates: readonly Candidate[]): Promise<StoredRecord[]> {
+  async #peek(
+    candidates: readonly Candidate[],
+    signal: AbortSignal | undefined,
+  ): Promise<StoredRecord[]> {
     const groups = new Map<Bucket | undefined, Candidate[]>()
     for (const candidate of candidates) {
       const bucket = this.#calls.isCluster ? this.#buckets.of(candidate.identity) : undefined
@@ -151,7 +170,7 @@ export class RecordIndex {
     await Promise.all(
       [...groups.values()].map(async (group) => {
         const keys = group.map(({ identity }) => this.#buckets.of(identity).base + identity)
-        const answers = (await this.#calls.ask(PEEK, keys, [])) as Buffer[]
+        const answers = (await this.#calls.ask(PEEK, { keys }, signal)) as Buffer[]
         for (const [n, candidate] of group.entries()) {
           const data = answers[n]!
           if (data.length > 0) found.set(candidate, toRecord(data, candidate.identity))

@@ -2,6 +2,7 @@ import { systemClock, type Clock } from '../../core/clock.ts'
 import { toSwept, toView } from '../../core/decide.ts'
 import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
 import { InvalidOptionsError, isRejected } from '../../core/errors.ts'
+import { checkRedisClient } from '../../core/redis-connections.ts'
 import type { RecordState } from '../../core/record.ts'
 import { ABSENT_LEASE } from '../../core/store-probe.ts'
 import type {
@@ -46,6 +47,7 @@ import {
   type FoundVerdict,
 } from './requests.ts'
 import { CLAIM, RENEW, SETTLE } from './scripts.ts'
+import { untilAborted } from './until-aborted.ts'
 import { READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './upkeep-scripts.ts'
 
 /**
@@ -80,7 +82,9 @@ export interface RedisStore extends Store {
  */
 export function redisStore(options: RedisStoreOptions): RedisStore {
   const resolved = resolveRedisStoreOptions(options)
-  return new ScriptedStore(resolved, driverOf(resolved.client))
+  const driver = driverOf(resolved.client)
+  checkRedisClient(resolved.client, 'redisStore')
+  return new ScriptedStore(resolved, driver)
 }
 
 class ScriptedStore implements RedisStore {
@@ -107,10 +111,10 @@ class ScriptedStore implements RedisStore {
     this.#index = new RecordIndex(this.#calls, this.#buckets)
   }
 
-  async claim(requests: readonly ClaimRequest[]): Promise<ClaimOutcome[]> {
+  async claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
     const askedMs = systemClock.monotonicMs()
     return this.#within('claim', async () => {
-      await this.#ready()
+      await this.#ready(signal)
       try {
         const answers = await this.#run('claim', {
           script: CLAIM,
@@ -120,20 +124,21 @@ class ScriptedStore implements RedisStore {
           awaitReplicas: true,
           // Later than that, nobody releases it any more, and nobody would run its work.
           deadline: { askedMs, withinMs: Math.min(...requests.map(({ leaseMs }) => leaseMs)) },
+          signal,
         })
         return answers.map((answer, n) => toClaimOutcome(answer, requests[n]!))
       } catch (error) {
-        if (error instanceof NotReplicated) await this.#giveBack(requests)
+        if (error instanceof NotReplicated) await this.#giveBack(requests, signal)
         throw error
       }
     })
   }
 
-  async settle(settlements: readonly Settlement[]): Promise<SettleOutcome[]> {
-    return this.#within('settle', () => this.#settle(settlements, true))
+  async settle(settlements: readonly Settlement[], signal?: AbortSignal): Promise<SettleOutcome[]> {
+    return this.#within('settle', () => this.#settle(settlements, { awaitReplicas: true, signal }))
   }
 
-  async renew(renewals: readonly Renewal[]): Promise<boolean[]> {
+  async renew(renewals: readonly Renewal[], signal?: AbortSignal): Promise<boolean[]> {
     return this.#within('renew', async () => {
       const answers = await this.#run('renew', {
         script: RENEW,
@@ -141,6 +146,7 @@ class ScriptedStore implements RedisStore {
         identityOf,
         packing: RENEW_PACKING,
         awaitReplicas: true,
+        signal,
       })
       return answers.map((answer) => answer.toString() === '1')
     })
@@ -150,19 +156,19 @@ class ScriptedStore implements RedisStore {
    * The script that renews writes only where there is a lease, so a replica would run it. Also
    * fails where claims are refused because of how the server is set up.
    */
-  async probe(): Promise<void> {
+  async probe(signal?: AbortSignal): Promise<void> {
     const { identity } = ABSENT_LEASE
     const key = this.#buckets.of(identity).base + identity
     await this.#within('probe', async () => {
-      await this.#ready()
-      await this.#driver.send(['DEL', key], key)
+      await this.#ready(signal)
+      await this.#driver.send(['DEL', key], key, signal)
     })
-    await this.renew([ABSENT_LEASE])
+    await this.renew([ABSENT_LEASE], signal)
   }
 
-  async resolve(verdicts: readonly Verdict[]): Promise<ResolveOutcome[]> {
+  async resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
     return this.#within('resolve', async () => {
-      const identities = await Promise.all(verdicts.map(({ ref }) => this.#index.find(ref)))
+      const identities = await Promise.all(verdicts.map(({ ref }) => this.#index.find(ref, signal)))
       const found = verdicts.flatMap((verdict, n): FoundVerdict[] => {
         const identity = identities[n]
         return identity === undefined ? [] : [{ identity, verdict }]
@@ -173,6 +179,7 @@ class ScriptedStore implements RedisStore {
         identityOf,
         packing: RESOLVE_PACKING,
         awaitReplicas: true,
+        signal,
       })
       const outcomes = answers.map((answer, n) => toResolveOutcome(answer, found[n]!.identity))
       return identities.map((identity) =>
@@ -181,30 +188,31 @@ class ScriptedStore implements RedisStore {
     })
   }
 
-  async sweep({ limit }: { readonly limit: number }): Promise<SweptRecord[]> {
+  async sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
     return this.#within('sweep', async () => {
-      const nowMs = await this.#nowMs()
-      const held = await this.#index.latestHeld(nowMs + LEASE_AHEAD_MS, Math.min(limit, HELD_ROWS))
-      await this.#runOn('sweep', SHORTEN, held)
-      const lapsed = await this.#index.earliest(['in_progress'], { untilMs: nowMs, limit })
-      const answers = await this.#runOn('sweep', SWEEP, lapsed)
+      const untilMs = await this.#nowMs(signal)
+      const ahead = { untilMs: untilMs + LEASE_AHEAD_MS, limit: Math.min(limit, HELD_ROWS), signal }
+      const held = await this.#index.latestHeld(ahead)
+      await this.#runOn('sweep', { script: SHORTEN, requests: held, signal })
+      const lapsed = await this.#index.earliest(['in_progress'], { untilMs, limit, signal })
+      const answers = await this.#runOn('sweep', { script: SWEEP, requests: lapsed, signal })
       return answers.flatMap((data, n) =>
         data.length === 0 ? [] : [toSwept(toRecord(data, lapsed[n]!.identity))],
       )
     })
   }
 
-  async reap({ limit, abandoned }: ReapRequest): Promise<ReapReport> {
+  async reap({ limit, abandoned }: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
     return this.#within('reap', async () => {
-      const nowMs = await this.#nowMs()
+      const untilMs = await this.#nowMs(signal)
       const states: RecordState[] = ['completed', 'failed_retryable']
       if (abandoned !== undefined) states.push('pending')
-      const expired = await this.#index.earliest(states, { untilMs: nowMs, limit })
+      const expired = await this.#index.earliest(states, { untilMs, limit, signal })
       const more =
         abandoned === undefined
           ? []
           : ['1', Buffer.from(abandoned.result), `${abandoned.retentionMs}`]
-      const answers = await this.#runOn('reap', REAP, expired, more)
+      const answers = await this.#runOn('reap', { script: REAP, requests: expired, more, signal })
       const report = { removed: 0, expired: 0, abandoned: 0 }
       for (const answer of answers) {
         const what = REAP_CODES[Number(answer.toString())]
@@ -214,12 +222,12 @@ class ScriptedStore implements RedisStore {
     })
   }
 
-  async read(ref: RecordRef): Promise<RecordView | undefined> {
+  async read(ref: RecordRef, signal?: AbortSignal): Promise<RecordView | undefined> {
     return this.#within('read', async () => {
-      const identity = await this.#index.find(ref)
+      const identity = await this.#index.find(ref, signal)
       if (identity === undefined) return undefined
       const key = this.#buckets.of(identity).base + identity
-      const data = (await this.#calls.ask(READ, [key], [])) as Buffer
+      const data = (await this.#calls.ask(READ, { keys: [key] }, signal)) as Buffer
       if (data.length === 0) return undefined
       const view = toView(toRecord(data, identity))
       // The id was of an earlier record of this key.
@@ -227,24 +235,23 @@ class ScriptedStore implements RedisStore {
     })
   }
 
-  async list({ state, limit }: ListQuery): Promise<RecordView[]> {
+  async list({ state, limit }: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
     return this.#within('list', async () => {
-      const records = await this.#index.list(state, limit)
+      const records = await this.#index.list(state, { limit, signal })
       return records.map((record) => ({ ...toView(record), result: undefined }))
     })
   }
 
-  async now(): Promise<Date> {
-    return this.#within('tell the time', async () => new Date(await this.#nowMs()))
+  async now(signal?: AbortSignal): Promise<Date> {
+    return this.#within('tell the time', async () => new Date(await this.#nowMs(signal)))
   }
 
-  async check(): Promise<RedisCheck> {
-    return this.#within('check', () =>
-      checkServer(this.#driver, {
-        allowEviction: this.#allowEviction,
-        waitsForReplicas: this.#replication !== undefined,
-      }),
-    )
+  async check(signal?: AbortSignal): Promise<RedisCheck> {
+    const context = {
+      allowEviction: this.#allowEviction,
+      waitsForReplicas: this.#replication !== undefined,
+    }
+    return this.#within('check', () => checkServer(this.#driver, context, signal))
   }
 
   async close(): Promise<void> {
@@ -252,13 +259,16 @@ class ScriptedStore implements RedisStore {
     this.#replication?.close()
   }
 
-  async #settle(settlements: readonly Settlement[], awaitReplicas: boolean) {
+  async #settle(
+    settlements: readonly Settlement[],
+    more: { readonly awaitReplicas: boolean; readonly signal: AbortSignal | undefined },
+  ): Promise<SettleOutcome[]> {
     const answers = await this.#run('settle', {
       script: SETTLE,
       requests: settlements,
       identityOf: ({ lease }) => lease.identity,
       packing: SETTLE_PACKING,
-      awaitReplicas,
+      ...more,
     })
     return answers.map(toSettleOutcome)
   }
@@ -267,13 +277,16 @@ class ScriptedStore implements RedisStore {
    * Too few replicas have these claims, so their work does not run. Left alone they would lapse and
    * become `unknown`. The replicas may learn of the release whenever they can.
    */
-  async #giveBack(requests: readonly ClaimRequest[]): Promise<void> {
+  async #giveBack(
+    requests: readonly ClaimRequest[],
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     const releases = requests.map(({ identity, token, retentionMs }): Settlement => {
       const lease: Lease = { identity, token, attempt: 0 }
       const errorCode = 'not_replicated'
       return { kind: 'release', lease, proof: 'proven', errorCode, retentionMs }
     })
-    await this.#settle(releases, false)
+    await this.#settle(releases, { awaitReplicas: false, signal })
   }
 
   #run<Request>(
@@ -286,17 +299,15 @@ class ScriptedStore implements RedisStore {
 
   #runOn(
     operation: string,
-    script: string,
-    requests: readonly Candidate[],
-    more: readonly (string | Buffer)[] = [],
+    batch: Pick<Batch<Candidate>, 'script' | 'requests' | 'more' | 'signal'>,
   ): Promise<Buffer[]> {
-    return this.#run(operation, { script, requests, identityOf, packing: CANDIDATE_PACKING, more })
+    return this.#run(operation, { identityOf, packing: CANDIDATE_PACKING, ...batch })
   }
 
-  async #nowMs(): Promise<number> {
+  async #nowMs(signal: AbortSignal | undefined): Promise<number> {
     if (this.#clock !== undefined) return this.#clock.nowMs()
-    const time = (await this.#driver.send(['TIME'], this.#buckets.all[0]!.due)) as Buffer[]
-    const [seconds, microseconds] = time.map(Number) as [number, number]
+    const time = await this.#driver.send(['TIME'], this.#buckets.all[0]!.due, signal)
+    const [seconds, microseconds] = (time as Buffer[]).map(Number) as [number, number]
     return seconds * 1000 + Math.floor(microseconds / 1000)
   }
 
@@ -304,20 +315,21 @@ class ScriptedStore implements RedisStore {
    * Once: what a server does not keep, nobody may rely on without having been told. A refusal
    * stands for a while, and ends without a restart when somebody has set the server right.
    */
-  #ready(): Promise<void> {
+  #ready(signal: AbortSignal | undefined): Promise<void> {
     const isOver = systemClock.monotonicMs() >= this.#refusedUntilMs
     if (this.#refusedUntilMs > 0 && isOver) this.#checked = undefined
-    this.#checked ??= this.#checkOnce().catch((error: unknown) => {
+    this.#checked ??= this.#checkOnce(signal).catch((error: unknown) => {
       // Where the server did not answer, the next claim asks again.
       if (!isRejected(error)) this.#checked = undefined
       throw error
     })
-    return this.#checked
+    // The claim that came first may wait for longer than this one.
+    return untilAborted(this.#checked, signal)
   }
 
-  async #checkOnce(): Promise<void> {
+  async #checkOnce(signal: AbortSignal | undefined): Promise<void> {
     this.#refusedUntilMs = 0
-    const { usable, findings } = await this.check()
+    const { usable, findings } = await this.check(signal)
     if (!usable) {
       this.#refusedUntilMs = systemClock.monotonicMs() + RECHECK_MS
       const reasons = findings.filter(({ kind }) => kind === 'evicts' || kind === 'too_old')

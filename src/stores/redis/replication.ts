@@ -2,6 +2,7 @@ import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock } from '../../core/clock.ts'
 import type { Argument, Connection, Driver } from './client.ts'
 import { isScriptMissing } from './failures.ts'
+import { untilAborted } from './until-aborted.ts'
 
 /** How many replicas must have a write, and how long they may take. */
 export interface WaitReplicas {
@@ -21,7 +22,7 @@ const GROUP_MAX = 16
 interface Entry {
   readonly args: readonly Argument[]
   readonly resolve: (answer: unknown) => void
-  readonly reject: (error: unknown) => void
+  readonly reject: (error: Error) => void
 }
 
 /**
@@ -37,21 +38,36 @@ interface Entry {
  * While one wait is under way, calls gather for the next.
  */
 export class Replication {
-  readonly #connect: () => Promise<Connection>
+  readonly #connect: NonNullable<Driver['connect']>
   readonly #wait: WaitReplicas
   #waiting: Entry[] = []
   #isBusy = false
   #isClosed = false
-  #connection: Promise<Connection> | undefined
+  #line: Line | undefined
 
   constructor(connect: NonNullable<Driver['connect']>, wait: WaitReplicas) {
     this.#connect = connect
     this.#wait = wait
   }
 
-  send(args: readonly Argument[]): Promise<unknown> {
+  /** Given up: what waits is not sent, and the connection that does not answer is ended. */
+  send(args: readonly Argument[], signal?: AbortSignal): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ args, resolve, reject })
+      if (signal?.aborted === true) return reject(signal.reason as Error)
+      const entry: Entry = {
+        args,
+        resolve: (answer) => {
+          signal?.removeEventListener('abort', giveUp)
+          resolve(answer)
+        },
+        reject: (error) => {
+          signal?.removeEventListener('abort', giveUp)
+          reject(error)
+        },
+      }
+      const giveUp = () => this.#giveUp(entry, signal?.reason as Error)
+      signal?.addEventListener('abort', giveUp)
+      this.#waiting.push(entry)
       // Never rejects: every entry gets its own answer.
       if (!this.#isBusy) void this.#work()
     })
@@ -59,7 +75,15 @@ export class Replication {
 
   close(): void {
     this.#isClosed = true
-    this.#drop()
+    this.#drop(new Error('the store is closed'))
+  }
+
+  /** No other call uses the connection, so that it is ended as soon as one is given up on it. */
+  #giveUp(entry: Entry, reason: Error): void {
+    if (this.#waiting.includes(entry)) {
+      this.#waiting = this.#waiting.filter((other) => other !== entry)
+    } else this.#drop(reason)
+    entry.reject(reason)
   }
 
   async #work(): Promise<void> {
@@ -73,8 +97,8 @@ export class Replication {
         await answerWithin(systemClock, limit, () => this.#send(group))
       } catch (error) {
         // Whatever the connection still answers is of no use to anybody.
-        this.#drop()
-        for (const entry of group) entry.reject(error)
+        this.#drop(error)
+        for (const entry of group) entry.reject(error as Error)
       }
     }
     this.#isBusy = false
@@ -82,33 +106,52 @@ export class Replication {
 
   async #send(group: readonly Entry[]): Promise<void> {
     if (this.#isClosed) throw new Error('the store is closed')
-    const opening = (this.#connection ??= this.#connect())
-    const connection = await opening
+    const line = (this.#line ??= new Line(this.#connect))
+    const connection = await line.opening
     const { count, timeoutMs } = this.#wait
     // All in one turn, so that the wait stands behind the scripts on the same socket.
     const sent = group.map((entry) => connection.send(entry.args))
     const waited = connection.send(['WAIT', `${count}`, `${timeoutMs}`])
-    const answers = await Promise.allSettled(sent)
-    const reached = Number(await waited)
+    // Where a script is given up before it, this error is nobody's.
+    waited.catch(() => undefined)
+    const answers = await line.untilEnded(Promise.allSettled(sent))
+    const reached = Number(await line.untilEnded(waited))
     const short = new NotReplicated(`${reached} of ${count} replicas within ${timeoutMs} ms`)
     for (const [n, answer] of answers.entries()) {
       const { resolve, reject } = group[n]!
       if (answer.status === 'rejected') {
-        if (!isScriptMissing(answer.reason) && this.#connection === opening) this.#drop()
-        reject(answer.reason)
+        if (!isScriptMissing(answer.reason) && this.#line === line) this.#drop(answer.reason)
+        reject(answer.reason as Error)
       } else if (reached >= count) resolve(answer.value)
       else reject(short)
     }
   }
 
-  /** The next call opens a new one. A connection that is still being opened closes after it. */
-  #drop(): void {
-    const connection = this.#connection
-    this.#connection = undefined
-    connection?.then(
-      (open) => open.close(),
-      // The caller that waited for it has got this error.
-      () => undefined,
-    )
+  /** The next call opens a new one. */
+  #drop(reason: unknown): void {
+    const line = this.#line
+    this.#line = undefined
+    line?.end(reason)
+  }
+}
+
+/** One connection, from the moment it is asked for until it is ended. */
+class Line {
+  readonly opening: Promise<Connection>
+  readonly #ended = new AbortController()
+
+  constructor(connect: (signal: AbortSignal) => Promise<Connection>) {
+    this.opening = connect(this.#ended.signal)
+    // The call that waits for it gets this error, unless it was given up meanwhile.
+    this.opening.catch(() => undefined)
+  }
+
+  /** A client may never answer on a connection that was ended. */
+  untilEnded<Answer>(answer: Promise<Answer>): Promise<Answer> {
+    return untilAborted(answer, this.#ended.signal)
+  }
+
+  end(reason: unknown): void {
+    this.#ended.abort(reason)
   }
 }
