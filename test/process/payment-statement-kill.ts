@@ -27,7 +27,7 @@ const SETS = /^\s*(SET|DO) /i
 const READS = /^\s*\(?\s*SELECT/i
 /** Functions of the PostgreSQL store that write. */
 const WRITING =
-  /_(claim|claim_one|settle|settle_one|step|sweep|take_unknown|postpone|act_write|message_\w+)"\(/
+  /_((claim|settle)(_one)?|step|sweep|take_unknown|postpone|act_write|message_\w+)(_\d+)?"\(/
 
 export class StatementKill {
   readonly #killAt: number
