@@ -4,6 +4,7 @@ import type { Readable } from 'node:stream'
 import type { FastifyRequest } from 'fastify'
 import { InvalidRequestError } from '../core/errors.ts'
 import type { ExchangeBody } from '../http/exchange.ts'
+import { isHttp2 } from './http-version.ts'
 
 /** A request as it came, before parsers and validators have changed anything about it. */
 export interface Arrival {
@@ -25,7 +26,7 @@ export async function keepArrival(
   payload: Readable,
   bytesMax: number,
 ): Promise<void> {
-  if (request.raw.httpVersionMajor > 1) {
+  if (isHttp2(request.raw)) {
     throw new InvalidRequestError(
       'oncekey/fastify cannot hold back replies over HTTP/2: let a proxy speak it, and HTTP/1.1 ' +
         'with this server',

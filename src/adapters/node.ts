@@ -17,6 +17,7 @@ import { markGuard } from '../http/route-audit.ts'
 import { forRoute } from '../http/route-options.ts'
 import type { StatusOptions } from '../http/status-options.ts'
 import { createStatus, lastSegment } from '../http/status.ts'
+import { isHttp2 } from './http-version.ts'
 import { NodeHandler, splitUrl } from './node-handler.ts'
 import { sendReply } from './outgoing.ts'
 
@@ -166,7 +167,7 @@ function protectedBy(
       }
     }
     if (!guard.protects(req.method ?? '')) return void run()
-    if (req.httpVersionMajor >= 2) return fail(notSupported())
+    if (isHttp2(req)) return fail(notSupported())
     const handler = new NodeHandler(req, res, {
       enter: (context) => {
         req[CONTEXT] = context
