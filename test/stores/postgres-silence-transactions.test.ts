@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net'
 import type pg from 'pg'
 import type postgres from 'postgres'
 import { expect, it, onTestFinished, vi } from 'vitest'
@@ -7,6 +8,7 @@ import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { completeOf, hold, settle } from '../../src/testing/store-cases/store-case.ts'
 import { completion } from './postgres-setup.ts'
 import {
+  ask,
   claimOnAll,
   countFailed,
   DRIVERS,
@@ -46,6 +48,52 @@ function pay(engine: Engine, key: string, meanwhile: (tx: Tx) => unknown = () =>
     }),
   )
 }
+
+it.each(DRIVERS)('destroys the connection of a BEGIN that is given up, %s', async (driver) => {
+  const { startWith, proxy } = await setup(driver)
+  const store = startWith(driver)
+  for (let call = 0; call < 4; call++) await claimOnAll(store)
+  const lease = await hold(store)
+  const before = proxy.connections()
+  proxy.silence()
+  const begin = ask((signal) => store.transaction(lease, () => completion(), signal))
+  await expect(begin).rejects.toThrow('no answer within')
+  await vi.waitUntil(() => proxy.connections() === before - 1, { timeout: 20_000 })
+})
+
+it.each(DRIVERS)('destroys the connection of a COMMIT that is given up, %s', async (driver) => {
+  const { startWith, proxy } = await setup(driver)
+  const store = startWith(driver)
+  for (let call = 0; call < 4; call++) await claimOnAll(store)
+  const lease = await hold(store)
+  const before = proxy.connections()
+  const work = () => {
+    proxy.silence()
+    return completion()
+  }
+  // The work takes no time, so the limit of the call is the limit of its end.
+  const commit = ask((signal) => store.transaction(lease, work, signal))
+  await expect(commit).rejects.toThrow('no answer within')
+  await vi.waitUntil(() => proxy.connections() === before - 1, { timeout: 20_000 })
+})
+
+it('does not wait for the server to say goodbye to a connection that is given up', async () => {
+  const { pgPool, start, proxy } = await setup('pg')
+  const pool = pgPool()
+  const streams: { readonly destroyed: boolean }[] = []
+  pool.on('connect', (client) => {
+    streams.push((client as unknown as { connection: { stream: Socket } }).connection.stream)
+  })
+  const store = start(pool, { transactionMs: 300 })
+  const lease = await hold(store)
+  // No statement is under way, and `pg` would say goodbye and wait for the server to close.
+  const run = store.transaction(lease, () => {
+    proxy.silence()
+    return new Promise<never>(() => undefined)
+  })
+  await expect(run).rejects.toThrow('its work took longer than 300 ms')
+  expect(streams.map(({ destroyed }) => destroyed)).toEqual([true])
+})
 
 it.each(DRIVERS)('gives up a transaction that cannot begin, %s', async (driver) => {
   const { startEngine, proxy, paid } = await setup(driver)

@@ -1,6 +1,7 @@
 import pg from 'pg'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import type { RunOutcome } from '../../src/core/execution.ts'
 import type { Lease } from '../../src/core/store.ts'
 import { postgresStore, type PostgresStore } from '../../src/stores/postgres/index.ts'
 import { channelOf } from '../../src/stores/postgres/sql.ts'
@@ -74,6 +75,11 @@ function sleepyEngine(store: PostgresStore) {
     )
 }
 
+/** The result that is replayed: the bytes of the driver, or a copy where callers share them. */
+function textOf(outcome: RunOutcome): string | undefined {
+  return outcome.kind === 'replayed' ? Buffer.from(outcome.result).toString() : undefined
+}
+
 it.each(['pg', 'postgres.js'] as const)(
   'wakes who waits in another process, with %s, and no look is needed',
   async (driver) => {
@@ -90,7 +96,7 @@ it.each(['pg', 'postgres.js'] as const)(
 
     ofKind(await settle(holder, completeOf(leases[0]!, bytes('first'))), 'settled')
     for (const one of waiting.slice(0, 2)) {
-      expect(await one).toMatchObject({ kind: 'replayed', result: Buffer.from('first') })
+      expect(textOf(await one)).toBe('first')
     }
     expect(claims.mock.calls.flatMap(([requests]) => requests).length).toBe(3)
 
@@ -98,7 +104,7 @@ it.each(['pg', 'postgres.js'] as const)(
     const { outcome, finish: commit } = await openTransaction(holder, leases[1]!, 'second')
     commit()
     ofKind(await outcome, 'settled')
-    expect(await waiting[2]).toMatchObject({ kind: 'replayed', result: Buffer.from('second') })
+    expect(textOf(await waiting[2]!)).toBe('second')
   },
 )
 

@@ -28,8 +28,9 @@ export function unlessGivenUp<Answer>(
       end()
       reject(signal.reason as Error)
     }
+    answer.then(resolve, reject)
     const stop = onAbort(signal, giveUp)
-    answer.then(resolve, reject).finally(stop)
+    answer.then(stop, stop)
   })
 }
 

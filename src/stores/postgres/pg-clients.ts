@@ -1,6 +1,5 @@
 import { systemClock } from '../../core/clock.ts'
 import type { PgClient, PgPool, PgSocketHolder } from './client.ts'
-import { unlessGivenUp } from './giving-up.ts'
 
 /** The default of `pg`. */
 export const CONNECTIONS_MAX = 10
@@ -46,7 +45,8 @@ class PgClients {
   /**
    * A connection on which no transaction is open. Other code may have given one back with its
    * transaction still open: what is written on it would be kept or rolled back by the next user of
-   * the connection. Such a connection is destroyed, and its transaction is gone.
+   * the connection. Such a connection is destroyed, and its transaction is gone. A connection that
+   * comes after the signal has aborted is given back at once.
    */
   async lendIdle(signal: AbortSignal | undefined): Promise<LentClient> {
     const triesMax = (this.#pool.options.max ?? CONNECTIONS_MAX) + 1
@@ -62,11 +62,11 @@ class PgClients {
 
   async #lend(signal: AbortSignal | undefined): Promise<LentClient> {
     signal?.throwIfAborted()
-    const connecting = this.#pool.connect()
-    const client = await unlessGivenUp(signal, connecting, () => {
-      // A failure to connect concerns only the call that has been given up.
-      connecting.then((late) => late.release()).catch(() => undefined)
-    })
+    const client = await this.#pool.connect()
+    if (signal?.aborted === true) {
+      client.release()
+      throw signal.reason as Error
+    }
     const sinceMs = systemClock.monotonicMs()
     let lostBy: Error | undefined
     let isGone = false

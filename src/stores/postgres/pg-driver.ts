@@ -12,7 +12,13 @@ import type {
 } from './client.ts'
 import { isCausedBy, storeFailed } from './failures.ts'
 import { onAbort, unlessGivenUp } from './giving-up.ts'
-import { clientsOf, CONNECTIONS_MAX, destroySocket, isInTransaction } from './pg-clients.ts'
+import {
+  clientsOf,
+  CONNECTIONS_MAX,
+  destroySocket,
+  isInTransaction,
+  type LentClient,
+} from './pg-clients.ts'
 import { TYPES } from './pg-parsers.ts'
 import { preparedName } from './prepared-name.ts'
 
@@ -25,25 +31,26 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
   return {
     ...(listen === undefined ? {} : { listen }),
     connectionsMax: pool.options.max ?? CONNECTIONS_MAX,
-    async query(text, values, signal) {
-      const lent = await clients.lendIdle(signal)
-      const statement = async () => {
-        const { rows } = await lent.client.query(toPgQuery(text, values, prepare))
-        // Other code has kept the connection after giving it back, and uses it still.
-        if (isInTransaction(lent.client)) throw new Error(NOT_ALONE)
-        return rows
+    query(text, values, signal) {
+      let lent: LentClient | undefined
+      const run = async () => {
+        lent = await clients.lendIdle(signal)
+        let isDone = false
+        try {
+          const { rows } = await lent.client.query(toPgQuery(text, values, prepare))
+          // Other code has kept the connection after giving it back, and uses it still.
+          if (isInTransaction(lent.client)) throw new Error(NOT_ALONE)
+          isDone = true
+          return rows
+        } finally {
+          lent.giveBack(!isDone)
+        }
       }
-      let isDone = false
-      try {
-        const rows = await unlessGivenUp(signal, statement(), lent.giveUp)
-        isDone = true
-        return rows
-      } finally {
-        lent.giveBack(!isDone)
-      }
+      return unlessGivenUp(signal, run(), () => lent?.giveUp())
     },
     async transact(body, opening, signal) {
-      const lent = await clients.lendIdle(signal).catch((error: unknown) => {
+      const lending = unlessGivenUp(signal, clients.lendIdle(signal), () => undefined)
+      const lent = await lending.catch((error: unknown) => {
         throw storeFailed('begin a transaction', error)
       })
       const session: Omit<Session, 'opened'> = {

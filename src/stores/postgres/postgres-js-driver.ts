@@ -27,7 +27,7 @@ export function postgresJsDriver(pool: PostgresJsPool, prepare: boolean): Driver
     values: readonly Value[],
     signal?: AbortSignal,
   ): Promise<readonly Row[]> => {
-    await sockets.untilClosed()
+    if (sockets.isClosing) await sockets.untilClosed()
     signal?.throwIfAborted()
     const mark = sockets.mark()
     const sinceMs = systemClock.monotonicMs()
@@ -186,7 +186,7 @@ class Transaction {
     this.#pool = pool
     this.#sockets = sockets
     this.#send = send
-    this.#mark = sockets.mark()
+    this.#mark = sockets.mark(true)
   }
 
   async run<Result>(

@@ -20,15 +20,11 @@ interface Line {
   readBefore: number
 }
 
-interface Counts {
-  readonly read: number
-  readonly written: number
+/** What the sockets had read and written at one moment. One that is missing was opened later. */
+export interface Mark {
+  readonly read: ReadonlyMap<object, number>
+  readonly written: ReadonlyMap<object, number>
 }
-
-/** What every socket had read and written at one moment. */
-export type Mark = ReadonlyMap<object, Counts>
-
-const NONE: Counts = { read: 0, written: 0 }
 
 type SocketOption = (options: PostgresJsOptions) => unknown
 
@@ -70,10 +66,15 @@ export class PostgresJsSockets {
     this.#follow(options)
   }
 
-  mark(): Mark {
-    const mark = new Map<object, Counts>()
-    for (const line of this.#live()) mark.set(line, countsOf(line))
-    return mark
+  /** Made with every call. What is written to a socket matters only where its owner is unknown. */
+  mark(isWhole = false): Mark {
+    const read = new Map<object, number>()
+    const written = new Map<object, number>()
+    for (const line of this.#lines) {
+      read.set(line, line.socket.bytesRead)
+      if (isWhole || line.owner === undefined) written.set(line, line.socket.bytesWritten)
+    }
+    return { read, written }
   }
 
   /** The connection has answered a statement that was sent after the mark was made. */
@@ -83,7 +84,7 @@ export class PostgresJsSockets {
     if (!this.#isComplete || this.#find(owner) !== undefined) return
     const unowned = this.#live().filter((line) => line.owner === undefined)
     const answering = unowned.filter((line) => {
-      return line.socket.bytesRead > Math.max(line.readBefore, (mark.get(line) ?? NONE).read)
+      return line.socket.bytesRead > Math.max(line.readBefore, mark.read.get(line) ?? 0)
     })
     // The answer is the last that was read, so a later one is by another connection, or later.
     for (const line of unowned) line.readBefore = line.socket.bytesRead
@@ -104,7 +105,7 @@ export class PostgresJsSockets {
     if (owner === undefined) return this.#destroyWhere((line) => isOpening(line, mark))
     const line = this.#find(owner)
     // Behind a statement of the application, which may only be slow.
-    const isShared = active === false && line?.socket.bytesRead !== mark.get(line ?? NONE)?.read
+    const isShared = active === false && line !== undefined && hasRead(line, mark)
     if (line === undefined || !isShared) this.destroyOwn(owner, mark)
   }
 
@@ -129,7 +130,7 @@ export class PostgresJsSockets {
     const owner = state ?? undefined
     const line = owner && this.#find(owner)
     if (line === undefined || active !== true) return
-    if (line.socket.bytesRead === mark.get(line)?.read) this.#destroyWhere((one) => one === line)
+    if (!hasRead(line, mark)) this.#destroyWhere((one) => one === line)
   }
 
   /** Other calls wait until this has been done. */
@@ -138,9 +139,13 @@ export class PostgresJsSockets {
     this.#closing.add(held)
   }
 
+  get isClosing(): boolean {
+    return this.#closing.size > 0
+  }
+
   /** While the driver takes a destroyed connection for one in use, it would send more on it. */
   async untilClosed(): Promise<void> {
-    while (this.#closing.size > 0) await Promise.all(this.#closing)
+    while (this.isClosing) await Promise.all(this.#closing)
   }
 
   #destroyWhere(isMeant: (line: Line) => boolean): void {
@@ -154,12 +159,11 @@ export class PostgresJsSockets {
     }
   }
 
-  /** How many connections were open at the mark, and have neither sent nor read since. */
+  /** How many connections were open at the mark, and have not been used since, or not answered. */
   unusedSince(mark: Mark): number {
     return this.#live().filter((line) => {
-      const before = mark.get(line) ?? NONE
-      const now = countsOf(line)
-      return before.read > 0 && now.read === before.read && now.written === before.written
+      const isOpen = (mark.read.get(line) ?? 0) > 0
+      return isOpen && !hasRead(line, mark) && !isSilent(line, mark)
     }).length
   }
 
@@ -182,6 +186,7 @@ export class PostgresJsSockets {
 
   #add(socket: CountingSocket, isOfPool: boolean): void {
     if (isOfPool) {
+      this.#live()
       this.#lines.add({ socket, owner: undefined, readBefore: 0 })
       return
     }
@@ -197,7 +202,7 @@ export class PostgresJsSockets {
     return undefined
   }
 
-  /** Not by a listener for `close`: the driver removes all listeners when it starts TLS. */
+  /** Forgets what has closed. The driver removes all listeners for `close` when it starts TLS. */
   #live(): Line[] {
     for (const line of this.#lines) if (line.socket.destroyed) this.#lines.delete(line)
     return [...this.#lines]
@@ -214,19 +219,20 @@ function isCounting(socket: unknown): socket is CountingSocket {
   return 'bytesRead' in socket && 'bytesWritten' in socket && 'destroy' in socket
 }
 
-function countsOf({ socket }: Line): Counts {
-  return { read: socket.bytesRead, written: socket.bytesWritten }
+function hasRead(line: Line, mark: Mark): boolean {
+  return line.socket.bytesRead > (mark.read.get(line) ?? 0)
 }
 
+/** Has been sent something since the mark, and has answered nothing. */
 function isSilent(line: Line, mark: Mark): boolean {
-  const before = mark.get(line) ?? NONE
-  const now = countsOf(line)
-  return now.read === before.read && now.written > before.written
+  if (hasRead(line, mark)) return false
+  if (!mark.read.has(line)) return line.socket.bytesWritten > 0
+  return line.socket.bytesWritten > (mark.written.get(line) ?? Infinity)
 }
 
 /** Was opening at the mark, and still is. The driver opens another for the statement that waits. */
 function isOpening(line: Line, mark: Mark): boolean {
-  return mark.get(line)?.read === 0 && line.socket.bytesRead === 0
+  return mark.read.get(line) === 0 && line.socket.bytesRead === 0
 }
 
 /**
