@@ -1,4 +1,4 @@
-import { once } from 'node:events'
+import { getEventListeners, once } from 'node:events'
 import { Cluster, Redis, type RedisOptions } from 'ioredis'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
@@ -152,6 +152,8 @@ describe.each(DRIVERS)('%s', (driver) => {
     const givenUp = new AbortController()
     const call = CALLS[name]!(store, givenUp.signal).catch((error: unknown) => error)
     await new Promise((resolve) => setImmediate(resolve))
+    // Node warns of a leak where there are more than ten.
+    expect(getEventListeners(givenUp.signal, 'abort').length).toBeLessThanOrEqual(2)
     givenUp.abort(new Error('no answer'))
     expect(await call).toMatchObject({ code: 'STORE_FAILED', cause: { message: 'no answer' } })
     proxy.resume('dead')

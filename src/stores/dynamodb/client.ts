@@ -94,6 +94,8 @@ export interface DynamodbClient {
   deleteItem(input: DeleteInput, options?: CallOptions): Promise<unknown>
   batchGetItem(input: BatchGetInput, options?: CallOptions): Promise<BatchGetOutput>
   query(input: QueryInput, options?: CallOptions): Promise<QueryOutput>
+  /** Its `requestHandler` has the connections. */
+  readonly config?: { readonly requestHandler?: unknown }
   readonly middlewareStack: {
     add(middleware: Middleware, options: { step: 'deserialize'; priority: 'low' }): void
   }

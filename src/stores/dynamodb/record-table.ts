@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { sleep, systemClock } from '../../core/clock.ts'
+import { CallLimits } from './call-limits.ts'
 import type {
   CallOptions,
   DynamodbClient,
@@ -10,9 +11,6 @@ import type {
 } from './client.ts'
 import { isConditionFailed } from './failures.ts'
 import { LISTED, recordKey, toItem, toKept, type Kept } from './items.ts'
-
-/** The SDK waits for an answer for ever unless its client is told otherwise. */
-const CALL_MS = 10_000
 
 /** The service's own limit. */
 const BATCH_MAX = 100
@@ -35,12 +33,14 @@ export type PutOutcome =
  */
 export class RecordTable {
   readonly #client: DynamodbClient
+  readonly #limits: CallLimits
   readonly #name: string
   /** The signal of the store call that is being served: it makes many calls to the service. */
   readonly #signal = new AsyncLocalStorage<AbortSignal | undefined>()
 
   constructor(client: DynamodbClient, name: string) {
     this.#client = client
+    this.#limits = new CallLimits(client)
     this.#name = name
   }
 
@@ -161,25 +161,8 @@ export class RecordTable {
     }
   }
 
-  /**
-   * An unanswered call must not hold its connection for ever. The SDK destroys the connection of a
-   * call that is aborted.
-   */
-  async #call<Answer>(call: (options: CallOptions) => Promise<Answer>): Promise<Answer> {
-    const signal = this.#signal.getStore()
-    signal?.throwIfAborted()
-    const abort = new AbortController()
-    const giveUp = (cause: unknown) => abort.abort(cause)
-    const giveUpToo = () => giveUp(signal?.reason)
-    const late = () => giveUp(new Error(`no answer within ${CALL_MS} ms`))
-    const cancel = systemClock.after(CALL_MS, late, { background: true })
-    signal?.addEventListener('abort', giveUpToo)
-    try {
-      return await call({ abortSignal: abort.signal })
-    } finally {
-      cancel()
-      signal?.removeEventListener('abort', giveUpToo)
-    }
+  #call<Answer>(call: (options: CallOptions) => Promise<Answer>): Promise<Answer> {
+    return this.#limits.call(call, this.#signal.getStore())
   }
 }
 
