@@ -5,7 +5,7 @@ import { systemClock } from './clock.ts'
 export interface ConnectionLook {
   /** Another object after each reconnect. */
   readonly connection: object
-  /** Grows with whatever the connection answers, whoever has asked. */
+  /** Grows with each answer of the connection, to the store or to the application. */
   readonly heard: number
   /** Something was sent and is not answered yet. */
   readonly isWaiting: boolean
@@ -36,7 +36,7 @@ interface Call {
  * Asks on connections that others use as well, and ends those that have gone silent.
  *
  * A call that is given up proves little: the server may be busy with what others have asked. So a
- * connection is ended only when it has answered nothing at all, to anybody, for as long as a whole
+ * connection is ended only when it has answered no call at all for as long as a whole
  * call was waited for.
  */
 export class SilenceWatch {
@@ -113,7 +113,7 @@ export class SilenceWatch {
       if (seen === undefined) continue
       const { connection, heard, isWaiting } = seen
       const silence = this.#silences.get(connection)
-      // A connection that nobody has asked anything is not silent, however long it says nothing.
+      // A connection without an open call is not silent, however long it says nothing.
       const isCounted = isWaiting && silence?.heard === heard
       if (!isCounted) this.#silences.set(connection, { heard, sinceMs })
     }

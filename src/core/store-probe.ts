@@ -3,7 +3,7 @@ import type { Clock } from './clock.ts'
 import type { EventListener } from './events.ts'
 import type { Renewal, Store } from './store.ts'
 
-/** A lease that nobody has: identities are hashes, and no hash is all zeros. */
+/** A lease without a record: identities are hashes, and no hash is all zeros. */
 export const ABSENT_LEASE: Renewal = {
   identity: '0'.repeat(32),
   token: '0'.repeat(32),

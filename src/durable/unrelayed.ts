@@ -60,7 +60,7 @@ export async function tellUnrelayed(engine: Engine, outbox: OutboxStore): Promis
   return found.length
 }
 
-/** Whether nobody in this process has looked for a while. The first call only starts the time. */
+/** Whether this process has not looked for a while. The first call only starts the time. */
 export function isLookDue({ store, clock }: Engine): boolean {
   const nowMs = clock.monotonicMs()
   const last = lookedAtMs.get(store)
