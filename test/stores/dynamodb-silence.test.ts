@@ -82,8 +82,9 @@ it('makes no further call to the service after the engine has given the call up'
 })
 
 it('gives up one call on idle connections that have died, and not one for each', async () => {
-  const { proxy, run } = await setup()
-  await Promise.all(Array.from({ length: 30 }, (_, n) => run(`warm-${n}`)))
+  const { proxy, store, run } = await setup()
+  // All sent in one turn, so that each opens a connection.
+  await Promise.all(Array.from({ length: 30 }, () => store.now!()))
   expect(proxy.connections()).toBeGreaterThan(10)
   proxy.silence()
   proxy.resume('dead')
@@ -98,7 +99,8 @@ it('keeps 1,000 clients out of memory and serves them when the network is back',
   for (let round = 1; round <= 3; round++) {
     const lost = Array.from({ length: 1_000 }, (_, n) => run(`lost-${round}-${n}`))
     expect(await settled(lost)).not.toContain('answered')
-    expect(pendingIn(client)).toBe(0)
+    // What still waits are releases of these claims, as many as may be under way at once.
+    expect(pendingIn(client)).toBeLessThanOrEqual(store.batching!.flushesMax!)
   }
   proxy.resume('dead')
   expect(await run('after')).toMatchObject({ kind: 'ran' })
