@@ -13,33 +13,39 @@ import { runChaos } from './run-chaos.ts'
 
 interface Planted {
   readonly plant: PlantName
-  readonly found: ViolationKind
+  /** What it may be found as first: the run ends there. */
+  readonly found: readonly ViolationKind[]
   readonly detail: RegExp
 }
 
 const PLANTED: readonly Planted[] = [
-  { plant: 'no-tenant', found: 'leak', detail: /other tenant|which is the one of story/ },
-  { plant: 'early-ack', found: 'lost', detail: /was told that it is done, and then/ },
+  { plant: 'no-tenant', found: ['leak'], detail: /other tenant|which is the one of story/ },
+  {
+    plant: 'early-ack',
+    found: ['lost', 'divergence'],
+    detail: /was told that it is done, and then|after the final answer/,
+  },
   {
     plant: 'shared-answer',
-    found: 'divergence',
+    found: ['divergence'],
     detail: /answered another request under the key with|did not recognise the request of the key/,
   },
-  { plant: 'lapse-reruns-effect', found: 'duplicate', detail: /provider has (2|two) effects/ },
+  { plant: 'lapse-reruns-effect', found: ['duplicate'], detail: /provider has (2|two) effects/ },
 ]
 
 /** It ends at the first violation; most of the time is the start. */
 const TIMEOUT_MS = 180_000
 
 it.each(PLANTED)(
-  'finds $plant, as $found',
+  'finds the planted bug $plant',
   async ({ plant, found, detail }) => {
     const { code, output, report } = await runChaos(
       ...['--store', 'sqlite', '--seconds', '120', '--plant', plant, '--until-violation'],
     )
     expect(code, `\n${output}`).toBe(1)
-    expect(report!.samples, `\n${output}`).toContainEqual(
-      expect.objectContaining({ kind: found, detail: expect.stringMatching(detail) }),
+    const named = report!.samples.filter((one) => found.includes(one.kind))
+    expect(named, `\n${output}`).toContainEqual(
+      expect.objectContaining({ detail: expect.stringMatching(detail) }),
     )
   },
   TIMEOUT_MS,
