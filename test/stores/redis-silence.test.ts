@@ -46,15 +46,17 @@ function connectIoRedis(url: string, options: IoRedisOptions = IOREDIS): Redis {
 }
 
 /** `socketTimeout`: as the guide has it, or none. */
-async function connectNodeRedis(url: string, more: { socketTimeout?: number } = {}) {
-  const { socketTimeout = TIMEOUT_MS / 2 } = more
+async function connectNodeRedis(
+  url: string,
+  { socketTimeout = TIMEOUT_MS / 2, queue = 200 }: { socketTimeout?: number; queue?: number } = {},
+) {
   const reconnectStrategy = (retries: number) => Math.min(retries * 20, 100)
   const limit = socketTimeout === 0 ? {} : { socketTimeout }
   const client = createClient({
     url,
     pingInterval: TIMEOUT_MS / 8,
     // More than this many commands would be refused: the queue stays short.
-    commandsQueueMaxLength: 200,
+    commandsQueueMaxLength: queue,
     socket: { connectTimeout: TIMEOUT_MS / 2, reconnectStrategy, ...limit },
   })
   client.on('error', () => undefined)
@@ -224,6 +226,25 @@ it('ends a connection that opens in the silence where commands are not queued', 
   proxy.resume('dead')
   await once(client, 'ready')
   expect(await run()).toMatchObject(RAN)
+})
+
+it('takes a command that was given up out of the queue of node-redis', async () => {
+  const { proxy, url } = await startNetwork()
+  const client = await connectNodeRedis(url, { queue: 5 })
+  const { store, run } = serve(client)
+  await run()
+  proxy.silence()
+  const before = proxy.accepted()
+  proxy.cut()
+  await untilReopened(proxy, before)
+  for (let n = 0; n < 20; n++) {
+    const givenUp = new AbortController()
+    const call = store.read(LEASE, givenUp.signal).catch((error: unknown) => error)
+    await new Promise((resolve) => setImmediate(resolve))
+    givenUp.abort(new Error('no answer'))
+    // Otherwise the queue of five were full by now.
+    expect(await call).toMatchObject({ cause: { message: 'no answer' } })
+  }
 })
 
 it('opens a connection before a long pause of the client is over', async () => {
