@@ -1,6 +1,6 @@
+import { CallDeadline } from './call-deadline.ts'
 import type { Clock } from './clock.ts'
 import { StoreFailedError, hasCode } from './errors.ts'
-import { NoAnswerError } from './store-advice.ts'
 
 export interface StoreCall {
   /** For messages: the store's name and the call that is made. */
@@ -18,27 +18,23 @@ export function answerWithin<Answer>(
   clock: Clock,
   { store, call, timeoutMs }: StoreCall,
   ask: (signal: AbortSignal) => Promise<Answer>,
+  deadline: CallDeadline = new CallDeadline(clock, timeoutMs),
 ): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const failed = (cause: unknown) =>
       new StoreFailedError({ store, operation: call, failure: 'unavailable', cause })
-    const givenUp = new AbortController()
-    const cancel = clock.after(timeoutMs, () => {
-      const cause = new NoAnswerError(timeoutMs)
-      // First, or a store that rejects at once would be heard before this failure.
-      reject(failed(cause))
-      givenUp.abort(cause)
-    })
+    const giveUp = (cause: unknown) => reject(failed(cause))
+    deadline.join(giveUp)
     const fail = (error: unknown) => {
-      cancel()
+      deadline.leave(giveUp)
       reject(hasCode(error, 'STORE_FAILED') ? error : failed(error))
     }
     const done = (answer: Answer) => {
-      cancel()
+      deadline.leave(giveUp)
       resolve(answer)
     }
     try {
-      ask(givenUp.signal).then(done, fail)
+      ask(deadline.signal).then(done, fail)
     } catch (error) {
       fail(error)
     }

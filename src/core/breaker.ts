@@ -74,6 +74,12 @@ export class Breaker {
     if (this.#state === 'open') return
     const mayStayClosed = this.#failures < this.#settings.failuresMax && !this.#isOnTrial
     if (this.#state === 'closed' && mayStayClosed) return
+    this.trip()
+  }
+
+  /** Opens it now, whatever the number of failures. */
+  trip(): void {
+    if (this.#state === 'open') return
     this.#breaks++
     this.#startBreak()
     this.#become('open')

@@ -2,8 +2,7 @@ import { Breaker, type BreakerState } from './breaker.ts'
 import type { ResolvedBreakerOptions } from './breaker-options.ts'
 import type { Clock } from './clock.ts'
 import { StoreFailedError } from './errors.ts'
-import type { EventListener } from './events.ts'
-import type { StoreProbe } from './store-probe.ts'
+import type { ProbeEnd } from './store-probe.ts'
 
 export interface ClaimBreakerOptions {
   readonly clock: Clock
@@ -11,9 +10,18 @@ export interface ClaimBreakerOptions {
   readonly store: string
   /** `undefined`: claims are never refused. */
   readonly settings: ResolvedBreakerOptions | undefined
-  readonly probe: StoreProbe
+  /** For messages: `the store`, or a part of it. */
+  readonly what: string
+  readonly probe: () => Promise<ProbeEnd>
   readonly onProbed: (error?: unknown) => void
-  readonly emit: EventListener
+  readonly onChange: (change: BreakerChange) => void
+}
+
+export interface BreakerChange {
+  readonly from: BreakerState
+  readonly to: BreakerState
+  /** What opened it. */
+  readonly error: unknown
 }
 
 /** The second pause; the first probe comes at once, and later pauses double up to the longest. */
@@ -63,7 +71,8 @@ export class ClaimBreaker {
 
   /** Why a claim is not sent while it is refusing. */
   refusal(): StoreFailedError {
-    const cause = new Error('the store has failed, and it is being probed', { cause: this.#error })
+    const { what } = this.#options
+    const cause = new Error(`${what} has failed, and it is being probed`, { cause: this.#error })
     return new StoreFailedError({
       store: this.#options.store,
       operation: 'claim',
@@ -82,6 +91,12 @@ export class ClaimBreaker {
   failed(error: unknown): void {
     this.#error = error
     this.#breaker?.failed()
+  }
+
+  /** Opens it now: something else than a claim call has shown that it must be. */
+  trip(error: unknown): void {
+    this.#error = error
+    this.#breaker?.trip()
   }
 
   /** Resolves at once while claims may be sent; otherwise once they may, or `signal` aborts. */
@@ -107,14 +122,7 @@ export class ClaimBreaker {
   }
 
   #onChange(from: BreakerState, to: BreakerState): void {
-    const { emit, store } = this.#options
-    emit({
-      kind: 'breaker_changed',
-      store,
-      from,
-      to,
-      error: to === 'open' ? this.#error : undefined,
-    })
+    this.#options.onChange({ from, to, error: to === 'open' ? this.#error : undefined })
     if (to === 'open') this.#probeLater()
     if (to !== 'closed') return
     this.#cancel()
@@ -132,7 +140,7 @@ export class ClaimBreaker {
   async #probe(): Promise<void> {
     // A timer may fire a little early.
     if (!this.#breaker!.mayTry()) return this.#probeLater()
-    const end = await this.#options.probe.run()
+    const end = await this.#options.probe()
     if (this.#isStopped) return
     this.#options.onProbed(end.kind === 'failed' ? end.error : undefined)
     // A claim that was sent all the same may have closed it meanwhile.

@@ -130,6 +130,7 @@ class OnceEngine implements Engine {
       store,
       clock: this.clock,
       storeTimeoutMs: timeoutMs,
+      lanes: limits.lanes,
       breaker: resolveBreakerOptions(breaker, timeoutMs),
       emit,
     })

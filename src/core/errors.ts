@@ -1,3 +1,4 @@
+import { isNeverConnected } from './never-connected.ts'
 import { networkAdvice, wordsOf } from './store-advice.ts'
 
 /** Every code this package throws. Each has a heading in `docs/reference/errors.md`. */
@@ -59,12 +60,19 @@ export class StoreFailedError extends OncekeyError {
   keyInUse = false
   /** `false`: the request waited for the answer to another one and was never sent itself. */
   readonly wasSent: boolean
+  /**
+   * `true`: the call certainly changed nothing, and no copy of it is on its way to the store. A
+   * claim that failed so need not be released.
+   */
+  readonly wroteNothing: boolean
 
   constructor(details: {
     readonly store: string
     readonly operation: string
     readonly failure?: StoreFailure
     readonly wasSent?: boolean
+    /** @default what `wasSent`, `failure` and an error of connecting say */
+    readonly wroteNothing?: boolean
     readonly cause: unknown
     /** @default that of a network error, if it is one */
     readonly advice?: string | undefined
@@ -78,6 +86,8 @@ export class StoreFailedError extends OncekeyError {
     this.operation = operation
     this.failure = failure
     this.wasSent = details.wasSent ?? (failure !== 'overloaded' && failure !== 'refused')
+    this.wroteNothing =
+      details.wroteNothing ?? (!this.wasSent || failure === 'rejected' || isNeverConnected(cause))
     this.advice = advice
     this.retryAfterMs = details.retryAfterMs
   }

@@ -1,4 +1,5 @@
 import type { BreakerState } from './breaker.ts'
+import type { WorkPart } from './paused-work.ts'
 import type { RecordState } from './record.ts'
 
 /** What an event is about. The raw key is never part of it; its hash (`identity`) is. */
@@ -166,6 +167,28 @@ export type DurableEvent =
       readonly matched: number
       readonly different: number
     }
+  /**
+   * A call of your code runs on although its time limit is over: an effect or a whole operation, a
+   * handler of messages, or a look at a provider. Other work has its place now. `name` is the
+   * operation or the topic, `subject` the id of the record or message, and `overdue` the number of
+   * such calls of this name in this process.
+   */
+  | {
+      readonly kind: 'work_overdue'
+      readonly part: WorkPart
+      readonly name: string
+      readonly subject: string
+      readonly overdue: number
+    }
+  /** Nothing more is begun of an operation or topic here: too many of its calls hang. */
+  | {
+      readonly kind: 'work_paused'
+      readonly part: WorkPart
+      readonly name: string
+      readonly overdue: number
+    }
+  /** Work of a paused operation or topic is begun again. */
+  | { readonly kind: 'work_resumed'; readonly part: WorkPart; readonly name: string }
   /** A part of maintenance failed, and will be tried again. */
   | { readonly kind: 'maintenance_failed'; readonly task: string; readonly error: unknown }
 
@@ -207,6 +230,9 @@ export const EVENT_COUNTERS = {
   outbox_pruned: 'api.idempotency.outbox.pruned.count',
   operator_acted: 'api.idempotency.operator.acted.count',
   ledger_compared: 'api.idempotency.ledger.compared.count',
+  work_overdue: 'api.idempotency.work.overdue.count',
+  work_paused: 'api.idempotency.work.paused.count',
+  work_resumed: 'api.idempotency.work.resumed.count',
   maintenance_failed: 'api.idempotency.maintenance.failed.count',
   reply_unreadable: 'api.idempotency.reply.unreadable.count',
   unprotected_run: 'api.idempotency.unprotected_run.count',

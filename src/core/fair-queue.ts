@@ -50,11 +50,12 @@ class Line<Item> {
  * came. Whoever sends thousands waits behind their own, and nobody else does.
  */
 export class FairQueue<Item> {
-  /** None of them is empty. */
   readonly #lines = new Map<string, Line<Item>>()
   /** Whose turn is next, and whose is last. */
   #head: Line<Item> | undefined
   #tail: Line<Item> | undefined
+  /** Lines whose tenant was held when its turn came. */
+  #aside: Line<Item>[] = []
   readonly #weightOf: (item: Item) => number
   #size = 0
   #rows = 0
@@ -96,15 +97,29 @@ export class FairQueue<Item> {
     if (tenant !== this.#crowd && line.weight > this.#weightFor(this.#crowd)) this.#crowd = tenant
   }
 
-  /** What `shift` would give. */
-  peek(): Item | undefined {
-    return this.#head?.first
+  /** What `shift` would give. A tenant that is held loses its turn until `readmit`. */
+  peek(isHeld?: (tenant: string) => boolean): Item | undefined {
+    for (let line = this.#head; line !== undefined; line = this.#head) {
+      // The last of its items was crowded out.
+      if (line.length === 0) this.#close(line)
+      else if (isHeld?.(line.tenant) === true) this.#aside.push(this.#unlink(line))
+      else return line.first
+    }
+    return undefined
+  }
+
+  /** Tenants that were held get their turns again. */
+  readmit(): void {
+    if (this.#aside.length === 0) return
+    const lines = this.#aside
+    this.#aside = []
+    for (const line of lines) this.#append(line)
   }
 
   shift(): Item | undefined {
+    const first = this.peek()
     const line = this.#head
-    if (line === undefined) return undefined
-    const { first } = line
+    if (first === undefined || line === undefined) return undefined
     line.shift()
     const weight = this.#weightOf(first)
     line.weight -= weight
@@ -118,11 +133,14 @@ export class FairQueue<Item> {
   /**
    * Makes room for one more of this tenant: gives the newest item of the tenant who has most. An
    * item that counts as one is taken out. A heavier one stays, and the caller makes it lighter by
-   * one. `undefined` where the tenant with most is this one.
+   * one. `undefined` where the tenant with most is this one. Without a tenant, the room is made
+   * for another queue.
    */
-  crowdOut(tenant: string): Item | undefined {
-    const own = this.#weightFor(tenant) + 1
-    if (this.#weightFor(this.#crowd) <= own) this.#crowd = this.#heaviest()
+  crowdOut(tenant?: string): Item | undefined {
+    const own = tenant === undefined ? 0 : this.#weightFor(tenant) + 1
+    // The heaviest has at least the average.
+    const leastMax = tenant === undefined ? this.#size / this.#lines.size : own + 1
+    if (this.#weightFor(this.#crowd) < leastMax) this.#crowd = this.#heaviest()
     const line = this.#lines.get(this.#crowd)
     if (line === undefined || line.weight <= own) return undefined
     const { last } = line

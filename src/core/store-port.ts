@@ -13,13 +13,17 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  StoreLanes,
 } from './store.ts'
 import { TransactionLimit } from './transaction-limit.ts'
+import type { LaneLimits } from './waiting-lanes.ts'
 
 /** What a row costs beside its own text: enough to bound a batch, not to account for it. */
 const ROW_BYTES = 256
 
 export interface StoreLimits extends CoalescerLimits {
+  /** With the way from a record to its lane. */
+  readonly lanes: (LaneLimits & Pick<StoreLanes, 'of'>) | undefined
   /** Transactions at once, and steps of operations; `undefined`: whatever comes. */
   readonly transactionsMax: number | undefined
   readonly stepsMax: number | undefined
@@ -52,6 +56,7 @@ export class StorePort {
   readonly #steps: FairSlots | undefined
 
   readonly #health: StoreHealth
+  readonly #lanes: StoreLimits['lanes']
   /** Claims that are sent also while the breaker is open. */
   readonly #ignoring = new WeakSet<ClaimRequest>()
 
@@ -61,6 +66,8 @@ export class StorePort {
     this.#backend = store
     this.#clock = clock
     this.#timeoutMs = limits.timeoutMs
+    this.#lanes = limits.lanes
+    const laneOf = (identity: string) => this.#lanes?.of(identity)
     const shared = { clock, limits, store: store.name }
     const report = (call: string) => (error: unknown) => this.#report(call, error)
     this.#claims = new Coalescer({
@@ -68,9 +75,10 @@ export class StorePort {
       call: 'claim',
       onFailure: report('claim'),
       sharing: CLAIM_SHARING,
-      onCallEnd: (error) => health.claimEnded(error),
+      laneOf: ({ identity }) => laneOf(identity),
+      onCallEnd: (error, lane) => health.claimEnded(error, lane),
       gate: {
-        isShut: () => health.breaker.isRefusing,
+        isShut: () => health.breaker.isRefusingSome,
         refusal: (request) => this.#refusal(request),
       },
       flush: (requests, signal) => store.claim(requests, signal),
@@ -81,7 +89,8 @@ export class StorePort {
       ...shared,
       call: 'settle',
       onFailure: report('settle'),
-      onCallEnd: (error: unknown) => health.callEnded(error),
+      laneOf: ({ lease }: Settlement) => laneOf(lease.identity),
+      onCallEnd: (error: unknown, lane: number | undefined) => health.callEnded(error, lane),
       flush: (batch: readonly Settlement[], signal: AbortSignal) => store.settle(batch, signal),
       bytesOf: (settlement: Settlement) =>
         ROW_BYTES + (settlement.kind === 'complete' ? settlement.result.byteLength : 0),
@@ -92,7 +101,8 @@ export class StorePort {
       ...shared,
       call: 'renew',
       onFailure: report('renew'),
-      onCallEnd: (error) => health.callEnded(error),
+      laneOf: ({ identity }) => laneOf(identity),
+      onCallEnd: (error, lane) => health.callEnded(error, lane),
       flush: (renewals, signal) => store.renew(renewals, signal),
       bytesOf: () => ROW_BYTES,
     })
@@ -106,7 +116,10 @@ export class StorePort {
     this.#steps = slotsFor('advance', limits.stepsMax)
   }
 
-  /** While the breaker is open, a claim is refused: at once, also where it waits to be sent. */
+  /**
+   * While the breaker is open, for the store or for the lane of the claim, the claim is refused:
+   * at once, also where it waits to be sent.
+   */
   claim(request: ClaimRequest, ignoresBreaker = false): Promise<ClaimOutcome> {
     if (ignoresBreaker) this.#ignoring.add(request)
     const refusal = this.#refusal(request)
@@ -116,10 +129,12 @@ export class StorePort {
 
   #refusal(request: ClaimRequest): StoreFailedError | undefined {
     const { breaker } = this.#health
-    if (!breaker.isRefusing || this.#ignoring.has(request)) return undefined
+    if (!breaker.isRefusingSome || this.#ignoring.has(request)) return undefined
+    const refusal = breaker.refusal(this.#lanes?.of(request.identity))
+    if (refusal === undefined) return undefined
     const { tenant, operation } = request
     this.#emit({ kind: 'claim_refused', tenant, operation, reason: 'breaker_open' })
-    return breaker.refusal()
+    return refusal
   }
 
   settle(settlement: Settlement, tenant: string): Promise<SettleOutcome> {
@@ -129,6 +144,11 @@ export class StorePort {
   /** Releases a claim whose answer never came. */
   releaseLost(settlement: Settlement, tenant: string): Promise<SettleOutcome> {
     return this.#releases.add(settlement, tenant)
+  }
+
+  /** Claims, results and renewals that wait to be sent: releases of lost claims go after them. */
+  get waiting(): number {
+    return this.#claims.waiting + this.#settlements.waiting + this.#renewals.waiting
   }
 
   renew(renewal: Renewal, tenant: string): Promise<boolean> {
@@ -223,6 +243,7 @@ function only<Answer>(answers: readonly Answer[]): Answer {
 
 /** Whether a failed store call may have been carried out all the same. */
 export function mayHaveTakenHold(error: unknown): boolean {
-  if (hasCode(error, 'STORE_FAILED') && 'wasSent' in error && error.wasSent === false) return false
+  const isFailure = hasCode(error, 'STORE_FAILED')
+  if (isFailure && 'wroteNothing' in error && error.wroteNothing === true) return false
   return isUnavailable(error)
 }

@@ -41,9 +41,10 @@ export interface Store {
 
   /**
    * A write that changes nothing, for finding out whether the store takes writes. Present where
-   * renewing an absent lease does not write, because it reads first.
+   * renewing an absent lease does not write, because it reads first. `identity` is that of no
+   * record; where the store has lanes, its lane is the one that is probed.
    */
-  probe?(signal?: AbortSignal): Promise<void>
+  probe?(identity: string, signal?: AbortSignal): Promise<void>
 
   /** Gives `unknown` records their verdict. */
   resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]>
@@ -131,6 +132,30 @@ export interface StoreBatching {
   readonly transactionsMax?: number
   /** The same for steps of operations without such work. @default `transactionsMax` */
   readonly stepsMax?: number
+  /** Parts of the store that answer and fail apart. @default none: the store is one whole */
+  readonly lanes?: StoreLanes
+}
+
+/**
+ * Parts of a store that answer and fail apart, such as the slots of a cluster. Requests for
+ * different lanes never share a call, so that a lane that fails or is silent holds up no other.
+ * Calls for several lanes that are sent together share one signal.
+ */
+export interface StoreLanes {
+  /** How many lanes there are: 1 to 256. It bounds the calls under way and the probes. */
+  readonly count: number
+  /**
+   * Calls of one kind under way in each lane at the same time.
+   *
+   * @default 1; with `rowsMax: 1` the lanes share the calls of the store, and only their failures
+   * are told apart
+   */
+  readonly flushesMax?: number
+  /**
+   * The lane of a record, from 0. `undefined` while the store is one whole: such requests have
+   * `StoreBatching.flushesMax` calls to themselves.
+   */
+  of(identity: string): number | undefined
 }
 
 /** Proof of holding a key: the record takes orders only from its own token and attempt. */

@@ -22,8 +22,8 @@ const ABOUT_LENGTH = 80
 
 /**
  * Prints as warnings what an engine without a listener must not keep to itself: a store that
- * fails, records that become `unknown`, replies that cannot be read, and requests that reach a
- * closed engine.
+ * fails, records that become `unknown`, replies that cannot be read, work that is paused, and
+ * requests that reach a closed engine.
  */
 export class Unheard {
   readonly #options: UnheardOptions
@@ -41,6 +41,8 @@ export class Unheard {
         return this.#print('unknown', () => this.#becameUnknown(event))
       case 'reply_unreadable':
         return this.#print('unreadable', () => unreadable(event))
+      case 'work_paused':
+        return this.#print(`paused ${event.part} ${event.name}`, () => paused(event))
       case 'claim_refused':
         // An open breaker follows on store errors, which were printed.
         if (event.reason === 'engine_closed') this.#print('closed', () => CLOSED)
@@ -95,6 +97,15 @@ export class Unheard {
 const CLOSED =
   'A request reached an engine after engine.close(), and got 503. Close the HTTP server first, ' +
   'and the engine when the last request is answered.'
+
+function paused(event: Extract<EngineEvent, { kind: 'work_paused' }>): string {
+  const { part, name, overdue } = event
+  const what = part === 'relay' ? `Topic "${name}"` : `Operation "${name}"`
+  return printable(
+    `${what} is paused in this process, because its calls get no answer in time; ${overdue} of ` +
+      'them run on. Look at its provider or receiver, and end your code when its signal aborts.',
+  )
+}
 
 function unreadable(event: Extract<EngineEvent, { kind: 'reply_unreadable' }>): string {
   const { recordId, operation, reason } = event

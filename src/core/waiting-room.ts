@@ -1,10 +1,12 @@
 import type { Clock } from './clock.ts'
 import type { Store } from './store.ts'
 
-/** Duplicates that wait for a result hold a connection each; these are the most that may. */
-export const WAITING_MAX = 1_000
-/** So that one tenant's duplicates leave room for the others. */
+/** Each duplicate that waits holds a connection, so places beyond a tenant's first are few. */
+export const SHARED_PLACES_MAX = 1_000
+/** One tenant's places, so that it leaves room for others. */
 export const WAITING_PER_TENANT_MAX = 100
+/** Tenants that wait at once. Each has a first place of its own, so this bounds those places. */
+export const TENANTS_WAITING_MAX = 10_000
 
 /** What ended a sleep. `told`: the store has said that the record moved on. */
 export type WokenBy = 'time' | 'here' | 'told'
@@ -21,27 +23,36 @@ export class WaitingRoom {
   /** What ends the watch over a record: one for all who wait for it. */
   readonly #watches = new Map<string, () => void>()
   readonly #perTenant = new Map<string, number>()
-  #count = 0
+  /** Places beyond the first of each tenant. */
+  #shared = 0
 
   constructor(clock: Clock, store: Pick<Store, 'watch'> = {}) {
     this.#clock = clock
     this.#store = store
   }
 
-  /** Takes a place for a whole wait; `false` when the room, or the tenant's part of it, is full. */
+  /**
+   * Takes a place for a whole wait; `false` where there is none. The first place of a tenant is
+   * reserved for it, however many others wait. Further places are shared by all tenants.
+   */
   enter(tenant: string): boolean {
     const ofTenant = this.#perTenant.get(tenant) ?? 0
-    if (this.#count >= WAITING_MAX || ofTenant >= WAITING_PER_TENANT_MAX) return false
+    if (ofTenant === 0) {
+      if (this.#perTenant.size >= TENANTS_WAITING_MAX) return false
+    } else {
+      if (this.#shared >= SHARED_PLACES_MAX || ofTenant >= WAITING_PER_TENANT_MAX) return false
+      this.#shared++
+    }
     this.#perTenant.set(tenant, ofTenant + 1)
-    this.#count++
     return true
   }
 
   leave(tenant: string): void {
     const left = (this.#perTenant.get(tenant) ?? 1) - 1
-    if (left === 0) this.#perTenant.delete(tenant)
-    else this.#perTenant.set(tenant, left)
-    this.#count--
+    if (left > 0) {
+      this.#perTenant.set(tenant, left)
+      this.#shared--
+    } else this.#perTenant.delete(tenant)
   }
 
   /** Whether the store will tell those who sleep that the record has moved on. */

@@ -11,6 +11,12 @@ export interface Refused<Request, Outcome> {
   readonly error: unknown
 }
 
+/** Where a request waits. */
+export interface Place {
+  readonly tenant: string
+  readonly lane: number
+}
+
 /** Rows about one subject with other questions, in the order they came, and by their questions. */
 interface Behind<Request, Outcome> {
   readonly rows: WaitingRow<Request, Outcome>[]
@@ -24,6 +30,8 @@ interface Behind<Request, Outcome> {
  */
 export class WaitingRow<Request, Outcome> {
   readonly tenant: string
+  /** The number of the lane in which it waits. */
+  readonly lane: number
   /** The request that is sent. */
   first: Waiting<Request, Outcome>
   /** In the order they came. */
@@ -32,8 +40,9 @@ export class WaitingRow<Request, Outcome> {
   requests = 1
   #behind: Behind<Request, Outcome> | undefined
 
-  constructor(tenant: string, first: Waiting<Request, Outcome>) {
-    this.tenant = tenant
+  constructor(place: Place, first: Waiting<Request, Outcome>) {
+    this.tenant = place.tenant
+    this.lane = place.lane
     this.first = first
   }
 
@@ -53,7 +62,7 @@ export class WaitingRow<Request, Outcome> {
       other.followers.push(entry)
       return
     }
-    const row = new WaitingRow(this.tenant, entry)
+    const row = new WaitingRow(this, entry)
     rows.push(row)
     byQuestion.set(question, row)
   }

@@ -330,6 +330,26 @@ describe('requests that share a row', () => {
     expect(batches).toEqual([['a1', 'b1'], ['a2'], ['a3']])
   })
 
+  it('are sent where all that stood before them was refused', async () => {
+    const clock = new FakeClock()
+    const refusal = (request: string) => (request === 'a1' ? new Error('shut') : undefined)
+    const coalescer = new Coalescer<string, string>({
+      clock,
+      store: 'test',
+      call: 'claim',
+      sharing,
+      flush: async (requests) => requests.map(upper),
+      bytesOf: (request) => request.length,
+      limits: LIMITS,
+      gate: { isShut: () => true, refusal },
+    })
+    const refused = coalescer.add('a1', 'a')
+    const behind = coalescer.add('a2', 'a')
+    await expect(refused).rejects.toThrow('shut')
+    await clock.advanceAsync(10)
+    expect(await behind).toBe('A2')
+  })
+
   it('count one by one for the limit of what may wait, and the newest is refused', async () => {
     const { flush, gates } = heldFlush()
     const { add, clock, batches } = shared({ waitingMax: 4 }, flush)

@@ -268,6 +268,7 @@ describe('health', () => {
         since: new Date(clock.nowMs()),
         error: undefined,
       },
+      paused: [],
     })
 
     store.always('renew', 'fail')

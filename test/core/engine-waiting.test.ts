@@ -1,5 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { WAITING_MAX, WAITING_PER_TENANT_MAX, WaitingRoom } from '../../src/core/waiting-room.ts'
+import {
+  SHARED_PLACES_MAX,
+  TENANTS_WAITING_MAX,
+  WAITING_PER_TENANT_MAX,
+  WaitingRoom,
+} from '../../src/core/waiting-room.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { SCOPE, bytes, engineFixture, heldWork, standing } from './engine-fixture.ts'
 
@@ -138,14 +143,40 @@ describe('a duplicate that waits', () => {
 })
 
 describe('WaitingRoom', () => {
-  it('has a place for each until it is full, and a place again for each that leaves', () => {
+  /** Tenants that take every shared place, each with the most that one tenant may have. */
+  function fullRoom() {
     const room = new WaitingRoom(new FakeClock())
-    const tenants = Array.from({ length: WAITING_MAX }, (_, n) => `t${n % 20}`)
-    for (const tenant of tenants) expect(room.enter(tenant)).toBe(true)
+    let shared = 0
+    for (let tenant = 0; shared < SHARED_PLACES_MAX; tenant++) {
+      for (let n = 0; n < WAITING_PER_TENANT_MAX && shared < SHARED_PLACES_MAX; n++) {
+        expect(room.enter(`t${tenant}`)).toBe(true)
+        if (n > 0) shared++
+      }
+    }
+    return room
+  }
+
+  it('keeps a place for a tenant that has none waiting while others fill the room', () => {
+    const room = fullRoom()
+    expect(room.enter('late')).toBe(true)
+    expect(room.enter('late')).toBe(false)
+    expect(room.enter('later')).toBe(true)
+  })
+
+  it('gives a shared place to another tenant when a waiter leaves', () => {
+    const room = fullRoom()
+    expect(room.enter('late')).toBe(true)
+    room.leave('t0')
+    expect(room.enter('late')).toBe(true)
+    expect(room.enter('t0')).toBe(false)
+  })
+
+  it('bounds the number of tenants that wait at once', () => {
+    const room = new WaitingRoom(new FakeClock())
+    for (let n = 0; n < TENANTS_WAITING_MAX; n++) expect(room.enter(`t${n}`)).toBe(true)
     expect(room.enter('one more')).toBe(false)
     room.leave('t0')
     expect(room.enter('one more')).toBe(true)
-    expect(room.enter('t0')).toBe(false)
   })
 
   it('gives one tenant a part of it only', () => {

@@ -68,3 +68,28 @@ it('finds who has most after the one who had is gone', () => {
   expect(queue.crowdOut('c')).toBeUndefined()
   expect(drain(queue)).toEqual(['b1', 'a1'])
 })
+
+it('passes over a tenant that is held, and gives it its turn back', () => {
+  const queue = queueOf('a1', 'a2', 'b1', 'c1')
+  const isHeld = (tenant: string) => tenant === 'a'
+  expect(queue.peek(isHeld)).toBe('b1')
+  expect([queue.shift(), queue.shift(), queue.peek(isHeld)]).toEqual(['b1', 'c1', undefined])
+  queue.push('a', 'a3')
+  expect([queue.peek(), queue.rows]).toEqual([undefined, 3])
+  queue.readmit()
+  expect(drain(queue)).toEqual(['a1', 'a2', 'a3'])
+})
+
+it('makes room for another queue, also by the only item of a tenant', () => {
+  const queue = queueOf('a1', 'b1', 'b2')
+  expect([queue.crowdOut(), queue.size]).toEqual(['b2', 2])
+  const gone = new Set([queue.crowdOut(), queue.crowdOut()])
+  expect([gone, queue.size, queue.crowdOut(), queue.peek()]).toEqual([
+    new Set(['a1', 'b1']),
+    0,
+    undefined,
+    undefined,
+  ])
+  queue.push('a', 'a2')
+  expect(drain(queue)).toEqual(['a2'])
+})

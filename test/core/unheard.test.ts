@@ -128,6 +128,12 @@ describe('an engine without a listener', () => {
     )
   })
 
+  it('prints which topic is paused, and what to do', async () => {
+    const { engine } = unheard()
+    engine.emit({ kind: 'work_paused', part: 'relay', name: 'mail', overdue: 50 })
+    expect((await messages())[0]).toMatch(/^Topic "mail" is paused in this process.* 50 of them/)
+  })
+
   it('prints that requests still come after close()', async () => {
     const { engine, run } = unheard()
     await engine.close()

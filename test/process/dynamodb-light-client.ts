@@ -27,9 +27,9 @@ export function lightClient(endpoint: string): LightClient {
   const middlewares: Middleware[] = []
   const call = (target: string) => async (input: object) => {
     const body = toWire(input)
-    const send = () => persistently(() => post({ endpoint, agent, target, body }))
+    const send = () => post({ endpoint, agent, target, body })
     const handler = middlewares.reduce<Handler>((next, wrap) => wrap(next), send)
-    const { response } = (await handler(undefined as never)) as Raw
+    const { response } = (await persistently(() => handler(undefined as never))) as Raw
     const answer = fromWire(response.text)
     if (response.statusCode === 200) return answer
     const name = String(answer.__type).split('#').at(-1)

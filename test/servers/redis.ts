@@ -1,6 +1,6 @@
 /**
  * Real Redis servers for one test file: private, on free ports, in a scratch folder. Tests may
- * kill, stop and start them, give them replicas, and make a cluster of three.
+ * kill, stop and start them, give them replicas, and make a cluster of three, or of six.
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -114,19 +114,45 @@ async function startOn(port: number, settings: readonly string[]): Promise<Redis
   }
 }
 
-/** Three masters without replicas, each with a third of the slots. */
-export async function startRedisCluster(): Promise<RedisClusterServers> {
-  const settings = ['--cluster-enabled', 'yes', '--cluster-node-timeout', '5000']
+export interface ClusterOptions {
+  /** Of each master. @default 0 */
+  readonly replicas?: number
+  /** How long a node is silent before the others give it up. @default 5_000 */
+  readonly nodeTimeoutMs?: number
+}
+
+/**
+ * Three masters, each with a third of the slots; the first three nodes, and after them their
+ * replicas. Slots of a node that is gone are away, and the others stay.
+ */
+export async function startRedisCluster({
+  replicas = 0,
+  nodeTimeoutMs = 5_000,
+}: ClusterOptions = {}): Promise<RedisClusterServers> {
+  const settings = [
+    ...['--cluster-enabled', 'yes', '--cluster-node-timeout', '5000'],
+    ...['--cluster-require-full-coverage', 'no'],
+  ]
+  const count = 3 * (1 + replicas)
   const nodes: RedisServer[] = []
   const close = async () => {
     for (const node of nodes) await node.close()
   }
   try {
-    for (let n = 0; n < 3; n++) nodes.push(await startOn(await portWithBus(), settings))
+    for (let n = 0; n < count; n++) nodes.push(await startOn(await portWithBus(), settings))
     const addresses = nodes.map(({ port }) => `127.0.0.1:${port}`)
     const create = ['--cluster', 'create', ...addresses, '--cluster-yes']
-    execFileSync(join(findBinaries(), 'redis-cli'), create, { stdio: 'pipe' })
-    for (const { port } of nodes) await untilAnswering(() => knowsAll(port), { exitCode: null })
+    const withReplicas = ['--cluster-replicas', `${replicas}`]
+    execFileSync(join(findBinaries(), 'redis-cli'), [...create, ...withReplicas], { stdio: 'pipe' })
+    for (const { port } of nodes) {
+      await untilAnswering(() => knowsAll(port, { masters: 3, replicas: count - 3 }), {
+        exitCode: null,
+      })
+    }
+    // Afterwards: the less often nodes are missed, the less often they tell of each other.
+    for (const { port } of nodes) {
+      await ask(port, (client) => client.config('SET', 'cluster-node-timeout', nodeTimeoutMs))
+    }
   } catch (error) {
     await close()
     throw error
@@ -167,11 +193,20 @@ async function ping(port: number): Promise<void> {
   await ask(port, (client) => client.ping())
 }
 
-async function knowsAll(port: number): Promise<void> {
+async function knowsAll(
+  port: number,
+  { masters, replicas }: { readonly masters: number; readonly replicas: number },
+): Promise<void> {
   await ask(port, async (client) => {
     const info = String(await client.call('CLUSTER', 'INFO'))
-    const isWhole = info.includes('cluster_state:ok') && info.includes('cluster_known_nodes:3')
-    if (!isWhole) throw new Error(`the cluster is not whole yet: ${info}`)
+    const nodes = String(await client.call('CLUSTER', 'NODES'))
+    const known = {
+      masters: nodes.match(/ connected \d+-\d+$/gm)?.length ?? 0,
+      replicas: nodes.match(/slave [0-9a-f]{40} .* connected$/gm)?.length ?? 0,
+    }
+    const isWhole = known.masters === masters && known.replicas === replicas
+    if (isWhole && info.includes('cluster_state:ok')) return
+    throw new Error(`the cluster is not whole yet: ${info}\n${nodes}`)
   })
 }
 

@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest'
+import { ABSENT_LEASE } from '../../src/core/store-probe.ts'
 import type { Store } from '../../src/core/store.ts'
 import { cachedStore, memoryCache } from '../../src/stores/cached/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
@@ -41,7 +42,7 @@ const CALLS: Readonly<Record<string, (store: Store, signal: AbortSignal) => Prom
   claim: (store, signal) => store.claim([claimRequest()], signal),
   settle: (store, signal) => store.settle([completeOf(LEASE), releaseOf(LEASE)], signal),
   renew: (store, signal) => store.renew([{ ...LEASE, leaseMs: 1 }], signal),
-  probe: (store, signal) => store.probe!(signal),
+  probe: (store, signal) => store.probe!(ABSENT_LEASE.identity, signal),
   resolve: (store, signal) =>
     store.resolve(
       [{ ref: LEASE, verdict: { kind: 'failed_retryable' }, retentionMs: RETENTION_MS }],

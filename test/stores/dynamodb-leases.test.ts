@@ -184,7 +184,7 @@ it('sweeps more than it can keep an eye on, a part at a time', async () => {
   const { table: name, client, open } = await setup()
   const clock = new FakeClock()
   await open({ clock }).claim(claimRequests(40))
-  const table = new RecordTable(client, name)
+  const table = new RecordTable(client, { name, shards: 8 })
   const time = timeOf(client, clock)
   const moves = new RecordMoves({
     table,
@@ -192,6 +192,7 @@ it('sweeps more than it can keep an eye on, a part at a time', async () => {
     time,
     history: false,
     ttl: false,
+    inlineBytesMax: 1024,
     sightingsMax: 32,
   })
   const upkeep = new Upkeep(moves, new StateIndex(table), time)

@@ -1,4 +1,5 @@
 import { DynamoDB, type AttributeValue, type DynamoDBClientConfig } from '@aws-sdk/client-dynamodb'
+import { once } from 'node:events'
 import { createServer, request, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, onTestFinished } from 'vitest'
@@ -91,28 +92,44 @@ export function counting(client: DynamoDB) {
   return { counted, calls }
 }
 
+/** What befalls a call on its way. */
+export type WireFate = 'pass' | 'answer lost' | 'request lost' | 'throttled'
+
 /**
  * A server in front of the service that carries every request out and then, where `loses` says so,
  * cuts the connection instead of answering.
  */
-export async function losingProxy(endpoint: string, loses: (target: string) => boolean) {
+export function losingProxy(endpoint: string, loses: (target: string) => boolean) {
+  return faultyProxy(endpoint, (target) => (loses(target) ? 'answer lost' : 'pass'))
+}
+
+/**
+ * A server in front of the service. `fateOf` is asked about each call with the name of its target
+ * and its body. A call that is throttled or lost as a request does not reach the service.
+ */
+export async function faultyProxy(
+  endpoint: string,
+  fateOf: (target: string, body: string) => WireFate,
+): Promise<string> {
   const { hostname, port } = new URL(endpoint)
-  const pass = (asked: IncomingMessage, answer: ServerResponse) => {
+  const pass = async (asked: IncomingMessage, answer: ServerResponse) => {
     const { method, headers } = asked
-    const onward = request({ hostname, port, method, path: asked.url, headers }, (reply) => {
-      const chunks: Buffer[] = []
-      reply.on('data', (chunk: Buffer) => chunks.push(chunk))
-      reply.on('end', () => {
-        const target = String(headers['x-amz-target']).split('.').at(-1)!
-        if (loses(target)) return void asked.socket.destroy()
-        answer.writeHead(reply.statusCode!, reply.headers)
-        answer.end(Buffer.concat(chunks))
-      })
-    })
-    onward.on('error', () => void asked.socket.destroy())
-    asked.pipe(onward)
+    const body = await bufferOf(asked)
+    const target = String(headers['x-amz-target']).split('.').at(-1)!
+    const fate = fateOf(target, body.toString())
+    if (fate === 'request lost') return void asked.socket.destroy()
+    if (fate === 'throttled') return throttle(answer)
+    const onward = request({ hostname, port, method, path: asked.url, headers })
+    onward.end(body)
+    const [reply] = (await once(onward, 'response')) as [IncomingMessage]
+    const whole = await bufferOf(reply)
+    if (fate === 'answer lost') return void asked.socket.destroy()
+    answer.writeHead(reply.statusCode!, reply.headers)
+    answer.end(whole)
   }
-  const proxy = createServer(pass)
+  const proxy = createServer((asked, answer) => {
+    pass(asked, answer).catch(() => void asked.socket.destroy())
+  })
   await new Promise<void>((resolve) => {
     proxy.listen(0, '127.0.0.1', resolve)
   })
@@ -121,4 +138,20 @@ export async function losingProxy(endpoint: string, loses: (target: string) => b
     await new Promise((resolve) => proxy.close(resolve))
   })
   return `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`
+}
+
+/** As the service answers where a table has no more capacity. */
+function throttle(answer: ServerResponse): void {
+  const type = 'com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException'
+  answer.writeHead(400, {
+    'content-type': 'application/x-amz-json-1.0',
+    'x-amzn-requestid': crypto.randomUUID(),
+  })
+  answer.end(JSON.stringify({ __type: type, message: 'slow down' }))
+}
+
+async function bufferOf(message: IncomingMessage): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  for await (const chunk of message) chunks.push(chunk as Buffer)
+  return Buffer.concat(chunks)
 }

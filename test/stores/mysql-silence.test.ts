@@ -3,6 +3,7 @@ import type { Pool, PoolConnection } from 'mysql2/promise'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import type { DurableStore } from '../../src/core/durable-store.ts'
+import { ABSENT_LEASE } from '../../src/core/store-probe.ts'
 import type { Store } from '../../src/core/store.ts'
 import { mysqlStore, type MysqlStore } from '../../src/stores/mysql/index.ts'
 import {
@@ -181,7 +182,7 @@ const CALLS: Readonly<Record<string, Call>> = {
   claim: (store, signal) => store.claim([claimRequest()], signal),
   settle: (store, signal) => store.settle([completeOf(LEASE)], signal),
   renew: (store, signal) => store.renew([{ ...LEASE, leaseMs: 1 }], signal),
-  probe: (store: Store, signal) => store.probe!(signal),
+  probe: (store: Store, signal) => store.probe!(ABSENT_LEASE.identity, signal),
   resolve: (store, signal) =>
     store.resolve([{ ref: LEASE, verdict, retentionMs: RETENTION_MS }], signal),
   'resolve by id': (store, signal) =>

@@ -1,5 +1,6 @@
 import { afterEach, expect, it, vi } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import type { StoreFailedError } from '../../src/core/errors.ts'
 import { redisStore } from '../../src/stores/redis/index.ts'
 import {
   claim,
@@ -189,4 +190,38 @@ it('looks at every master of a cluster', async () => {
     expect(usable).toBe(false)
     expect(kindsOf(findings)).toContain('evicts')
   }
+
+  // Each bucket goes by its own server: the first byte of an identity is its bucket.
+  for (const client of [io, node]) {
+    const store = redisStore({ client, prefix: `test-${crypto.randomUUID()}` })
+    const ends = Array.from({ length: 64 }, async (_, bucket) => {
+      const identity = bucket.toString(16).padStart(2, '0').padEnd(32, 'f')
+      return store.claim([claimRequest({ identity })]).then(
+        ([outcome]) => outcome!.kind,
+        (error: unknown) => (error as StoreFailedError).failure,
+      )
+    })
+    // The last of three masters has the last third of the slots, which the buckets follow.
+    const kinds = await Promise.all(ends)
+    expect(new Set(kinds.slice(0, 42))).toEqual(new Set(['claimed']))
+    expect(new Set(kinds.slice(43))).toEqual(new Set(['rejected']))
+  }
+})
+
+it('claims on a cluster where INFO is not allowed', async () => {
+  const cluster = await startRedisCluster()
+  closes.push(cluster.close)
+  for (const { url } of cluster.nodes) {
+    const admin = connectIoRedis(url)
+    await admin.call('ACL', 'SETUSER', 'app', 'on', 'nopass', '~*', '+@all', '-info', '-config')
+  }
+  const { createCluster } = await import('redis')
+  const rootNodes = cluster.nodes.map(({ url }) => ({ url }))
+  const defaults = { username: 'app', password: 'x' }
+  const client = createCluster({ rootNodes, defaults })
+  await client.connect()
+  closes.push(async () => client.destroy())
+  const store = redisStore({ client })
+  expect(kindsOf((await store.check()).findings)).toEqual(['unchecked'])
+  ofKind(await claim(store), 'claimed')
 })

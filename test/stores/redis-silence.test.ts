@@ -3,6 +3,7 @@ import { Cluster, Redis, type RedisOptions } from 'ioredis'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
+import { ABSENT_LEASE } from '../../src/core/store-probe.ts'
 import type { Store } from '../../src/core/store.ts'
 import { redisStore, type RedisClient, type RedisStore } from '../../src/stores/redis/index.ts'
 import {
@@ -179,7 +180,7 @@ const CALLS: Readonly<Record<string, Call>> = {
   claim: (store, signal) => store.claim([claimRequest()], signal),
   settle: (store, signal) => store.settle([completeOf(LEASE)], signal),
   renew: (store, signal) => store.renew([{ ...LEASE, leaseMs: 1 }], signal),
-  probe: (store: Store, signal) => store.probe!(signal),
+  probe: (store: Store, signal) => store.probe!(ABSENT_LEASE.identity, signal),
   resolve: (store, signal) =>
     store.resolve([{ ref: LEASE, verdict, retentionMs: RETENTION_MS }], signal),
   'resolve by id': (store, signal) =>
@@ -293,7 +294,9 @@ it('ends the connection to one server of a cluster, and to no other', async () =
       return [`127.0.0.1:${port}`, { host: '127.0.0.1', port: networks[n]!.proxy.port }]
     }),
   )
-  const client = new Cluster([{ host: '127.0.0.1', port: networks[0]!.proxy.port }], { natMap })
+  const seeds = [{ host: '127.0.0.1', port: networks[0]!.proxy.port }]
+  // Without a delay, a command is redirected sixteen times before the lost connection is back.
+  const client = new Cluster(seeds, { natMap, retryDelayOnMoved: 100 })
   client.on('error', () => undefined)
   onTestFinished(() => client.disconnect())
   const store = redisStore({ client, prefix: `test-${crypto.randomUUID()}` })

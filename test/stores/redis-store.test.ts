@@ -335,8 +335,12 @@ it('finds out that a client of single servers has a server of a cluster', async 
     const fresh = redisStore({ client })
     expect(await fresh.read({ recordId: claimRequest().recordId })).toBeUndefined()
     const store = redisStore({ client })
+    const lane = () => store.batching!.lanes!.of(`07${'0'.repeat(30)}`)
+    expect(lane()).toBeUndefined()
     const outcomes = await store.claim(claimRequests(200))
     for (const outcome of outcomes) ofKind(outcome, 'claimed')
+    // From now on the engine sends each bucket by itself.
+    expect(lane()).toBe(7)
     expect((await store.list({ state: 'in_progress', limit: 1000 })).length).toBe(200)
   } finally {
     await node.close()

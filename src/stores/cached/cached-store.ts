@@ -111,7 +111,7 @@ class ReadThroughStore implements CachedStore {
     }
     if (durable.history) this.history = (query, signal) => durable.history!(query, signal)
     if (durable.watch) this.watch = (identity, wake) => durable.watch!(identity, wake)
-    if (durable.probe) this.probe = (signal) => durable.probe!(signal)
+    if (durable.probe) this.probe = (identity, signal) => durable.probe!(identity, signal)
     if (durable.now) this.now = (signal) => durable.now!(signal)
     if (durable.durable) {
       this.durable = cachedDurable({

@@ -96,6 +96,10 @@ export interface DynamodbClient {
   query(input: QueryInput, options?: CallOptions): Promise<QueryOutput>
   /** Its `requestHandler` has the connections. */
   readonly config?: { readonly requestHandler?: unknown }
+  /**
+   * A middleware stands around each attempt at a call, and not around all of them: the store
+   * learns from it whether an earlier attempt may have been carried out.
+   */
   readonly middlewareStack: {
     add(middleware: Middleware, options: { step: 'deserialize'; priority: 'low' }): void
   }

@@ -33,6 +33,10 @@ import { RecordTable } from './record-table.ts'
 import { timeOf, type StoreTime } from './service-time.ts'
 import { StateIndex } from './state-index.ts'
 import { Upkeep } from './upkeep.ts'
+import { watchingWrites } from './write-attempts.ts'
+
+/** By the first digits of the identity, which is a hash. */
+const LANES = 64
 
 /** Rows of one call that are under way at once. */
 const ROWS_AT_ONCE = 16
@@ -56,8 +60,13 @@ export function dynamodbStore(options: DynamodbStoreOptions): Store {
 class ItemStore implements Store {
   readonly name = 'dynamodb'
   // The service has no conditional write of several items that one of them could not fail for all.
-  // So rows travel alone: none waits for the slowest of its batch.
-  readonly batching = { rowsMax: 1, flushesMax: 48 } as const
+  // So rows travel alone: none waits for the slowest of its batch. One tenant has at most 48 of
+  // the calls, and keys that are throttled have only the claims of their own lane refused.
+  readonly batching = {
+    rowsMax: 1,
+    flushesMax: 64,
+    lanes: { count: LANES, of: laneOf },
+  } as const
   readonly history?: (query: HistoryQuery, signal?: AbortSignal) => Promise<RecordView[]>
   readonly now?: (signal?: AbortSignal) => Promise<Date>
   readonly #table: RecordTable
@@ -66,14 +75,16 @@ class ItemStore implements Store {
   readonly #index: StateIndex
   readonly #upkeep: Upkeep
 
-  constructor({ client, table, history, clock }: ResolvedDynamodbStoreOptions) {
-    this.#table = new RecordTable(client, table)
+  constructor(options: ResolvedDynamodbStoreOptions) {
+    const { client, table: name, history, shards, inlineBytesMax, clock } = options
+    this.#table = new RecordTable(client, { name, shards })
     this.#time = timeOf(client, clock)
     this.#moves = new RecordMoves({
       table: this.#table,
       clock: clock ?? systemClock,
       time: this.#time,
       history,
+      inlineBytesMax,
       // A test's clock is not the service's, which would remove what has just been written.
       ttl: !history && clock === undefined,
     })
@@ -193,7 +204,11 @@ class ItemStore implements Store {
     return this.#table.until(signal, () => ask(operation, run))
   }
 
-  async #claim(request: ClaimRequest): Promise<ClaimOutcome> {
+  #claim(request: ClaimRequest): Promise<ClaimOutcome> {
+    return watchingWrites(() => this.#claimWatched(request))
+  }
+
+  async #claimWatched(request: ClaimRequest): Promise<ClaimOutcome> {
     const { identity, leaseMs } = request
     let from: 'free' | 'read' = request.mode === 'take' ? 'read' : 'free'
     for (let tries = 1; tries <= RESULT_TRIES; tries++) {
@@ -247,6 +262,10 @@ interface Addressed {
 
 function refOf({ ref }: Verdict): string {
   return ref.identity ?? ref.recordId
+}
+
+function laneOf(identity: string): number {
+  return Number.parseInt(identity.slice(0, 2), 16) % LANES
 }
 
 function identityOf({ identity }: { readonly identity: string }): string {

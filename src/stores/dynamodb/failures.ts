@@ -9,12 +9,23 @@ export function isConditionFailed(error: unknown): error is Error & { Item?: Fou
   return error instanceof Error && error.name === 'ConditionalCheckFailedException'
 }
 
+/** Errors of rows for which the service has refused every attempt to write. */
+const unwritten = new WeakSet<object>()
+
+/** The row that failed with this error has changed nothing. */
+export function noteNothingWritten(error: unknown): void {
+  if (typeof error === 'object' && error !== null) unwritten.add(error)
+}
+
+function hasWrittenNothing(error: unknown): boolean {
+  return typeof error === 'object' && error !== null && unwritten.has(error)
+}
+
 /**
- * The one wrapper of errors. `isAlone`: nothing else was sent with the row that the service found
- * invalid; otherwise its neighbours may have been written, and `rejected` would be a lie.
+ * The one wrapper of errors. `isAlone`: nothing else was sent with the row that failed; otherwise
+ * its neighbours may have been written, and `rejected` would be wrong.
  *
- * Throttling is `unavailable` and not `overloaded`: the SDK has tried several times, and the
- * answer to an earlier try may have been lost.
+ * Throttling is `unavailable` and not `overloaded`: it was sent, and counts against the store.
  */
 export function storeFailed(operation: string, cause: unknown, isAlone = false): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
@@ -24,6 +35,7 @@ export function storeFailed(operation: string, cause: unknown, isAlone = false):
     store: 'dynamodb',
     operation,
     failure,
+    wroteNothing: isRejected || (isAlone && hasWrittenNothing(cause)),
     cause,
     advice: adviceOn(cause),
   })

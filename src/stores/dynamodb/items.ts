@@ -21,8 +21,12 @@ export interface Parts {
   readonly bytes: number
 }
 
-/** One partition for each of them in the index of a state, so that none becomes a bottleneck. */
-export const SHARDS = 8
+/**
+ * One partition for each of them in the index of a state, so that none becomes a bottleneck. The
+ * first version had so many, and readers always look at them.
+ */
+export const SHARDS_MIN = 8
+export const SHARDS_MAX = 256
 
 /** The sort key of a record; beside it lie its history and the parts of its result. */
 export const RECORD = 'record'
@@ -71,12 +75,15 @@ export function partKey(identity: string, id: string, number: number): Item {
   return { identity: { S: identity }, item: { S: `result#${id}#${number}` } }
 }
 
-export function toItem(kept: Kept): Item {
+/** Where the table keeps the highest number of shards that was ever written to. */
+export const SHARDS_KEY: Item = { identity: { S: '0'.repeat(32) }, item: { S: 'shards' } }
+
+export function toItem(kept: Kept, shards: number): Item {
   const { record } = kept
   return {
     ...recordKey(record.identity),
     ...attributesOf(kept),
-    stateShard: { S: stateShard(record.state, shardOf(record.identity)) },
+    stateShard: { S: stateShard(record.state, shardOf(record.identity, shards)) },
     listedAtMs: { N: String(listedAtMs(record)) },
     ...(kept.ttlS === undefined ? {} : { ttl: { N: String(kept.ttlS) } }),
   }
@@ -91,8 +98,8 @@ export function stateShard(state: RecordState, shard: number): string {
   return `${state}#${shard}`
 }
 
-function shardOf(identity: string): number {
-  return Number.parseInt(identity.slice(-2), 16) % SHARDS
+function shardOf(identity: string, shards: number): number {
+  return Number.parseInt(identity.slice(-8), 16) % shards
 }
 
 function listedAtMs(record: StoredRecord): number {

@@ -1,7 +1,9 @@
 import type { Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
-import { describe, flag, rejectUnknownOptions } from '../../core/options.ts'
+import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { DynamodbClient } from './client.ts'
+import { SHARDS_MAX, SHARDS_MIN } from './items.ts'
+import { INLINE_BYTES, INLINE_BYTES_MAX } from './results.ts'
 
 export interface DynamodbStoreOptions {
   /**
@@ -26,6 +28,25 @@ export interface DynamodbStoreOptions {
    */
   history?: boolean
 
+  /**
+   * Partitions of the index that sweep, reap and list read, 8 to 256. Each takes 500 requests a
+   * second; one more costs every sweep of every node a read. It may be changed at any time: the
+   * table remembers the highest number, and all of them are read.
+   *
+   * @default 8
+   */
+  shards?: number
+
+  /**
+   * The largest result, in bytes, that lies in the item of its record, up to 32 KiB. A replay that
+   * another process answers costs a refused write, charged by the size of that item. A larger
+   * result has items of its own: that costs one more write, and one more round trip, when it is
+   * recorded.
+   *
+   * @default 1024
+   */
+  inlineBytesMax?: number
+
   /** For tests. By default expiries go by the service's time, and leases by a local count. */
   clock?: Clock
 }
@@ -34,8 +55,19 @@ export interface ResolvedDynamodbStoreOptions {
   readonly client: DynamodbClient
   readonly table: string
   readonly history: boolean
+  readonly shards: number
+  readonly inlineBytesMax: number
   readonly clock: Clock | undefined
 }
+
+const OPTION_NAMES = [
+  'client',
+  'table',
+  'history',
+  'shards',
+  'inlineBytesMax',
+  'clock',
+] as const satisfies readonly (keyof DynamodbStoreOptions)[]
 
 const METHODS = ['getItem', 'putItem', 'deleteItem', 'batchGetItem', 'query'] as const
 
@@ -46,11 +78,21 @@ const TABLE_PATTERN = /^([\w.-]{3,255}|arn:[\w:./-]{3,1000})$/
 export function resolveDynamodbStoreOptions(
   options: DynamodbStoreOptions,
 ): ResolvedDynamodbStoreOptions {
-  rejectUnknownOptions('dynamodbStore', options, ['client', 'table', 'history', 'clock'])
+  rejectUnknownOptions('dynamodbStore', options, OPTION_NAMES)
   return Object.freeze({
     client: checkedClient(options.client),
     table: resolveTable('dynamodbStore', options.table),
     history: flag('dynamodbStore: history', options.history, false),
+    shards: wholeNumber('dynamodbStore: shards', options.shards, {
+      fallback: SHARDS_MIN,
+      min: SHARDS_MIN,
+      max: SHARDS_MAX,
+    }),
+    inlineBytesMax: wholeNumber('dynamodbStore: inlineBytesMax', options.inlineBytesMax, {
+      fallback: INLINE_BYTES,
+      min: 0,
+      max: INLINE_BYTES_MAX,
+    }),
     clock: options.clock,
   })
 }

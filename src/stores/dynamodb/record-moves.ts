@@ -3,6 +3,7 @@ import { toHistory, type Decision } from '../../core/decide.ts'
 import { newToken } from '../../core/identity.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import { toHistoryItem, type Kept } from './items.ts'
+import { RecentKeys } from './recent-keys.ts'
 import type { RecordTable } from './record-table.ts'
 import { Results } from './results.ts'
 import type { StoreTime } from './service-time.ts'
@@ -42,6 +43,8 @@ export interface RecordMovesOptions {
   readonly history: boolean
   /** Whether the service removes what has expired. */
   readonly ttl: boolean
+  /** The largest result that lies in the item of its record. */
+  readonly inlineBytesMax: number
   /** How many records are kept an eye on. */
   readonly sightingsMax?: number
 }
@@ -67,10 +70,11 @@ export class RecordMoves {
   readonly sightings: Sightings
   readonly #options: RecordMovesOptions
   readonly #known = new Map<string, Kept>()
+  readonly #completed = new RecentKeys()
 
   constructor(options: RecordMovesOptions) {
     this.#options = options
-    this.results = new Results(options.table)
+    this.results = new Results(options.table, options.inlineBytesMax)
     this.sightings = new Sightings(options.clock, options.sightingsMax)
   }
 
@@ -81,18 +85,28 @@ export class RecordMoves {
       const judged = kept && this.#judged(kept, nowMs)
       const step = move.decide(judged, nowMs)
       if (step.write === undefined && step.isRemoval !== true) {
-        if (isSure) return { outcome: step.outcome, kept }
+        if (isSure) return this.#moved(move, step.outcome, kept)
         // Memory may be used to try a write, which is conditional; never to answer without one.
         kept = await this.#options.table.get(move.identity)
         isSure = true
         continue
       }
       const tried = await this.#write(move, step, { kept, judged })
-      if (tried.isWritten) return { outcome: step.outcome, kept: tried.kept }
+      if (tried.isWritten) return this.#moved(move, step.outcome, tried.kept)
       kept = tried.kept
       isSure = true
     }
     throw new Error(`a record was changed by others ${TRIES} times in a row`)
+  }
+
+  #moved<Outcome>(
+    { identity }: Move<Outcome>,
+    outcome: Outcome,
+    kept: Kept | undefined,
+  ): Moved<Outcome> {
+    if (kept?.record.state === 'completed') this.#completed.add(identity)
+    else this.#completed.forget(identity)
+    return { outcome, kept }
   }
 
   /** Without the service's time nothing can be decided, and any answer of the service has it. */
@@ -102,7 +116,8 @@ export class RecordMoves {
   }: Move<unknown>): Promise<{ kept: Kept | undefined; isSure: boolean }> {
     const known = from === 'known' ? this.#known.get(identity) : undefined
     // A key that was seen in use is hardly free, and a read costs less than a refused write.
-    const isGuess = known !== undefined || (from === 'free' && !this.sightings.has(identity))
+    const isInUse = this.sightings.has(identity) || this.#completed.has(identity)
+    const isGuess = known !== undefined || (from === 'free' && !isInUse)
     if (isGuess && this.#options.time.isKnown()) return { kept: known, isSure: false }
     return { kept: await this.#options.table.get(identity), isSure: true }
   }

@@ -10,7 +10,9 @@ import type {
   QueryOutput,
 } from './client.ts'
 import { isConditionFailed } from './failures.ts'
-import { LISTED, recordKey, toItem, toKept, type Kept } from './items.ts'
+import { LISTED, recordKey, SHARDS_KEY, toItem, toKept, type Kept } from './items.ts'
+import { ShardCount } from './shard-count.ts'
+import { asWrite, listenToAttempts } from './write-attempts.ts'
 
 /** The service's own limit. */
 const BATCH_MAX = 100
@@ -32,14 +34,19 @@ export type PutOutcome =
  * the second time.
  */
 export class RecordTable {
+  readonly shards: ShardCount
+  readonly #shardsWritten: number
   readonly #client: DynamodbClient
   readonly #limits: CallLimits
   readonly #name: string
   /** The signal of the store call that is being served: it makes many calls to the service. */
   readonly #signal = new AsyncLocalStorage<AbortSignal | undefined>()
 
-  constructor(client: DynamodbClient, name: string) {
+  constructor(client: DynamodbClient, { name, shards }: { name: string; shards: number }) {
+    this.shards = new ShardCount(this, shards)
+    this.#shardsWritten = shards
     this.#client = client
+    listenToAttempts(client)
     this.#limits = new CallLimits(client)
     this.#name = name
   }
@@ -54,10 +61,35 @@ export class RecordTable {
     return item && toKept(item)
   }
 
-  async getItem(key: Item): Promise<FoundItem | undefined> {
-    const input = { TableName: this.#name, Key: key, ConsistentRead: true }
+  async getItem(
+    key: Item,
+    consistency: 'strong' | 'eventual' = 'strong',
+  ): Promise<FoundItem | undefined> {
+    const input = { TableName: this.#name, Key: key, ConsistentRead: consistency === 'strong' }
     const { Item: item } = await this.#call((options) => this.#client.getItem(input, options))
     return item
+  }
+
+  /** The highest number of shards that was written to, where it is higher than the default. */
+  async getShards(): Promise<number | undefined> {
+    const shards = (await this.getItem(SHARDS_KEY))?.['shards']?.N
+    return shards === undefined ? undefined : Number(shards)
+  }
+
+  /** Unless another has raised it as far already. */
+  async raiseShards(shards: number): Promise<void> {
+    const input = {
+      TableName: this.#name,
+      Item: { ...SHARDS_KEY, shards: { N: String(shards) } },
+      ConditionExpression: 'attribute_not_exists(#identity) OR #shards < :shards',
+      ExpressionAttributeNames: { '#identity': 'identity', '#shards': 'shards' },
+      ExpressionAttributeValues: { ':shards': { N: String(shards) } },
+    }
+    try {
+      await this.#call((options) => this.#client.putItem(input, options))
+    } catch (error) {
+      if (!isConditionFailed(error)) throw error
+    }
   }
 
   /** The records of these keys, without their results; those that are there, in any order. */
@@ -100,7 +132,9 @@ export class RecordTable {
 
   /** Writes in place of `expected`, or of nothing. */
   async put(next: Kept, expected: Kept | undefined): Promise<PutOutcome> {
-    const input = { TableName: this.#name, Item: toItem(next), ...onlyIf(expected) }
+    await this.shards.announce()
+    const item = toItem(next, this.#shardsWritten)
+    const input = { TableName: this.#name, Item: item, ...onlyIf(expected) }
     return this.#ifUnchanged(next.record.identity, (options) =>
       this.#client.putItem(input, options),
     )
@@ -151,7 +185,7 @@ export class RecordTable {
     write: (options: CallOptions) => Promise<unknown>,
   ): Promise<PutOutcome> {
     try {
-      await this.#call(write)
+      await asWrite(() => this.#call(write))
       return { kind: 'written' }
     } catch (error) {
       if (!isConditionFailed(error)) throw error

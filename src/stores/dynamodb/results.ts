@@ -3,10 +3,12 @@ import { partKey, type Kept, type Parts } from './items.ts'
 import type { RecordTable } from './record-table.ts'
 
 /**
- * A result up to this size lies in the item of its record. A larger one gets items of its own,
- * because the service charges every write to a record, and every refused one, by the whole item.
+ * A result up to `inlineBytesMax` lies in the item of its record. A larger one gets items of its
+ * own, because the service charges every write to a record by the whole item, and every refused
+ * one: a replay is a claim that is refused.
  */
-const INLINE_BYTES_MAX = 32 * 1024
+export const INLINE_BYTES = 1024
+export const INLINE_BYTES_MAX = 32 * 1024
 
 /** An item of the service has at most 400 KiB, with its names. */
 const PART_BYTES = 384 * 1024
@@ -24,15 +26,17 @@ const PARTS_AT_ONCE = 4
  */
 export class Results {
   readonly #table: RecordTable
+  readonly #inlineBytesMax: number
 
-  constructor(table: RecordTable) {
+  constructor(table: RecordTable, inlineBytesMax: number) {
     this.#table = table
+    this.#inlineBytesMax = inlineBytesMax
   }
 
   /** The record as it can be written: with its result, or with its parts in the table already. */
   async store(next: Kept): Promise<Kept> {
     const { result, identity } = next.record
-    if (result === undefined || result.byteLength <= INLINE_BYTES_MAX) return next
+    if (result === undefined || result.byteLength <= this.#inlineBytesMax) return next
     const parts: Parts = {
       id: next.version,
       count: Math.ceil(result.byteLength / PART_BYTES),
@@ -50,7 +54,9 @@ export class Results {
     if (parts === undefined) return record.result
     const found = Array.from<Uint8Array | undefined>({ length: parts.count })
     await forEachPart(parts, async (number) => {
-      const item = await this.#table.getItem(partKey(record.identity, parts.id, number))
+      const key = partKey(record.identity, parts.id, number)
+      // A part never changes, so an answer that is behind lacks it, or is right: half the price.
+      const item = (await this.#table.getItem(key, 'eventual')) ?? (await this.#table.getItem(key))
       found[number] = item?.['bytes']?.B
     })
     const result = new Uint8Array(parts.bytes)

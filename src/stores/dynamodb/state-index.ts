@@ -1,6 +1,7 @@
 import type { RecordState } from '../../core/record.ts'
+import { Slots } from '../../core/slots.ts'
 import type { FoundItem, Item, QueryInput } from './client.ts'
-import { SHARDS, stateShard } from './items.ts'
+import { stateShard } from './items.ts'
 import type { RecordTable } from './record-table.ts'
 import { BY_STATE } from './table-definition.ts'
 
@@ -12,9 +13,14 @@ export interface IndexEntry {
   readonly listedAtMs: number
 }
 
-/** Entries of one shard that a pass looks through at the most. The next pass goes on there. */
-const PASS_MAX = 1250
+/** Entries of all shards that a pass looks through at the most. The next pass goes on there. */
+const PASS_MAX = 10_000
 const PAGE_MAX = 500
+/** Fewer are hardly cheaper to read. */
+const PAGE_MIN = 20
+
+/** Shards that are read at once. */
+const SHARDS_AT_ONCE = 16
 
 const START = { last: undefined, count: 0 } as const
 
@@ -30,15 +36,33 @@ export class StateIndex {
     this.#table = table
   }
 
-  /** The oldest of a state, `completed` by expiry, others by last run; up to `untilMs`. */
+  /**
+   * The oldest of a state, `completed` by expiry, others by last run; up to `untilMs`. A shard is
+   * read on only where its next entries may be among the oldest.
+   */
   async oldest(
     state: RecordState,
     { limit, untilMs }: { limit: number; untilMs?: number },
   ): Promise<IndexEntry[]> {
-    const shards = await this.#eachShard((shard) =>
-      this.#collect(stateShard(state, shard), { limit, untilMs }),
-    )
-    return byAge(shards.flatMap(({ entries }) => entries)).slice(0, limit)
+    if (limit <= 0) return []
+    const names = await this.#shardsOf(state)
+    const pageMax = Math.min(PAGE_MAX, Math.max(PAGE_MIN, Math.ceil(limit / names.length)))
+    const lanes = names.map((name): Lane => ({ name, entries: [], at: 0, last: undefined }))
+    const oldest: IndexEntry[] = []
+    let isRead = false
+    while (oldest.length < limit) {
+      const spent = lanes.filter((lane) => isSpent(lane) && (!isRead || lane.last !== undefined))
+      isRead = true
+      await each(spent, async (lane) => {
+        const { name, last: after } = lane
+        const page = await this.#collect(name, { limit: pageMax, untilMs, after })
+        Object.assign(lane, { entries: page.entries, at: 0, last: page.last })
+      })
+      // A page may be empty although others follow.
+      if (spent.some((lane) => isSpent(lane) && lane.last !== undefined)) continue
+      if (!takeOldest(lanes, oldest, limit)) break
+    }
+    return byAge(oldest)
   }
 
   /**
@@ -46,22 +70,24 @@ export class StateIndex {
    * more than `max`, passes look through the oldest only.
    */
   async nextPass(state: RecordState, max: number = Infinity): Promise<IndexEntry[]> {
-    const shardMax = Math.max(1, Math.floor(max / SHARDS))
-    const shards = await this.#eachShard(async (shard) => {
-      const name = stateShard(state, shard)
+    const names = await this.#shardsOf(state)
+    const passMax = Math.ceil(PASS_MAX / names.length)
+    const shardMax = Math.max(1, Math.floor(max / names.length))
+    const found = await each(names, async (name) => {
       const { last: after, count: before } = this.#stoppedAt.get(name) ?? START
-      const limit = Math.min(PASS_MAX, shardMax - before)
+      const limit = Math.min(passMax, shardMax - before)
       const { entries, last } = await this.#collect(name, { limit, after })
       const count = before + entries.length
       if (last === undefined || count >= shardMax) this.#stoppedAt.delete(name)
       else this.#stoppedAt.set(name, { last, count })
-      return { entries }
+      return entries
     })
-    return byAge(shards.flatMap(({ entries }) => entries))
+    return byAge(found.flat())
   }
 
-  #eachShard<Found>(visit: (shard: number) => Promise<Found>): Promise<Found[]> {
-    return Promise.all(Array.from({ length: SHARDS }, (_, shard) => visit(shard)))
+  async #shardsOf(state: RecordState): Promise<string[]> {
+    const shards = await this.#table.shards.toRead()
+    return Array.from({ length: shards }, (_, shard) => stateShard(state, shard))
   }
 
   async #collect(
@@ -86,6 +112,46 @@ export class StateIndex {
     }
     return { entries, last }
   }
+}
+
+/** What was read of one shard, in order, and how much of that is taken. */
+interface Lane {
+  readonly name: string
+  entries: IndexEntry[]
+  at: number
+  /** Where the next page begins; `undefined`: there is none. */
+  last: FoundItem | undefined
+}
+
+function isSpent({ entries, at }: Lane): boolean {
+  return at === entries.length
+}
+
+/** Takes what is oldest until a shard has to be read on; `false` where nothing is left. */
+function takeOldest(lanes: readonly Lane[], oldest: IndexEntry[], limit: number): boolean {
+  while (oldest.length < limit) {
+    let first: Lane | undefined
+    for (const lane of lanes) {
+      if (isSpent(lane)) continue
+      if (first === undefined || headOf(lane) < headOf(first)) first = lane
+    }
+    if (first === undefined) return false
+    oldest.push(first.entries[first.at++]!)
+    if (isSpent(first) && first.last !== undefined) return true
+  }
+  return true
+}
+
+function headOf({ entries, at }: Lane): number {
+  return entries[at]!.listedAtMs
+}
+
+function each<Input, Output>(
+  inputs: readonly Input[],
+  visit: (input: Input) => Promise<Output>,
+): Promise<Output[]> {
+  const slots = new Slots(SHARDS_AT_ONCE)
+  return Promise.all(inputs.map((input) => slots.use(() => visit(input))))
 }
 
 function inShard(name: string, untilMs: number | undefined): Omit<QueryInput, 'TableName'> {

@@ -190,7 +190,7 @@ class TableStore implements MysqlStore {
   }
 
   /** Renewing locks the row, which a server also does that takes no writes. */
-  async probe(signal?: AbortSignal): Promise<void> {
+  async probe(_identity: string, signal?: AbortSignal): Promise<void> {
     const write = (session: Session) => transact(session, () => session.run(probeSql(this.#tables)))
     await this.#calls.make('probe', write, signal)
   }

@@ -34,6 +34,10 @@ export class Buckets {
   }
 
   of(identity: string): Bucket {
-    return this.all[Number.parseInt(identity.slice(0, 2), 16) % TAGS.length]!
+    return this.all[this.numberOf(identity)]!
+  }
+
+  numberOf(identity: string): number {
+    return Number.parseInt(identity.slice(0, 2), 16) % TAGS.length
   }
 }

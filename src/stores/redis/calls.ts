@@ -6,6 +6,7 @@ import type { Argument, Driver } from './client.ts'
 import { isCrossSlot, isRowFault, isScriptMissing, storeFailed } from './failures.ts'
 import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
+import { isRefused } from './refusals.ts'
 import { checkIdentity, type Packing } from './requests.ts'
 import { ServerClocks } from './server-clocks.ts'
 import { untilAborted } from './until-aborted.ts'
@@ -111,6 +112,8 @@ export class Calls {
   async #run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
     // All before any is sent: a value that cannot be kept rejects the batch, and nothing has run.
     const groups = this.#groupsOf(batch).map((rows) => this.#scriptsOf(batch, rows))
+    // The usual case: the engine sends the rows of one bucket, or all to one server.
+    if (groups.length === 1 && groups[0]!.length === 1) return this.#runOnce(batch, groups[0]![0]!)
     const answers = Array.from<Buffer>({ length: batch.requests.length })
     let hasRun = false
     const ended = await Promise.allSettled(
@@ -125,8 +128,14 @@ export class Calls {
     )
     const failed = ended.filter((one) => one.status === 'rejected')
     if (failed.length === 0) return answers
-    const unclear = failed.find(({ reason }) => !isRowFault(reason))
+    const unclear = failed.find(({ reason }) => !isRowFault(reason) && !isRefused(reason))
     if (unclear !== undefined) throw unclear.reason
+    const refused = failed.find(({ reason }) => isRefused(reason))
+    if (refused !== undefined && !hasRun) throw refused.reason
+    // Some did not run, and others have: no row can be told which it was.
+    if (refused !== undefined) {
+      throw storeFailed(batch.operation, refused.reason, 'unavailable', false)
+    }
     // `rejected` says that nothing was written. Where another script has run, that is not so.
     throw storeFailed(batch.operation, failed[0]!.reason, hasRun ? 'unavailable' : 'rejected')
   }

@@ -34,6 +34,8 @@ export interface RedisCheck {
 export interface CheckContext {
   readonly allowEviction: boolean
   readonly waitsForReplicas: boolean
+  /** `waitReplicas` does not work there. */
+  readonly isCluster: boolean
 }
 
 /** The settings of one master, as far as it tells them. */
@@ -54,11 +56,19 @@ export async function checkServer(
   for (const master of masters) {
     for (const finding of findingsOf(master, context)) findings.set(finding.kind, finding)
   }
-  const refused = ['too_old', ...(context.allowEviction ? [] : ['evicts'])]
-  return {
-    usable: !refused.some((kind) => findings.has(kind)),
-    findings: [...findings.values()],
-  }
+  return judge([...findings.values()], context)
+}
+
+/** Whether claims may be sent to a server, by its `INFO` alone. Warnings take more than that. */
+export function judgeBucket(info: string, context: CheckContext): RedisCheck {
+  const settings = { info: toInfo(info), save: undefined, appendfsync: undefined }
+  const { usable, findings } = judge(findingsOf(settings, context), context)
+  return { usable, findings: usable ? [] : findings }
+}
+
+function judge(findings: readonly RedisFinding[], { allowEviction }: CheckContext): RedisCheck {
+  const refused = ['too_old', ...(allowEviction ? [] : ['evicts'])]
+  return { usable: !findings.some(({ kind }) => refused.includes(kind)), findings }
 }
 
 async function settingsOf(driver: Driver, signal?: AbortSignal): Promise<Settings[]> {
@@ -86,7 +96,9 @@ function findingsOf({ info, save, appendfsync }: Settings, context: CheckContext
   else if (appendfsync !== 'always') findings.push(persistsLate(appendfsync))
 
   const replicas = Number(info.get('connected_slaves') ?? 0)
-  if (replicas > 0 && !context.waitsForReplicas) findings.push(REPLICATES_LATE)
+  if (replicas > 0 && !context.waitsForReplicas) {
+    findings.push(context.isCluster ? clusterReplicatesLate(info) : REPLICATES_LATE)
+  }
   return findings
 }
 
@@ -116,6 +128,21 @@ const REPLICATES_LATE: RedisFinding = {
   message:
     'Redis has replicas and nobody waits for them: after a failover the last keys may be ' +
     'forgotten, and a retry runs their work again. Set waitReplicas',
+}
+
+/** The server tells of its good replicas only where it needs some for a write. */
+function clusterReplicatesLate(info: ReadonlyMap<string, string>): RedisFinding {
+  const isBounded = info.has('min_slaves_good_slaves')
+  return {
+    kind: 'replicates_late',
+    message:
+      'Redis Cluster acknowledges a write before its replicas have it: after a failover the last ' +
+      'keys may be forgotten, and a retry runs their work again. ' +
+      (isBounded
+        ? 'min-replicas-to-write bounds how many'
+        : 'Set min-replicas-to-write 1 and a low min-replicas-max-lag on every node: a master ' +
+          'without its replicas then takes no writes, which bounds how many'),
+  }
 }
 
 function persistsLate(appendfsync: string | undefined): RedisFinding {

@@ -1,5 +1,6 @@
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
 import { ValueFault } from './packer.ts'
+import { isRefused } from './refusals.ts'
 
 /**
  * The one wrapper of errors. A client may attach the arguments of the command to its error, and
@@ -9,11 +10,13 @@ export function storeFailed(
   operation: string,
   cause: unknown,
   failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
+  /** Nothing of the call ran: `false` where another script of it may have. */
+  wroteNothing: boolean = failure === 'rejected' || isRefused(cause),
 ): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
   const advice = adviceOn(cause)
-  const clean = withoutArgs(cause)
-  return new StoreFailedError({ store: 'redis', operation, failure, cause: clean, advice })
+  const details = { failure, wroteNothing, cause: withoutArgs(cause), advice }
+  return new StoreFailedError({ store: 'redis', operation, ...details })
 }
 
 const CHECK_LOGIN = 'check the user and the password of the client'

@@ -1,12 +1,16 @@
 import { redisConnections } from '../../core/redis-connections.ts'
 import { SilenceWatch } from '../../core/shared-connection.ts'
 import type { Connection, Driver, IoRedisClient, IoRedisCluster } from './client.ts'
+import { notingRefusals } from './refusals.ts'
 import { untilAborted } from './until-aborted.ts'
 
 export function ioRedisDriver(client: IoRedisClient): Driver {
-  const watch = new SilenceWatch(redisConnections(client))
+  const connections = redisConnections(client)
+  const watch = new SilenceWatch(connections)
   const send: Driver['send'] = ([command, ...args], _, signal) =>
-    watch.ask(() => client.callBuffer(command as string, ...args), signal)
+    notingRefusals(connections, () =>
+      watch.ask(() => client.callBuffer(command as string, ...args), signal),
+    )
   return {
     isCluster: false,
     send,
@@ -16,12 +20,15 @@ export function ioRedisDriver(client: IoRedisClient): Driver {
 }
 
 export function ioRedisClusterDriver(cluster: IoRedisCluster): Driver {
-  const watch = new SilenceWatch(redisConnections(cluster))
+  const connections = redisConnections(cluster)
+  const watch = new SilenceWatch(connections)
   return {
     isCluster: true,
     // It finds the keys of a script by itself.
     send: ([command, ...args], _, signal) =>
-      watch.ask(() => cluster.callBuffer(command as string, ...args), signal),
+      notingRefusals(connections, () =>
+        watch.ask(() => cluster.callBuffer(command as string, ...args), signal),
+      ),
     askMasters: async ([command, ...args], signal) => {
       // The nodes are known once a first command has found its way.
       await watch.ask(() => cluster.callBuffer('TIME'), signal)

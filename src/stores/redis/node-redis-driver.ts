@@ -7,6 +7,7 @@ import type {
   NodeRedisCluster,
   NodeRedisConnection,
 } from './client.ts'
+import { notingRefusals } from './refusals.ts'
 import { untilAborted } from './until-aborted.ts'
 
 /**
@@ -24,9 +25,12 @@ function optionsFor(signal: AbortSignal | undefined): object {
 }
 
 export function nodeRedisDriver(client: NodeRedisClient): Driver {
-  const watch = new SilenceWatch(redisConnections(client))
+  const connections = redisConnections(client)
+  const watch = new SilenceWatch(connections)
   const send: Driver['send'] = (args, _, signal) =>
-    watch.ask((own) => client.sendCommand([...args], optionsFor(own())), signal)
+    notingRefusals(connections, () =>
+      watch.ask((own) => client.sendCommand([...args], optionsFor(own())), signal),
+    )
   return {
     isCluster: false,
     send,
@@ -36,12 +40,16 @@ export function nodeRedisDriver(client: NodeRedisClient): Driver {
 }
 
 export function nodeRedisClusterDriver(cluster: NodeRedisCluster): Driver {
-  // Which of its connections has a key is not told: their `socketTimeout` must end them.
-  const watch = new SilenceWatch(() => [])
+  // Which of its connections has a key is not told: their `socketTimeout` must end them. It never
+  // sends a command again that it has written, so that no connection needs to be compared.
+  const connections = () => []
+  const watch = new SilenceWatch(connections)
   return {
     isCluster: true,
     send: (args, key, signal) =>
-      watch.ask((own) => cluster.sendCommand(key, false, [...args], optionsFor(own())), signal),
+      notingRefusals(connections, () =>
+        watch.ask((own) => cluster.sendCommand(key, false, [...args], optionsFor(own())), signal),
+      ),
     askMasters: (args, signal) =>
       watch.ask((own) => {
         const options = optionsFor(own())

@@ -1,7 +1,8 @@
+import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock, type Clock } from '../../core/clock.ts'
 import { toSwept, toView } from '../../core/decide.ts'
 import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
-import { InvalidOptionsError, isRejected } from '../../core/errors.ts'
+import { InvalidOptionsError } from '../../core/errors.ts'
 import { checkRedisClient } from '../../core/redis-connections.ts'
 import type { RecordState } from '../../core/record.ts'
 import { ABSENT_LEASE } from '../../core/store-probe.ts'
@@ -19,14 +20,15 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
 import { warnOnce } from '../../core/warn.ts'
 import { toClaimOutcome, toRecord, toResolveOutcome, toSettleOutcome } from './answers.ts'
-import { Buckets } from './buckets.ts'
+import { Buckets, TAGS, type Bucket } from './buckets.ts'
 import { Calls, type Batch } from './calls.ts'
-import { checkServer, type RedisCheck } from './check.ts'
+import { checkServer, judgeBucket, type CheckContext, type RedisCheck } from './check.ts'
 import type { Driver } from './client.ts'
 import { driverOf } from './driver.ts'
 import { storeFailed } from './failures.ts'
@@ -35,6 +37,7 @@ import {
   type RedisStoreOptions,
   type ResolvedRedisStoreOptions,
 } from './options.ts'
+import { Readiness } from './readiness.ts'
 import { RecordIndex } from './record-index.ts'
 import { NotReplicated, Replication } from './replication.ts'
 import {
@@ -47,8 +50,7 @@ import {
   type FoundVerdict,
 } from './requests.ts'
 import { CLAIM, RENEW, SETTLE } from './scripts.ts'
-import { untilAborted } from './until-aborted.ts'
-import { READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './upkeep-scripts.ts'
+import { INFO, READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './upkeep-scripts.ts'
 
 /**
  * Half of what a busy process has under way: while the server works on one batch, the process
@@ -56,8 +58,8 @@ import { READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './upkeep-script
  */
 const BATCH_ROWS_MAX = 32
 
-/** How long a refusal stands before the server is looked at again. */
-const RECHECK_MS = 5_000
+/** How long the servers of a cluster are waited for, to warn of what they do not keep. */
+const WARN_MS = 5_000
 
 /** How many of the leases that end last a sweep looks at: it must not read all that are held. */
 const HELD_ROWS = 1_024
@@ -89,7 +91,7 @@ export function redisStore(options: RedisStoreOptions): RedisStore {
 
 class ScriptedStore implements RedisStore {
   readonly name = 'redis'
-  readonly batching = { rowsMax: BATCH_ROWS_MAX, flushesMax: 4 } as const
+  readonly batching: StoreBatching
   readonly #driver: Driver
   readonly #clock: Clock | undefined
   readonly #buckets: Buckets
@@ -97,8 +99,8 @@ class ScriptedStore implements RedisStore {
   readonly #index: RecordIndex
   readonly #replication: Replication | undefined
   readonly #allowEviction: boolean
-  #checked: Promise<void> | undefined
-  #refusedUntilMs = 0
+  readonly #readiness = new Readiness()
+  #isWarned = false
   #isClosed = false
 
   constructor(options: ResolvedRedisStoreOptions, driver: Driver) {
@@ -109,12 +111,20 @@ class ScriptedStore implements RedisStore {
     this.#replication = replicationOf(options, driver)
     this.#calls = new Calls(driver, this.#buckets, this.#replication)
     this.#index = new RecordIndex(this.#calls, this.#buckets)
+    this.batching = {
+      rowsMax: BATCH_ROWS_MAX,
+      flushesMax: 4,
+      // A script has the keys of one bucket. While its call is under way, the next rows of the
+      // bucket gather, so that one call at a time makes the fewest scripts.
+      lanes: { count: TAGS.length, flushesMax: 1, of: (identity) => this.#laneOf(identity) },
+    }
   }
 
   async claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]> {
     const askedMs = systemClock.monotonicMs()
     return this.#within('claim', async () => {
-      await this.#ready(signal)
+      const unready = this.#ready(requests, signal)
+      if (unready !== undefined) await unready
       try {
         const answers = await this.#run('claim', {
           script: CLAIM,
@@ -154,16 +164,17 @@ class ScriptedStore implements RedisStore {
 
   /**
    * The script that renews writes only where there is a lease, so a replica would run it. Also
-   * fails where claims are refused because of how the server is set up.
+   * fails where claims are refused because of how the server is set up. On a cluster, it tells
+   * about the bucket of `identity` and its server.
    */
-  async probe(signal?: AbortSignal): Promise<void> {
-    const { identity } = ABSENT_LEASE
+  async probe(identity: string, signal?: AbortSignal): Promise<void> {
+    const lease = { ...ABSENT_LEASE, identity }
     const key = this.#buckets.of(identity).base + identity
     await this.#within('probe', async () => {
-      await this.#ready(signal)
+      await this.#ready([lease], signal)
       await this.#driver.send(['DEL', key], key, signal)
     })
-    await this.renew([ABSENT_LEASE], signal)
+    await this.renew([lease], signal)
   }
 
   async resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
@@ -247,11 +258,7 @@ class ScriptedStore implements RedisStore {
   }
 
   async check(signal?: AbortSignal): Promise<RedisCheck> {
-    const context = {
-      allowEviction: this.#allowEviction,
-      waitsForReplicas: this.#replication !== undefined,
-    }
-    return this.#within('check', () => checkServer(this.#driver, context, signal))
+    return this.#within('check', () => checkServer(this.#driver, this.#checkContext(), signal))
   }
 
   async close(): Promise<void> {
@@ -311,32 +318,57 @@ class ScriptedStore implements RedisStore {
     return seconds * 1000 + Math.floor(microseconds / 1000)
   }
 
-  /**
-   * Once: what a server does not keep, nobody may rely on without having been told. A refusal
-   * stands for a while, and ends without a restart when somebody has set the server right.
-   */
-  #ready(signal: AbortSignal | undefined): Promise<void> {
-    const isOver = systemClock.monotonicMs() >= this.#refusedUntilMs
-    if (this.#refusedUntilMs > 0 && isOver) this.#checked = undefined
-    this.#checked ??= this.#checkOnce(signal).catch((error: unknown) => {
-      // Where the server did not answer, the next claim asks again.
-      if (!isRejected(error)) this.#checked = undefined
-      throw error
-    })
-    // The claim that came first may wait for longer than this one.
-    return untilAborted(this.#checked, signal)
+  /** The bucket, on a cluster; a single server is one whole. */
+  #laneOf(identity: string): number | undefined {
+    return this.#calls.isCluster ? this.#buckets.numberOf(identity) : undefined
   }
 
-  async #checkOnce(signal: AbortSignal | undefined): Promise<void> {
-    this.#refusedUntilMs = 0
-    const { usable, findings } = await this.check(signal)
-    if (!usable) {
-      this.#refusedUntilMs = systemClock.monotonicMs() + RECHECK_MS
-      const reasons = findings.filter(({ kind }) => kind === 'evicts' || kind === 'too_old')
-      const cause = new Error(reasons.map(({ message }) => message).join('; '))
-      throw storeFailed('claim', cause, 'rejected')
+  #checkContext(): CheckContext {
+    return {
+      allowEviction: this.#allowEviction,
+      waitsForReplicas: this.#replication !== undefined,
+      isCluster: this.#driver.isCluster,
     }
-    for (const { kind, message } of findings) warnOnce(message, `redis: ${kind}`)
+  }
+
+  /** `undefined` where nothing has to be waited for. */
+  #ready(
+    requests: readonly { readonly identity: string }[],
+    signal: AbortSignal | undefined,
+  ): Promise<unknown> | undefined {
+    const readiness = this.#readiness
+    if (!this.#driver.isCluster) {
+      if (readiness.isReady('')) return undefined
+      return readiness.until('', () => this.check(signal), signal)
+    }
+    const places = requests.map(({ identity }) => this.#buckets.of(identity))
+    const unknown = places.filter(({ base }) => !readiness.isReady(base))
+    if (unknown.length === 0) return undefined
+    const looks = [...new Set(unknown)].map((bucket) =>
+      readiness.until(bucket.base, () => this.#checkBucket(bucket, signal), signal),
+    )
+    return Promise.all(looks)
+  }
+
+  /** Looks at the one server that has the bucket: another one may be silent. */
+  async #checkBucket(bucket: Bucket, signal: AbortSignal | undefined): Promise<RedisCheck> {
+    const info = await this.#calls.ask(INFO, { keys: [bucket.due] }, signal)
+    this.#warnOfCluster()
+    return judgeBucket(String(info), this.#checkContext())
+  }
+
+  /** Of what its servers do not keep: CONFIG, too, must be asked for that, and of every one. */
+  #warnOfCluster(): void {
+    if (this.#isWarned) return
+    this.#isWarned = true
+    const limit = { store: 'redis', call: 'check', timeoutMs: WARN_MS }
+    answerWithin(systemClock, limit, (signal) => this.check(signal)).then(
+      ({ findings }) => {
+        for (const { kind, message } of findings) warnOnce(message, `redis: ${kind}`)
+      },
+      // A server is silent. The first claim of another bucket tries again.
+      () => (this.#isWarned = false),
+    )
   }
 
   async #within<Result>(operation: string, run: () => Promise<Result>): Promise<Result> {

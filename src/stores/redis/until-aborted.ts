@@ -1,3 +1,6 @@
+/** Those that wait for each signal: one listener for all, because Node warns of more than ten. */
+const waiting = new WeakMap<AbortSignal, Set<() => void>>()
+
 /** Rejects as soon as `signal` aborts, whatever becomes of the answer. */
 export function untilAborted<Answer>(
   answer: Promise<Answer>,
@@ -7,7 +10,18 @@ export function untilAborted<Answer>(
   return new Promise((resolve, reject) => {
     const giveUp = () => reject(signal.reason as Error)
     if (signal.aborted) giveUp()
-    signal.addEventListener('abort', giveUp, { once: true })
-    answer.finally(() => signal.removeEventListener('abort', giveUp)).then(resolve, reject)
+    const giveUps = waiting.get(signal) ?? listenTo(signal)
+    giveUps.add(giveUp)
+    answer.finally(() => giveUps.delete(giveUp)).then(resolve, reject)
   })
+}
+
+function listenTo(signal: AbortSignal): Set<() => void> {
+  const giveUps = new Set<() => void>()
+  const abort = () => {
+    for (const giveUp of giveUps) giveUp()
+  }
+  signal.addEventListener('abort', abort, { once: true })
+  waiting.set(signal, giveUps)
+  return giveUps
 }

@@ -190,3 +190,14 @@ for n = 1, #KEYS do
 end
 return answers
 `
+
+/**
+ * How the server of a key is set up, as far as claims depend on it: `INFO` itself has no key to go
+ * by, and a client of a cluster sends it anywhere. Empty where the user may not ask.
+ */
+export const INFO = `local answer = ''
+for _, section in ipairs({ 'server', 'memory' }) do
+  local info = redis.pcall('INFO', section)
+  if type(info) == 'string' then answer = answer .. info end
+end
+return answer`

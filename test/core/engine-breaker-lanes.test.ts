@@ -1,0 +1,269 @@
+import { describe, expect, it } from 'vitest'
+import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
+import type { StoreFailedError } from '../../src/core/errors.ts'
+import type { EngineEvent } from '../../src/core/events.ts'
+import { identityOf } from '../../src/core/identity.ts'
+import type { Store } from '../../src/core/store.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { SCOPE, bytes, heldWork, standing } from './engine-fixture.ts'
+
+const LANES = 8
+const laneOf = (identity: string) => Number.parseInt(identity.slice(0, 2), 16) % LANES
+
+/** The n-th key of a lane. */
+function keyIn(lane: number, n = 0): string {
+  for (let at = 0; ; at++) {
+    const key = `${n}-${at}`
+    if (laneOf(identityOf(SCOPE, key)) === lane) return key
+  }
+}
+
+type Fate = 'ok' | 'fail' | 'hang'
+
+/** An engine on a store of eight lanes, each of which can be made to fail or to hang. */
+function setup(options: Partial<EngineOptions> = {}) {
+  const clock = new FakeClock()
+  const records = memoryStore({ clock })
+  const fates = new Map<number, Fate>()
+  const asked: string[] = []
+  const meet = async <Answer>(call: string, identity: string, act: () => Promise<Answer>) => {
+    const lane = laneOf(identity)
+    asked.push(`${call} ${lane}`)
+    const fate = fates.get(lane) ?? 'ok'
+    if (fate === 'fail') throw new Error(`lane ${lane} failed`)
+    return fate === 'hang' ? new Promise<never>(() => undefined) : act()
+  }
+  const calls: Pick<Store, 'batching' | 'claim' | 'settle' | 'renew'> = {
+    batching: { lanes: { count: LANES, of: laneOf } },
+    claim: (all) => meet('claim', all[0]!.identity, () => records.claim(all)),
+    settle: (all) => meet('settle', all[0]!.lease.identity, () => records.settle(all)),
+    renew: (all) => meet('renew', all[0]!.identity, () => records.renew(all)),
+  }
+  const store: Store = Object.assign(Object.create(records) as Store, { name: 'lanes' }, calls)
+  const events: EngineEvent[] = []
+  const engine = createEngine({
+    store,
+    clock,
+    sweepEveryMs: 0,
+    reapEveryMs: 0,
+    onEvent: (event) => events.push(event),
+    ...options,
+  })
+  let number = 0
+  /** Runs a new key of a lane; gives how it ended. */
+  const run = async (lane: number): Promise<string> => {
+    let key = `${number++}`
+    while (laneOf(identityOf(SCOPE, key)) !== lane) key = `${number++}`
+    return engine
+      .run({ scope: SCOPE, key, fingerprint: 'f' }, () => bytes('x'))
+      .then(
+        ({ kind }) => kind,
+        (error: unknown) => (error as StoreFailedError).failure,
+      )
+  }
+  const setAll = (fate: Fate) => {
+    for (let lane = 0; lane < LANES; lane++) fates.set(lane, fate)
+  }
+  const count = (what: string) => asked.filter((one) => one === what).length
+  return { clock, engine, events, fates, run, setAll, count, asked }
+}
+
+const changesOf = (events: readonly EngineEvent[]) =>
+  events.flatMap((event) => (event.kind === 'breaker_changed' ? [event.to] : []))
+
+describe('a lane that fails', () => {
+  it('has its claims refused at once after three failures, and those of no other', async () => {
+    const { run, fates, clock, count, engine, events } = setup()
+    fates.set(3, 'fail')
+    for (let n = 0; n < 3; n++) {
+      expect(await run(3)).toBe('unavailable')
+      expect(await run(4)).toBe('ran')
+    }
+    await clock.advanceAsync(0)
+    const before = count('claim 3')
+    expect(await run(3)).toBe('refused')
+    expect(count('claim 3')).toBe(before)
+    for (let lane = 0; lane < LANES; lane++) if (lane !== 3) expect(await run(lane)).toBe('ran')
+    expect(await engine.health()).toMatchObject({
+      status: 'degraded',
+      breaker: 'closed',
+      store: { state: 'answering', error: expect.stringContaining('lane 3 failed') },
+    })
+    expect(changesOf(events)).toEqual([])
+  })
+
+  it('says when to come again, and which part of the store it is', async () => {
+    const { fates, engine, clock, run } = setup()
+    fates.set(3, 'fail')
+    for (let n = 0; n < 3; n++) await run(3)
+    await clock.advanceAsync(0)
+    const request = { scope: SCOPE, key: keyIn(3, 9), fingerprint: 'f' }
+    await expect(engine.run(request, () => bytes('x'))).rejects.toMatchObject({
+      failure: 'refused',
+      retryAfterMs: expect.toSatisfy((ms: number) => ms > 0 && ms <= 2_500),
+      message: expect.stringContaining('this part of the store has failed'),
+    })
+  })
+
+  it('is probed by itself, and served again once it answers', async () => {
+    const { run, fates, clock, count, engine } = setup()
+    fates.set(3, 'fail')
+    for (let n = 0; n < 3; n++) await run(3)
+    await clock.advanceAsync(10_000)
+    expect(count('renew 3')).toBeGreaterThanOrEqual(4)
+    fates.set(3, 'ok')
+    await clock.advanceAsync(5_000)
+    expect(await run(3)).toBe('ran')
+    expect(await engine.health()).toMatchObject({ status: 'ready', store: { error: undefined } })
+    const probes = count('renew 3')
+    await clock.advanceAsync(60_000)
+    expect(count('renew 3')).toBe(probes)
+  })
+
+  // Lanes 0 to 2 are on one server, which falls silent under load; the others answer.
+  it('is opened together with the other lanes that fail: after one timeout', async () => {
+    const { run, fates, clock, engine } = setup()
+    for (const lane of [0, 1, 2]) fates.set(lane, 'hang')
+    const lost = [0, 1, 2].map((lane) => run(lane))
+    const healthy = [3, 4, 5, 6, 7].map((lane) => run(lane))
+    await clock.advanceAsync(0)
+    expect(await Promise.all(healthy)).toEqual(Array.from({ length: 5 }, () => 'ran'))
+    await clock.advanceAsync(5_000)
+    expect(await Promise.all(lost)).toEqual(['unavailable', 'unavailable', 'unavailable'])
+    expect(await Promise.all([0, 1, 2].map((lane) => run(lane)))).toEqual(
+      Array.from({ length: 3 }, () => 'refused'),
+    )
+    expect((await engine.health()).status).toBe('degraded')
+  })
+
+  it('never lets successes of other lanes hide it', async () => {
+    const { run, fates, clock } = setup({ breaker: { failures: 5 } })
+    fates.set(3, 'fail')
+    for (let n = 0; n < 5; n++) {
+      await run(3)
+      for (const lane of [0, 1, 2]) await run(lane)
+    }
+    await clock.advanceAsync(0)
+    expect(await run(3)).toBe('refused')
+  })
+
+  it('is not refused with breaker: false, and is seen all the same', async () => {
+    const { run, fates, engine } = setup({ breaker: false })
+    fates.set(3, 'fail')
+    for (let n = 0; n < 5; n++) expect(await run(3)).toBe('unavailable')
+    expect(await engine.health()).toMatchObject({ status: 'degraded', breaker: 'off' })
+  })
+
+  it('leaves no timer behind when the engine is closed', async () => {
+    const { run, fates, clock, engine } = setup()
+    fates.set(3, 'fail')
+    for (let n = 0; n < 3; n++) await run(3)
+    await clock.advanceAsync(0)
+    await engine.close({ graceMs: 0 })
+    await clock.advanceAsync(120_000)
+    expect(clock.pendingTimers).toBe(0)
+  })
+})
+
+it('renews and records in one lane while another gives no answer', async () => {
+  const { engine, fates, clock, count } = setup()
+  const policy = engine.policy({ leaseMs: 3_000 })
+  const start = (lane: number, n = 0) => {
+    const work = heldWork()
+    const request = { scope: SCOPE, key: keyIn(lane, n), fingerprint: 'f', policy }
+    return { ...work, running: engine.run(request, work.work).catch((error: unknown) => error) }
+  }
+  // More than the store as one whole would have calls for.
+  const stuck = Array.from({ length: 8 }, (_, n) => start(0, n))
+  const healthy = start(1)
+  await clock.advanceAsync(0)
+  fates.set(0, 'hang')
+  await clock.advanceAsync(4_000)
+  expect(count('renew 0')).toBe(1)
+  expect(count('renew 1')).toBeGreaterThanOrEqual(3)
+  for (const { end } of [...stuck, healthy]) end()
+  expect(await healthy.running).toMatchObject({ kind: 'ran' })
+  expect([count('settle 1'), await standing(stuck[0]!.running)]).toEqual([1, 'pending'])
+  fates.set(0, 'ok')
+  await clock.advanceAsync(60_000)
+  for (const { running } of stuck) expect((await running) instanceof Error).toBe(true)
+})
+
+describe('a store whose lanes all fail', () => {
+  it('is refused as a whole, also in lanes that were not asked', async () => {
+    const { run, setAll, clock, engine, events, count, asked } = setup()
+    expect(await run(0)).toBe('ran')
+    setAll('fail')
+    for (const lane of [0, 1, 2]) await run(lane)
+    await clock.advanceAsync(0)
+    expect(await run(7)).toBe('refused')
+    expect(count('claim 7')).toBe(0)
+    expect(await engine.health()).toMatchObject({
+      status: 'unready',
+      store: { state: 'failing' },
+    })
+    expect(changesOf(events)[0]).toBe('open')
+
+    // Lanes are then not probed by themselves as well: each is asked in its turn.
+    asked.length = 0
+    await clock.advanceAsync(60_000)
+    const probes = Array.from({ length: LANES }, (_, lane) => count(`renew ${lane}`))
+    expect(Math.max(...probes) - Math.min(...probes)).toBeLessThanOrEqual(1)
+  })
+
+  it('is served again within one storeTimeoutMs after any of it answers', async () => {
+    const { run, setAll, fates, clock, engine, events } = setup()
+    setAll('hang')
+    const lost = [0, 1, 2].map((lane) => run(lane))
+    await clock.advanceAsync(60_000)
+    await Promise.all(lost)
+    expect((await engine.health()).status).toBe('unready')
+    setAll('ok')
+    fates.set(5, 'fail')
+    await clock.advanceAsync(5_000)
+    expect(changesOf(events).at(-1)).toBe('closed')
+    for (const lane of [0, 1, 2, 3, 4, 6, 7]) expect(await run(lane)).toBe('ran')
+  })
+
+  it('is not ready where no lane answers a probe, and nothing was asked before', async () => {
+    const { engine, setAll, clock } = setup()
+    setAll('hang')
+    const health = engine.health()
+    await clock.advanceAsync(2_500)
+    expect(await health).toMatchObject({ status: 'unready', store: { state: 'never_answered' } })
+  })
+})
+
+it('asks in at most four lanes whether a store is ready, in others each time', async () => {
+  const { engine, clock, asked } = setup()
+  const probed: string[][] = []
+  for (let n = 0; n < 2; n++) {
+    asked.length = 0
+    expect((await engine.health()).status).toBe('ready')
+    probed.push(asked.toSorted())
+    await clock.advanceAsync(1_000)
+  }
+  expect(probed).toEqual([
+    ['renew 0', 'renew 2', 'renew 4', 'renew 6'],
+    ['renew 1', 'renew 3', 'renew 5', 'renew 7'],
+  ])
+})
+
+it('is degraded, and not unready, where the probe of one lane fails', async () => {
+  const { engine, fates, run } = setup()
+  fates.set(2, 'fail')
+  const degraded = { status: 'degraded', store: { state: 'answering' } }
+  expect(await engine.health()).toMatchObject(degraded)
+  await run(2)
+  expect(await engine.health()).toMatchObject(degraded)
+})
+
+it.each([
+  [{ count: 0, of: laneOf }, 'createEngine.store.batching.lanes.count'],
+  [{ count: 300, of: laneOf }, 'createEngine.store.batching.lanes.count'],
+  [{ count: 2, flushesMax: 0, of: laneOf }, 'createEngine.store.batching.lanes.flushesMax'],
+])('refuses %j as lanes', (lanes, message) => {
+  const store = Object.assign(memoryStore(), { batching: { lanes } })
+  expect(() => createEngine({ store })).toThrow(message)
+})

@@ -1,0 +1,272 @@
+/** What follows a storm: many claims at once whose answers were lost. */
+import { describe, expect, it } from 'vitest'
+import { createEngine } from '../../src/core/engine.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
+import type { Settlement, Store } from '../../src/core/store.ts'
+import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import { wrapStore } from '../adapters/run-express.ts'
+import { bytes, engineFixture, gate, type EngineFixture } from './engine-fixture.ts'
+
+const LEASE_MS = 60_000
+
+/** The engine of a test, with a breaker that lets every claim of the storm through. */
+const setup = () => engineFixture({ breaker: false })
+
+/** So many claims fail together, each of its own key. */
+async function storm({ run }: EngineFixture, count: number, tenant = 'acme'): Promise<void> {
+  const scope = { tenant, operation: 'pay' }
+  const claims = Array.from({ length: count }, (_, n) =>
+    run(() => bytes('x'), { scope, key: `${tenant}-${n}` }).catch(() => undefined),
+  )
+  await Promise.all(claims)
+}
+
+const releases = ({ store }: EngineFixture) => store.asked('settle').flat() as Settlement[]
+
+/** How many releases each second brings, for so many seconds. */
+async function perSecond(fixture: EngineFixture, seconds: number): Promise<number[]> {
+  const counts: number[] = []
+  for (let second = 0; second < seconds; second++) {
+    const before = releases(fixture).length
+    await fixture.clock.advanceAsync(1_000)
+    counts.push(releases(fixture).length - before)
+  }
+  return counts
+}
+
+function countsOf(settlements: readonly Settlement[]): number[] {
+  const counts = new Map<string, number>()
+  for (const { lease } of settlements) {
+    counts.set(lease.identity, (counts.get(lease.identity) ?? 0) + 1)
+  }
+  return [...counts.values()]
+}
+
+describe('after a storm', () => {
+  it('bounds the releases of each second, and makes two for every claim', async () => {
+    const fixture = setup()
+    fixture.store.always('claim', 'fail')
+    await storm(fixture, 1_600)
+    fixture.store.always('claim', 'ok')
+    const counts = await perSecond(fixture, 65)
+    // 1.5 looks at each of 1,600 claims within the part of the lease in which it needs one, the
+    // shorter of which has 22.5 s; and 16 at once in the beginning.
+    expect(Math.max(...counts)).toBeLessThanOrEqual(107 + 16)
+    const looks = countsOf(releases(fixture))
+    expect(looks).toHaveLength(1_600)
+    expect(Math.min(...looks)).toBeGreaterThanOrEqual(2)
+    expect(Math.max(...looks)).toBeLessThanOrEqual(6)
+    await fixture.clock.advanceAsync(60_000)
+    expect(fixture.clock.pendingTimers).toBe(0)
+  })
+
+  it.each([
+    ['is throttled', { failure: 'unavailable', wroteNothing: true }],
+    ['was never sent', { failure: 'unavailable', wasSent: false }],
+    ['is rejected', { failure: 'rejected' }],
+  ] as const)('does not look for a claim that %s', async (_, details) => {
+    const fixture = setup()
+    const cause = new Error('slow down')
+    const refusal = new StoreFailedError({ store: 's', operation: 'claim', cause, ...details })
+    fixture.store.always('claim', refusal)
+    await storm(fixture, 200)
+    await fixture.clock.advanceAsync(LEASE_MS)
+    expect(releases(fixture)).toEqual([])
+    expect(fixture.clock.pendingTimers).toBe(0)
+  })
+
+  it('does not look for a claim when no connection to the store was opened', async () => {
+    const fixture = setup()
+    fixture.store.always('claim', Object.assign(new Error('refused'), { code: 'ECONNREFUSED' }))
+    await storm(fixture, 10)
+    await fixture.clock.advanceAsync(LEASE_MS)
+    expect(releases(fixture)).toEqual([])
+  })
+
+  it.each([200, 10_000])('releases all of %i claims that took hold in time', async (count) => {
+    const fixture = setup()
+    const { store, records, clock } = fixture
+    store.always('claim', 'lose')
+    await storm(fixture, count)
+    await clock.advanceAsync(LEASE_MS - 1)
+    expect(await records.list({ state: 'in_progress', limit: 10 })).toEqual([])
+    const released = await records.list({ state: 'failed_retryable', limit: count })
+    expect(released).toHaveLength(count)
+    // Each was hit by its first release.
+    expect(releases(fixture)).toHaveLength(count)
+  })
+
+  // All take hold ten seconds after they were given up: the first looks find nothing.
+  it('releases in time what takes hold long after it was given up', async () => {
+    const fixture = setup()
+    const { store, records, clock } = fixture
+    store.always('claim', { swallowAfterMs: 15_000 })
+    const storming = storm(fixture, 200)
+    await clock.advanceAsync(5_000)
+    await storming
+    store.always('claim', 'ok')
+    await clock.advanceAsync(LEASE_MS - 1)
+    expect(await records.list({ state: 'in_progress', limit: 10 })).toEqual([])
+    expect(await records.list({ state: 'failed_retryable', limit: 200 })).toHaveLength(200)
+  })
+})
+
+describe('while the store fails', () => {
+  it('rests with all lost claims together, and releases them in time when it is back', async () => {
+    const fixture = setup()
+    const { store, records, clock } = fixture
+    store.always('claim', 'lose')
+    store.always('settle', 'fail')
+    await storm(fixture, 1_000)
+    await clock.advanceAsync(20_000)
+    // The first 16 together; then one after 0.1, 0.2, 0.4 ... 5 s.
+    const failed = store.asked('settle').length
+    expect(failed).toBeLessThanOrEqual(12)
+    store.always('settle', 'ok')
+    await clock.advanceAsync(LEASE_MS - 20_001)
+    expect(await records.list({ state: 'in_progress', limit: 10 })).toEqual([])
+    expect(await records.list({ state: 'failed_retryable', limit: 1_000 })).toHaveLength(1_000)
+  })
+})
+
+describe('tenants', () => {
+  it.each([
+    ['at once', 0],
+    ['after a time in which the store failed', 3_000],
+  ])('take turns %s: no claim waits behind the thousands of another', async (_, failingMs) => {
+    const fixture = setup()
+    const { store, clock, run } = fixture
+    store.always('claim', 'fail')
+    if (failingMs > 0) store.always('settle', 'fail')
+    await storm(fixture, 5_000)
+    const scope = { tenant: 'other', operation: 'pay' }
+    await run(() => bytes('x'), { scope }).catch(() => undefined)
+    const [own] = store.asked('claim').at(-1) as { identity: string }[]
+    await clock.advanceAsync(failingMs)
+    const before = releases(fixture).length
+    store.always('settle', 'ok')
+    await clock.advanceAsync(failingMs + 100)
+    const asked = releases(fixture).slice(failingMs === 0 ? 0 : before)
+    expect(asked.length).toBeLessThan(2_000)
+    expect(asked.map(({ lease }) => lease.identity)).toContain(own!.identity)
+  })
+
+  it('leave room for each other: the one with most lost claims gives a place up', async () => {
+    const fixture = setup()
+    const { store, clock, records } = fixture
+    store.always('claim', 'lose')
+    store.always('settle', 'fail')
+    await storm(fixture, 10_000)
+    await clock.advanceAsync(40_000)
+    await storm(fixture, 10, 'other')
+    store.always('settle', 'ok')
+    await clock.advanceAsync(LEASE_MS - 1)
+    const held = await records.list({ state: 'in_progress', limit: 20_000 })
+    expect(held.filter(({ tenant }) => tenant === 'other')).toEqual([])
+  })
+})
+
+describe('close()', () => {
+  // The release finds nothing · the claim takes hold · close() · the release is answered.
+  it('releases once more what was being looked for', async () => {
+    const clock = new FakeClock()
+    const records = memoryStore({ clock })
+    const answering = gate()
+    let releasing = 0
+    const store = wrapStore(records, {
+      claim: async (requests) => {
+        clock.after(6_000, () => void records.claim(requests))
+        return new Promise<never>(() => undefined)
+      },
+      settle: async (settlements) => {
+        const outcomes = await records.settle(settlements)
+        if (releasing++ === 0) await answering.opened
+        return outcomes
+      },
+    })
+    const engine = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
+    const request = { scope: { tenant: 't', operation: 'o' }, key: 'k', fingerprint: 'f' }
+    const running = engine.run(request, () => bytes('x')).catch(() => undefined)
+    await clock.advanceAsync(6_000)
+    await running
+    expect((await engine.read(request))?.state).toBe('in_progress')
+    const closing = engine.close()
+    answering.open()
+    await clock.advanceAsync(25)
+    await closing
+    expect((await engine.read(request))?.state).toBe('failed_retryable')
+  })
+})
+
+/** A store that answers one call of a kind at a time, when the test lets it. */
+function slowStore(clock: FakeClock) {
+  const records = memoryStore({ clock })
+  let answering = gate()
+  let isSlow = false
+  let isFailing = false
+  const released: string[] = []
+  const store: Store = wrapStore(records, {
+    batching: { rowsMax: 1, flushesMax: 1 },
+    claim: async (requests) => {
+      if (isFailing) throw new Error('the answer was lost')
+      if (isSlow) await answering.opened
+      return records.claim(requests)
+    },
+    settle: (settlements) => {
+      released.push(...settlements.map(({ lease }) => lease.identity))
+      return records.settle(settlements)
+    },
+  })
+  return {
+    store,
+    released,
+    fail: (failing: boolean) => (isFailing = failing),
+    slow: () => {
+      isSlow = true
+      answering = gate()
+    },
+    answer: () => {
+      isSlow = false
+      answering.open()
+    },
+  }
+}
+
+describe('live traffic', () => {
+  it('goes first: while requests wait, only the looks are made that claims need', async () => {
+    const clock = new FakeClock()
+    const backend = slowStore(clock)
+    const engine = createEngine({
+      store: backend.store,
+      clock,
+      breaker: false,
+      storeTimeoutMs: LEASE_MS,
+      sweepEveryMs: 0,
+      reapEveryMs: 0,
+    })
+    const scope = { tenant: 'acme', operation: 'pay' }
+    const run = (key: string) =>
+      engine.run({ scope, key, fingerprint: 'f' }, () => bytes('x')).catch(() => undefined)
+    backend.fail(true)
+    await Promise.all(Array.from({ length: 300 }, (_, n) => run(`lost-${n}`)))
+    backend.fail(false)
+    backend.slow()
+    const live = [run('live-1'), run('live-2'), run('live-3')]
+    await clock.advanceAsync(29_999)
+    // Without the requests that wait, most would have been looked for four times by now.
+    const first = countsOf(backend.released.map(toRelease))
+    expect(Math.max(...first)).toBe(1)
+    expect(first.length).toBeGreaterThan(290)
+    backend.answer()
+    expect((await Promise.all(live)).map((outcome) => outcome?.kind)).toEqual(['ran', 'ran', 'ran'])
+    await clock.advanceAsync(35_000)
+    const looks = countsOf(backend.released.map(toRelease))
+    expect(looks.filter((count) => count >= 2)).toHaveLength(300)
+  })
+})
+
+function toRelease(identity: string): Settlement {
+  const lease = { identity, token: '', attempt: 0 }
+  return { kind: 'release', lease, proof: 'proven', errorCode: undefined, retentionMs: 0 }
+}

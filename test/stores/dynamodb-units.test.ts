@@ -1,0 +1,243 @@
+/** What calls cost in units of the service, and how the index of states is divided. */
+import type { DynamoDB } from '@aws-sdk/client-dynamodb'
+import { expect, it } from 'vitest'
+import type { Store } from '../../src/core/store.ts'
+import { FakeClock } from '../../src/testing/fake-clock.ts'
+import {
+  assertBytes,
+  claim,
+  claimRequests,
+  finish,
+  hold,
+  LEASE_MS,
+  ofKind,
+  releaseOf,
+  RETENTION_MS,
+  settle,
+  viewOf,
+} from '../../src/testing/store-cases/store-case.ts'
+import { around, counting, useDynamodb } from './dynamodb-setup.ts'
+
+// A server that returns the item it found with a refused write, as DynamoDB does.
+const setup = useDynamodb({ private: true, returnsItems: true })
+
+const KIB = 1024
+
+const pattern = (length: number) => new Uint8Array(length).map((_, n) => (n * 31) % 251)
+
+/** Names and values, as the service counts them; numbers a little too large. */
+function bytesOf(item: Readonly<Record<string, unknown>>): number {
+  return Object.entries(item).reduce((sum, [name, value]) => {
+    const length = value instanceof Uint8Array ? value.byteLength : String(value).length
+    return sum + name.length + length
+  }, 0)
+}
+
+/** Sums up the read units of a client, as the server counts them. */
+function countReadUnits(client: DynamoDB) {
+  const read = { units: 0 }
+  client.middlewareStack.add(
+    (next) => async (args) => {
+      Object.assign(args.input, { ReturnConsumedCapacity: 'TOTAL' })
+      const answer = await next(args)
+      const { ConsumedCapacity: consumed } = answer.output as {
+        ConsumedCapacity?: { CapacityUnits?: number }
+      }
+      if (!('Item' in args.input)) read.units += consumed?.CapacityUnits ?? 0
+      return answer
+    },
+    { step: 'initialize' },
+  )
+  return read
+}
+
+// A refused write costs the size of the item that it finds, which its answer does not say.
+it('replays a result of 20 KiB for two write units in a process that has not seen it', async () => {
+  const { open, connect, items } = await setup()
+  const clock = new FakeClock()
+  await finish(open({ clock }), {}, pattern(20 * KIB))
+  const record = (await items()).find(({ item }) => item === 'record')!
+  expect(Math.ceil(bytesOf(record) / KIB)).toBeLessThanOrEqual(2)
+
+  const client = connect()
+  const read = countReadUnits(client)
+  const { counted, calls } = counting(client)
+  const other = open({ client: counted, clock })
+  assertBytes(ofKind(await claim(other), 'completed').result, pattern(20 * KIB))
+  expect(calls).toEqual(['putItem', 'getItem'])
+  // Six times 4 KB, at half the price: the result never changes.
+  expect(read.units).toBe(3)
+})
+
+it('replays for read units alone in a process that has seen the result', async () => {
+  const { open, connect } = await setup()
+  const client = connect()
+  const read = countReadUnits(client)
+  const { counted, calls } = counting(client)
+  const store = open({ client: counted, clock: new FakeClock() })
+  await finish(store, {}, pattern(20 * KIB))
+  calls.length = 0
+  read.units = 0
+  assertBytes(ofKind(await claim(store), 'completed').result, pattern(20 * KIB))
+  expect(calls).toEqual(['getItem', 'getItem'])
+  // The record, and the result.
+  expect(read.units).toBe(1 + 3)
+})
+
+it('runs a key again after its expiry, also where the process has seen it completed', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const [one, two] = [open({ clock }), open({ clock })]
+  await finish(one)
+  ofKind(await claim(two), 'completed')
+  clock.advance(RETENTION_MS)
+  expect((await two.reap({ limit: 10 })).removed).toBe(1)
+  expect(ofKind(await claim(one), 'claimed').from).toBe('new')
+  ofKind(await claim(two), 'in_progress')
+})
+
+it('reads a part that an answer which is behind does not have yet', async () => {
+  const { open, client } = await setup()
+  const clock = new FakeClock()
+  await finish(open({ clock }), {}, pattern(2 * KIB))
+  let asked = 0
+  const behind = around(client, ({ name, input, go }) => {
+    if (name !== 'getItem' || input['ConsistentRead'] === true) return go()
+    asked++
+    return Promise.resolve({})
+  })
+  const replay = ofKind(await claim(open({ client: behind, clock })), 'completed')
+  assertBytes(replay.result, pattern(2 * KIB))
+  expect(asked).toBe(1)
+})
+
+it('reads results that earlier versions have put into the item of their record', async () => {
+  const { open, items } = await setup()
+  const clock = new FakeClock()
+  const earlier = open({ clock, inlineBytesMax: 32 * KIB })
+  const lease = await finish(earlier, {}, pattern(32 * KIB))
+  expect((await items()).map(({ item }) => item)).toEqual(['record'])
+  const store = open({ clock })
+  assertBytes(ofKind(await claim(store), 'completed').result, pattern(32 * KIB))
+  assertBytes((await viewOf(store, lease)).result, pattern(32 * KIB))
+})
+
+const shardsOf = (records: readonly Record<string, unknown>[]) =>
+  new Set(
+    records.flatMap(({ stateShard }) =>
+      typeof stateShard === 'string' ? [Number(stateShard.split('#')[1])] : [],
+    ),
+  )
+
+/** As many records under lease, all of them of different keys. */
+const holdMany = async (store: Store, count: number) => {
+  await Promise.all(claimRequests(count).map((request) => store.claim([request])))
+}
+
+// A node with the option, and nodes without it: an older deploy, or one after it was taken back.
+it('finds records of every shard, whatever its own number of shards is', async () => {
+  const { open, items } = await setup()
+  const clock = new FakeClock()
+  const [wide, plain] = [open({ clock, shards: 64 }), open({ clock })]
+  await holdMany(wide, 100)
+  const held = shardsOf(await items())
+  expect(held.size).toBeGreaterThan(30)
+  expect(Math.max(...held)).toBeLessThan(64)
+
+  expect(await plain.list({ state: 'in_progress', limit: 1_000 })).toHaveLength(100)
+  expect(await plain.sweep({ limit: 1_000 })).toEqual([])
+  clock.advance(LEASE_MS)
+  expect(await plain.sweep({ limit: 1_000 })).toHaveLength(100)
+  // What the node without the option has written lies in its own shards.
+  expect(Math.max(...shardsOf(await items()))).toBeLessThan(8)
+  expect(await wide.list({ state: 'unknown', limit: 1_000 })).toHaveLength(100)
+})
+
+it('remembers the highest number of shards, and nothing where that is the default', async () => {
+  const { open, items } = await setup()
+  const clock = new FakeClock()
+  const marks = async () =>
+    (await items()).filter(({ item }) => item === 'shards').map(({ shards }) => shards)
+  await hold(open({ clock }), { key: 'a' })
+  expect(await marks()).toEqual([])
+  await hold(open({ clock, shards: 32 }), { key: 'b' })
+  await hold(open({ clock, shards: 16 }), { key: 'c' })
+  expect(await marks()).toEqual([32])
+  await Promise.all([
+    hold(open({ clock, shards: 128 }), { key: 'd' }),
+    hold(open({ clock, shards: 64 }), { key: 'e' }),
+  ])
+  expect(await marks()).toEqual([128])
+})
+
+it('writes no record to a new shard before the others can know of it', async () => {
+  const { open, client } = await setup()
+  const clock = new FakeClock()
+  let isFailing = true
+  const refusing = around(client, ({ name, input, go }) => {
+    const { item } = (input['Item'] ?? {}) as { item?: { S?: string } }
+    const isMark = name === 'putItem' && item?.S === 'shards'
+    return isFailing && isMark ? Promise.reject(new Error('no answer')) : go()
+  })
+  const store = open({ clock, client: refusing, shards: 32 })
+  await expect(claim(store)).rejects.toThrow('no answer')
+  expect(await open({ clock }).list({ state: 'in_progress', limit: 10 })).toEqual([])
+  isFailing = false
+  ofKind(await claim(store), 'claimed')
+})
+
+it('lists the oldest of all shards, and reads little more than that', async () => {
+  const { open, client } = await setup()
+  const clock = new FakeClock()
+  const store = open({ clock, shards: 16 })
+  for (const request of claimRequests(120)) {
+    await store.claim([request])
+    clock.advance(1)
+  }
+  let entries = 0
+  const counted = around(client, async ({ name, go }) => {
+    const answer = await go()
+    if (name === 'query') entries += (answer as { Items: unknown[] }).Items.length
+    return answer
+  })
+  const reader = open({ clock, client: counted })
+  const keys = (limit: number) =>
+    reader.list({ state: 'in_progress', limit }).then((views) => views.map(({ key }) => key))
+  const all = claimRequests(120).map(({ key }) => key)
+  expect(await keys(5)).toEqual(all.slice(0, 5))
+  entries = 0
+  expect(await keys(100)).toEqual(all.slice(0, 100))
+  expect(entries).toBeLessThanOrEqual(120)
+  expect(await keys(1_000)).toEqual(all)
+})
+
+// All of one shard are older than the only one of another.
+it('reads a shard on before it goes to younger records of another', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const store = open({ clock })
+  const inShard = (n: number, shard: number) =>
+    `${n}`.padStart(24, '0') + `${shard}`.padStart(8, '0')
+  for (let n = 0; n < 50; n++) {
+    await hold(store, { key: `old-${n}`, identity: inShard(n, 0) })
+    clock.advance(1)
+  }
+  await hold(store, { key: 'young', identity: inShard(50, 1) })
+  const views = await store.list({ state: 'in_progress', limit: 51 })
+  const old = Array.from({ length: 50 }, (_, n) => `old-${n}`)
+  expect(views.map(({ key }) => key)).toEqual([...old, 'young'])
+  expect(await store.list({ state: 'in_progress', limit: 45 })).toHaveLength(45)
+})
+
+it('reaps what has expired in every shard', async () => {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  const store = open({ clock, shards: 32 })
+  for (const { key } of claimRequests(20)) await finish(store, { key })
+  const released = await hold(store, { key: 'released' })
+  ofKind(await settle(store, releaseOf(released)), 'settled')
+  clock.advance(RETENTION_MS)
+  const plain = open({ clock })
+  expect((await plain.reap({ limit: 15 })).removed).toBe(15)
+  expect((await plain.reap({ limit: 100 })).removed).toBe(6)
+})
