@@ -36,8 +36,11 @@ export interface PhaseStore {
   load(recordId: string, signal?: AbortSignal): Promise<StoredOperation | undefined>
 
   /**
-   * Records whose operation waits for somebody to run it: accepted, released or lapsed, and due.
-   * The longest due first. Takes nothing: whoever wants one claims it, with mode `take`.
+   * Operations that wait for a worker: accepted, released or lapsed, and due. In turns: one of each
+   * operation that is asked for, and within an operation one of each tenant, the longest due of
+   * that tenant first. A tenant gets a second one only where there are fewer tenants than `limit`.
+   * The turns go on where the last call of this store object stopped. May return fewer than are
+   * due, but none only where none are due. Takes nothing: a worker claims one with mode `take`.
    */
   due(query: DueQuery, signal?: AbortSignal): Promise<DueOperation[]>
 
@@ -53,6 +56,8 @@ export interface OperationName {
 export interface DueQuery {
   readonly operations: readonly OperationName[]
   readonly limit: number
+  /** Tenants of which nothing is returned: they have all the places that they may have. */
+  readonly withoutTenants?: readonly string[] | undefined
 }
 
 export interface DueOperation extends OperationName {
@@ -149,8 +154,11 @@ export interface OutboxStore {
   add(tx: unknown, message: NewMessage): Promise<void> | void
 
   /**
-   * Takes at most `limit` messages that are due, each for `leaseMs`: the longest due first, and of
-   * a partition only its head. What is taken and not settled is due again when its lease is over.
+   * Takes at most `limit` messages that are due, each for `leaseMs`. In turns: one of each topic,
+   * within a topic one of each tenant, the longest due of that tenant first, and of a partition
+   * only its head. Messages without a tenant take turns as one tenant. The turns go on where the
+   * last claim of this store object stopped. What is taken and not settled is due again when its
+   * lease is over.
    */
   claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]>
 
@@ -215,6 +223,8 @@ export interface NewMessage {
   /** A UUID (version 7). */
   readonly id: string
   readonly topic: string
+  /** The tenant whose turn it takes; `undefined`: it shares one turn with the others without. */
+  readonly tenant?: string | undefined
   /** For the receiver, to recognise repeats by. */
   readonly key: string | undefined
   /** Messages of one topic and one partition are relayed one after the other. */
@@ -226,6 +236,10 @@ export interface NewMessage {
 export interface MessageClaim {
   readonly topics: readonly string[]
   readonly limit: number
+  /** For each topic, in the order of `topics`: at most so many of it. @default `limit` for each */
+  readonly limits?: readonly number[] | undefined
+  /** Tenants of which nothing is taken; the empty text stands for messages without a tenant. */
+  readonly withoutTenants?: readonly string[] | undefined
   readonly leaseMs: number
   /** New for every claim: how a repeated claim recognises what it has taken. */
   readonly token: string
@@ -238,6 +252,7 @@ export interface MessageLease {
 
 export interface HeldMessage extends MessageLease {
   readonly topic: string
+  readonly tenant: string | undefined
   readonly key: string | undefined
   readonly partition: string | undefined
   readonly payload: Uint8Array
@@ -263,6 +278,7 @@ export type MessageSettlement = MessageLease &
 export interface MessageView {
   readonly id: string
   readonly topic: string
+  readonly tenant: string | undefined
   readonly key: string | undefined
   readonly partition: string | undefined
   /** Absent in lists. */
@@ -292,14 +308,13 @@ export const MESSAGE_ERROR_LENGTH_MAX = 500
 /** Verdicts and the acts of operators. Each is written into the audit in the same commit. */
 export interface DeskStore {
   /**
-   * `unknown` records that are due for reconciliation, the longest due first, with their operation
-   * where they have one. Counts a try on each and makes it due again in `againMs`, so that no
-   * other node looks into it meanwhile.
+   * `unknown` records that are due for reconciliation, with their operation where they have one. In
+   * turns: one of each operation, and within an operation one of each tenant, the longest due of
+   * that tenant first. The turns go on where the last call of this store object stopped. May return
+   * fewer than are due, but none only where none are due. Counts a try on each and makes it due
+   * again in `againMs`, so that no other node looks into it meanwhile.
    */
-  takeUnknown(
-    request: { readonly limit: number; readonly againMs: number },
-    signal?: AbortSignal,
-  ): Promise<DueUnknown[]>
+  takeUnknown(request: UnknownRequest, signal?: AbortSignal): Promise<DueUnknown[]>
 
   /**
    * When to look into an `unknown` record next; `undefined`: never, it is for an operator. Only if
@@ -316,6 +331,24 @@ export interface DeskStore {
     query: { readonly subject?: string; readonly limit: number },
     signal?: AbortSignal,
   ): Promise<AuditEntry[]>
+}
+
+export interface UnknownRequest {
+  readonly limit: number
+  readonly againMs: number
+  /** Operations of which nothing is taken. */
+  readonly withoutOperations?: readonly UnknownOperation[] | undefined
+  /** Tenants of which nothing is taken. */
+  readonly withoutTenants?: readonly string[] | undefined
+}
+
+/**
+ * What the turns of `unknown` records go by: the name and version of the operation that is on
+ * record, or else the operation of the scope, without a version.
+ */
+export interface UnknownOperation {
+  readonly name: string
+  readonly version: number | undefined
 }
 
 export interface Postponement {

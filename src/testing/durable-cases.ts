@@ -2,11 +2,18 @@ import { auditCases, recordActCases } from './durable-cases/act-cases.ts'
 import { advanceCases } from './durable-cases/advance-cases.ts'
 import { concludeCases } from './durable-cases/conclude-cases.ts'
 import { postponeCases, unknownCases } from './durable-cases/desk-cases.ts'
+import { dueTurnCases } from './durable-cases/due-turn-cases.ts'
 import type { DurableCase } from './durable-cases/durable-case.ts'
 import { messageActCases, messageSettleCases } from './durable-cases/message-settle-cases.ts'
+import {
+  messageFloodCases,
+  messageTenantCases,
+  messageTurnCases,
+} from './durable-cases/message-turn-cases.ts'
 import { addCases, messageClaimCases, messageListCases } from './durable-cases/outbox-cases.ts'
 import { partitionCases } from './durable-cases/partition-cases.ts'
 import { keptOperationCases, resumeCases } from './durable-cases/resume-cases.ts'
+import { unknownTurnCases } from './durable-cases/unknown-turn-cases.ts'
 import { unrelayedCases } from './durable-cases/unrelayed-cases.ts'
 import { fencedStepCases, stepCases } from './durable-cases/step-cases.ts'
 
@@ -20,7 +27,9 @@ export const durableCases: readonly DurableCase[] = [
   ...advanceCases,
   ...resumeCases,
   ...keptOperationCases,
+  ...dueTurnCases,
   ...unknownCases,
+  ...unknownTurnCases,
   ...postponeCases,
   ...concludeCases,
   ...recordActCases,
@@ -31,6 +40,9 @@ export const durableCases: readonly DurableCase[] = [
   ...messageSettleCases,
   ...messageActCases,
   ...partitionCases,
+  ...messageTenantCases,
+  ...messageTurnCases,
+  ...messageFloodCases,
   ...unrelayedCases,
 ]
 

@@ -14,6 +14,7 @@ import type {
 } from '../../src/core/durable-store.ts'
 import { InvalidOptionsError, StoreFailedError } from '../../src/core/errors.ts'
 import { NO_ERRORS, addError, readErrors } from '../../src/core/messages.ts'
+import { SimulatedTurns } from './simulated-turns.ts'
 
 /** What was written and is not committed yet. */
 export class SimulatedTransaction {
@@ -75,6 +76,7 @@ export class SimulatedOutbox implements OutboxStore {
   #number = 0
   /** By lane: the transaction that has added to it last. */
   readonly #lanes = new Map<string, SimulatedTransaction>()
+  readonly #turns = new SimulatedTurns()
 
   constructor(clock: Clock) {
     this.#clock = clock
@@ -116,23 +118,26 @@ export class SimulatedOutbox implements OutboxStore {
     }
   }
 
-  async claim({ topics, limit, leaseMs, token }: MessageClaim): Promise<HeldMessage[]> {
+  async claim(claim: MessageClaim): Promise<HeldMessage[]> {
+    const { topics, limit, limits, withoutTenants = [], leaseMs, token } = claim
     const nowMs = this.#clock.nowMs()
     const held = this.#messages.filter((message) => {
       return message.state === 'held' && message.token === token && message.dueAtMs > nowMs
     })
     if (held.length > 0) return held.map(toHeld)
-    return this.#messages
-      .filter((message) => topics.includes(message.topic) && this.#isDue(message, nowMs))
+    const due = this.#messages
+      .filter(
+        ({ topic, tenant = '' }) => topics.includes(topic) && !withoutTenants.includes(tenant),
+      )
+      .filter((message) => this.#isDue(message, nowMs))
       .toSorted((one, other) => one.dueAtMs - other.dueAtMs || one.number - other.number)
-      .slice(0, limit)
-      .map((message) => {
-        const { attempt } = message
-        const dueAtMs = nowMs + leaseMs
-        return toHeld(
-          this.#put({ ...message, state: 'held', token, attempt: attempt + 1, dueAtMs }),
-        )
-      })
+      .map((item) => ({ lane: item.topic, tenant: item.tenant ?? '', item }))
+    const maxOf = (topic: string) => limits?.[topics.indexOf(topic)] ?? limit
+    return this.#turns.take(due, { limit, maxOf }).map((message) => {
+      const { attempt } = message
+      const dueAtMs = nowMs + leaseMs
+      return toHeld(this.#put({ ...message, state: 'held', token, attempt: attempt + 1, dueAtMs }))
+    })
   }
 
   async settle(settlements: readonly MessageSettlement[]): Promise<boolean[]> {
@@ -259,18 +264,20 @@ function settled(message: Message, settlement: MessageSettlement, nowMs: number)
 }
 
 function toHeld(message: Message): HeldMessage {
-  const { id, topic, key, partition, payload, attempt, providerId, createdAtMs } = message
+  const { id, topic, tenant, key, partition, payload, attempt, providerId, createdAtMs } = message
   const createdAt = new Date(createdAtMs)
   const token = message.token ?? ''
-  return { id, token, topic, key, partition, payload, attempt, providerId, createdAt }
+  return { id, token, topic, tenant, key, partition, payload, attempt, providerId, createdAt }
 }
 
 function toView(message: Message): MessageView {
-  const { id, topic, key, partition, payload, state, attempt, providerId, endedAtMs } = message
+  const { id, topic, tenant, key, partition, payload, state, attempt } = message
+  const { providerId, endedAtMs } = message
   const isOpen = state === 'ready' || state === 'held'
   return {
     id,
     topic,
+    tenant,
     key,
     partition,
     payload,

@@ -1,5 +1,7 @@
 /** The store of the simulation keeps the promises that all stores keep: it is no mock. */
+import { it } from 'vitest'
 import type { FakeClock } from '../../src/testing/fake-clock.ts'
+import { playDurableHistories } from '../stores/play-durable-histories.ts'
 import { runDurableCases } from '../stores/run-durable-cases.ts'
 import { runStoreCases } from '../stores/run-store-cases.ts'
 import { SimulatedTransaction } from './simulated-outbox.ts'
@@ -28,3 +30,14 @@ runDurableCases({
   },
   without: { history },
 })
+
+it('does what a simple model of it does, whatever comes', { timeout: 120_000 }, () =>
+  playDurableHistories({
+    histories: 6,
+    steps: 250,
+    open: (clock) => {
+      const store = simulatedStore<string>(clock)
+      return { store, transact: (work) => store.transact(work) }
+    },
+  }),
+)

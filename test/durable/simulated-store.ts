@@ -24,6 +24,7 @@ import type {
   AuditEntry,
   DeskStore,
   DueQuery,
+  DueUnknown,
   DurableStore,
   NewOperation,
   PhaseRef,
@@ -32,6 +33,7 @@ import type {
   StepOutcome,
   StoredOperation,
   StoredPhase,
+  UnknownRequest,
 } from '../../src/core/durable-store.ts'
 import { OutcomeUnknownError } from '../../src/core/errors.ts'
 import { decideMessageAct } from '../../src/core/messages.ts'
@@ -47,6 +49,7 @@ import type {
   Store,
 } from '../../src/core/store.ts'
 import { SimulatedOutbox, SimulatedTransaction } from './simulated-outbox.ts'
+import { SimulatedTurns } from './simulated-turns.ts'
 
 export interface SimulatedStore<Row> extends Store {
   readonly durable: DurableStore
@@ -73,6 +76,8 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
   readonly #phases = new Map<string, Map<string, StoredPhase>>()
   readonly #outbox: SimulatedOutbox
   readonly #audit: AuditEntry[] = []
+  readonly #dueTurns = new SimulatedTurns()
+  readonly #unknownTurns = new SimulatedTurns()
 
   constructor(clock: Clock) {
     this.#clock = clock
@@ -221,11 +226,19 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
       },
       record: async (lease, step) => this.#takeStep(lease, step).outcome,
       load: async (recordId) => this.#load(recordId),
-      due: async (query) => this.#due(query, true),
+      due: async (query) => {
+        const due = this.#due(query, true)
+          .filter(({ record }) => !query.withoutTenants?.includes(record.tenant))
+          .map((item) => {
+            const lane = laneOf(item.name, item.version)
+            return { lane, tenant: item.record.tenant, item }
+          })
+        return this.#dueTurns.take(due, query)
+      },
       orphans: async (query) =>
-        this.#due(query, false).map(({ name, version, record: { recordId } }) => {
-          return { name, version, recordId }
-        }),
+        this.#due(query, false)
+          .slice(0, query.limit)
+          .map(({ name, version, record: { recordId } }) => ({ name, version, recordId })),
     }
   }
 
@@ -252,7 +265,8 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
     return { name, version, input, phases: phases.toSorted((a, b) => a.number - b.number) }
   }
 
-  #due({ operations, limit }: DueQuery, isKnown: boolean) {
+  /** The longest due first. */
+  #due({ operations }: DueQuery, isKnown: boolean) {
     const nowMs = this.#nowMs
     return this.#all()
       .filter(({ state, expiresAtMs, attempt }) =>
@@ -267,23 +281,33 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
         return [{ name, version, record: { ...toView(record), result: undefined } }]
       })
       .toSorted((one, other) => Number(one.record.reconcileAt) - Number(other.record.reconcileAt))
-      .slice(0, limit)
+  }
+
+  #takeUnknown(request: UnknownRequest): DueUnknown[] {
+    const { limit, againMs, withoutOperations = [], withoutTenants = [] } = request
+    const left = new Set(withoutOperations.map(({ name, version }) => laneOf(name, version)))
+    const due = this.#all()
+      .filter(({ state, tenant, reconcileAtMs = Infinity }) => {
+        const isDue = state === 'unknown' && reconcileAtMs <= this.#nowMs
+        return isDue && !withoutTenants.includes(tenant)
+      })
+      .toSorted((one, other) => one.reconcileAtMs! - other.reconcileAtMs!)
+      .map((item) => {
+        const operation = this.#operations.get(item.recordId)
+        const lane = laneOf(operation?.name ?? item.operation, operation?.version)
+        return { lane, tenant: item.tenant, item }
+      })
+      .filter(({ lane }) => !left.has(lane))
+    return this.#unknownTurns.take(due, { limit }).map((record) => {
+      const reconcileAtMs = this.#nowMs + againMs
+      const write = this.#put({ ...record, tries: record.tries + 1, reconcileAtMs })
+      return { record: toView(write), operation: this.#load(write.recordId) }
+    })
   }
 
   #deskStore(): DeskStore {
     return {
-      takeUnknown: async ({ limit, againMs }) =>
-        this.#all()
-          .filter(({ state, reconcileAtMs = Infinity }) => {
-            return state === 'unknown' && reconcileAtMs <= this.#nowMs
-          })
-          .toSorted((one, other) => one.reconcileAtMs! - other.reconcileAtMs!)
-          .slice(0, limit)
-          .map((record) => {
-            const reconcileAtMs = this.#nowMs + againMs
-            const write = this.#put({ ...record, tries: record.tries + 1, reconcileAtMs })
-            return { record: toView(write), operation: this.#load(write.recordId) }
-          }),
+      takeUnknown: async (request) => this.#takeUnknown(request),
       postpone: async ({ recordId, attempt, tries, inMs }) => {
         const record = this.#find({ recordId })
         if (record?.state !== 'unknown' || record.attempt !== attempt) return false
@@ -387,6 +411,11 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
     else phases.delete(change.name)
     this.#phases.set(recordId, phases)
   }
+}
+
+/** An operation by its name and version; without a version: that of a scope. */
+function laneOf(name: string, version: number | undefined): string {
+  return JSON.stringify([name, version ?? null])
 }
 
 /** The caller may reuse its buffer; a stored result may not change under it. */

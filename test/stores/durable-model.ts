@@ -1,7 +1,7 @@
 /**
  * A durable store as simple as it can be: everything in arrays, nothing kept. Records and phases
  * are decided by the pure functions of the core; messages as the contract says it, by looking at
- * all of them.
+ * all of them. Whose turn it is it leaves to the store, and judges.
  */
 import { decideAct, decideStep, type PhaseChange } from '../../src/core/decide-durable.ts'
 import {
@@ -20,6 +20,9 @@ import type {
   ActedBy,
   ActOutcome,
   AuditEntry,
+  DueOperation,
+  DueQuery,
+  DueUnknown,
   DurableStore,
   HeldMessage,
   MessageClaim,
@@ -32,11 +35,13 @@ import type {
   Step,
   StepOutcome,
   StoredPhase,
+  UnknownRequest,
 } from '../../src/core/durable-store.ts'
 import { decideMessageAct, toErrorText } from '../../src/core/messages.ts'
 import type { StoredRecord } from '../../src/core/record.ts'
 import type { Lease, RecordRef, Store } from '../../src/core/store.ts'
 import type { FakeClock } from '../../src/testing/fake-clock.ts'
+import { TurnsJudge, type Places, type Waiting } from './judge-turns.ts'
 
 interface ModelOperation extends NewOperation {
   phases: StoredPhase[]
@@ -57,11 +62,28 @@ interface ModelMessage extends NewMessage {
 export interface DurableModel {
   readonly store: Store & { readonly durable: DurableStore }
   readonly transact: (work: (tx: unknown) => void | Promise<void>) => Promise<void>
+  /** For calls whose choice is the store's: takes what the store has taken, by its ids. */
+  readonly turns: ModelTurns
+}
+
+export interface ModelTurns {
+  readonly claim: (request: MessageClaim, chosen: readonly string[]) => Judged<HeldMessage>
+  readonly takeUnknown: (request: UnknownRequest, chosen: readonly string[]) => Judged<DueUnknown>
+  readonly due: (query: DueQuery, chosen: readonly string[]) => Judged<DueOperation>
+  /** The store was asked without the model. */
+  readonly forget: () => void
+}
+
+export interface Judged<Item> {
+  /** What was wrong with the choice. */
+  readonly faults: readonly string[]
+  readonly answer: readonly Item[]
 }
 
 export function durableModel(clock: FakeClock): DurableModel {
   const model = new Model(clock)
-  return { store: model.store, transact: (work) => model.transact(work) }
+  const { store, turns } = model
+  return { store, turns, transact: (work) => model.transact(work) }
 }
 
 class Model {
@@ -71,10 +93,12 @@ class Model {
   #messages: ModelMessage[] = []
   #audit: AuditEntry[] = []
   readonly store: Store & { readonly durable: DurableStore }
+  readonly turns: ModelTurns
 
   constructor(clock: FakeClock) {
     this.#clock = clock
     this.store = { name: 'model', ...this.#recordCalls(), durable: this.#durableCalls() }
+    this.turns = this.#judgedCalls()
   }
 
   get #nowMs(): number {
@@ -164,12 +188,7 @@ class Model {
             }
           )
         },
-        due: async ({ operations }) =>
-          this.#due().flatMap((record) => {
-            const { name, version } = this.#operations.get(record.recordId)!
-            const isKnown = operations.some((one) => one.name === name && one.version === version)
-            return isKnown ? [{ name, version, record: toView(record) }] : []
-          }),
+        due: async (query) => this.#dueOf(query),
         orphans: async ({ operations }) =>
           this.#due().flatMap(({ recordId }) => {
             const { name, version } = this.#operations.get(recordId)!
@@ -179,7 +198,7 @@ class Model {
       },
       outbox: {
         add: (_tx, message) => this.#add(message),
-        claim: async (request) => this.#claim(request),
+        claim: () => Promise.reject(new Error('the turns of a model are those of the store')),
         settle: async (settlements) => settlements.map((one) => this.#settle(one)),
         renew: async (leases, leaseMs) =>
           leases.map(({ id, token }) => {
@@ -206,16 +225,7 @@ class Model {
         },
       },
       desk: {
-        takeUnknown: async ({ againMs }) =>
-          this.#byTime()
-            .filter(({ state }) => state === 'unknown')
-            .map((record) => {
-              const reconcileAtMs = this.#nowMs + againMs
-              const write = { ...record, tries: record.tries + 1, reconcileAtMs }
-              this.#put(write)
-              const operation = this.#operations.get(record.recordId)
-              return { record: toView(write), operation }
-            }),
+        takeUnknown: () => Promise.reject(new Error('as the outbox: only by a choice')),
         postpone: async ({ recordId, attempt, tries, inMs }) => {
           const record = this.#find({ recordId })
           if (record?.state !== 'unknown' || record.attempt !== attempt) return false
@@ -288,20 +298,86 @@ class Model {
     })
   }
 
-  #claim({ topics, limit, leaseMs, token }: MessageClaim): HeldMessage[] {
+  #judgedCalls(): ModelTurns {
+    const judges = { claim: new TurnsJudge(), unknown: new TurnsJudge(), due: new TurnsJudge() }
+    return {
+      claim: (request, chosen) => this.#claim(judges.claim, request, chosen),
+      takeUnknown: (request, chosen) => this.#takeUnknown(judges.unknown, request, chosen),
+      due: (query, chosen) => {
+        const due = this.#dueOf(query)
+        const waiting = due.map(({ name, version, record }) =>
+          toWaiting(record, laneOf(name, version), record.reconcileAt!.getTime()),
+        )
+        const faults = judges.due.judge(waiting, chosen, placesOf(query))
+        return { faults, answer: due.filter(({ record }) => chosen.includes(record.recordId)) }
+      },
+      forget: () => {
+        for (const judge of Object.values(judges)) judge.forget()
+      },
+    }
+  }
+
+  #claim(judge: TurnsJudge, request: MessageClaim, chosen: readonly string[]): Judged<HeldMessage> {
+    const { topics, limit, limits, withoutTenants = [], leaseMs, token } = request
     const own = this.#messages.filter(
       (one) => one.state === 'held' && one.token === token && one.dueAtMs > this.#nowMs,
     )
-    if (own.length > 0) return own.map(toHeld)
-    const due = this.#messages
-      .filter((one) => topics.includes(one.topic) && this.#mayBeTaken(one))
-      .toSorted((one, other) => one.dueAtMs - other.dueAtMs)
-    return due.slice(0, limit).map((message) => {
+    if (own.length > 0) return { faults: [], answer: own.map(toHeld) }
+    const due = this.#messages.filter(
+      (one) =>
+        topics.includes(one.topic) &&
+        !withoutTenants.includes(one.tenant ?? '') &&
+        this.#mayBeTaken(one),
+    )
+    const waiting = due.map(({ id, topic, tenant = '', dueAtMs }) => {
+      return { id, lane: topic, tenant, dueAtMs }
+    })
+    const maxOf = (topic: string) => limits?.[topics.indexOf(topic)] ?? limit
+    const faults = judge.judge(waiting, chosen, { limit, maxOf })
+    const taken = due.filter(({ id }) => chosen.includes(id))
+    const answer = taken.map((message) => {
       message.state = 'held'
       message.token = token
       message.attempt++
       message.dueAtMs = this.#nowMs + leaseMs
       return toHeld(message)
+    })
+    return { faults, answer }
+  }
+
+  #takeUnknown(
+    judge: TurnsJudge,
+    request: UnknownRequest,
+    chosen: readonly string[],
+  ): Judged<DueUnknown> {
+    const { againMs, withoutOperations = [], withoutTenants = [] } = request
+    const lanesLeft = withoutOperations.map(({ name, version }) => laneOf(name, version))
+    const due = this.#byTime().filter(
+      ({ state, tenant }) => state === 'unknown' && !withoutTenants.includes(tenant),
+    )
+    const waiting = due
+      .map((record) => {
+        const { name, version } = this.#operations.get(record.recordId) ?? {}
+        const lane = laneOf(name ?? record.operation, version)
+        return toWaiting(record, lane, record.reconcileAtMs!)
+      })
+      .filter(({ lane }) => !lanesLeft.includes(lane))
+    const faults = judge.judge(waiting, chosen, placesOf(request))
+    const taken = due.filter(({ recordId }) => chosen.includes(recordId))
+    const answer = taken.map((record) => {
+      const write = { ...record, tries: record.tries + 1, reconcileAtMs: this.#nowMs + againMs }
+      this.#put(write)
+      return { record: toView(write), operation: this.#operations.get(record.recordId) }
+    })
+    return { faults, answer }
+  }
+
+  #dueOf({ operations, withoutTenants = [] }: DueQuery): DueOperation[] {
+    return this.#due().flatMap((record) => {
+      const { name, version } = this.#operations.get(record.recordId)!
+      const isKnown = operations.some((one) => one.name === name && one.version === version)
+      if (!isKnown || withoutTenants.includes(record.tenant)) return []
+      return [{ name, version, record: toView(record) }]
     })
   }
 
@@ -429,18 +505,36 @@ const TO = {
   return: 'ready',
 } as const
 
+/** An operation by its name and version; without a version: that of a scope. */
+function laneOf(name: string, version: number | undefined): string {
+  return JSON.stringify([name, version ?? null])
+}
+
+function toWaiting(
+  { recordId, tenant }: Pick<StoredRecord, 'recordId' | 'tenant'>,
+  lane: string,
+  dueAtMs: number,
+): Waiting {
+  return { id: recordId, lane, tenant, dueAtMs }
+}
+
+function placesOf({ limit }: { readonly limit: number }): Places {
+  return { limit, maxOf: () => limit }
+}
+
 function toHeld(message: ModelMessage): HeldMessage {
-  const { id, token = '', topic, key, partition, payload, attempt, providerId } = message
+  const { id, token = '', topic, tenant, key, partition, payload, attempt, providerId } = message
   const createdAt = new Date(message.createdAtMs)
-  return { id, token, topic, key, partition, payload, attempt, providerId, createdAt }
+  return { id, token, topic, tenant, key, partition, payload, attempt, providerId, createdAt }
 }
 
 function toMessageView(message: ModelMessage, payload: Uint8Array | undefined): MessageView {
-  const { id, topic, key, partition, state, attempt, errors, providerId } = message
+  const { id, topic, tenant, key, partition, state, attempt, errors, providerId } = message
   const isOpen = state === 'ready' || state === 'held'
   return {
     id,
     topic,
+    tenant,
     key,
     partition,
     payload,

@@ -1,5 +1,5 @@
 import { inspect } from 'node:util'
-import mysql, { type RowDataPacket } from 'mysql2/promise'
+import mysql, { type Pool, type RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
 import { createEngine } from '../../src/core/engine.ts'
 import { migrationSql, mysqlStore } from '../../src/stores/mysql/index.ts'
@@ -20,6 +20,7 @@ import {
   tally,
   viewOf,
 } from '../../src/testing/store-cases/store-case.ts'
+import { likeMysqlPool } from './mysql-durable-setup.ts'
 import { completion, pay, telling, useMariadb } from './mysql-setup.ts'
 
 const setup = useMariadb()
@@ -32,7 +33,8 @@ it('lets many pools migrate at once, and does it once', async () => {
     mysqlStore({ pool: connect({ connectionLimit: 2 }) }),
   )
   await Promise.all(stores.map((store) => store.migrate()))
-  expect(await column('SELECT number FROM oncekey_record_migration ORDER BY 1')).toEqual([-2, 1])
+  const numbers = await column('SELECT number FROM oncekey_record_migration ORDER BY 1')
+  expect(numbers).toEqual([-3, -2, 1])
   ofKind(await claim(stores[7]!), 'claimed')
 })
 
@@ -56,9 +58,14 @@ it('lets many tables migrate at once into a database that nobody has made', asyn
 })
 
 // A statement that makes a table commits by itself, and the process may die after any of them.
-it('carries on where a migration was cut off', async () => {
-  const { open, app } = await setup()
+it.each([
+  ['by IF NOT EXISTS', (pool: Pool) => pool],
+  ['by the errors of a server without it', likeMysqlPool],
+])('carries on where a migration was cut off, %s', async (_, toPool) => {
+  const { open, app, connect } = await setup()
   await open()
+  await app.query('DELETE FROM oncekey_record_migration')
+  await mysqlStore({ pool: toPool(connect()) }).migrate()
   await app.query('DELETE FROM oncekey_record_migration')
   await app.query('DROP TABLE oncekey_record_history')
   const store = await open({ history: true })

@@ -2,6 +2,8 @@ import { expect } from 'vitest'
 import {
   MESSAGE_STATES,
   type Act,
+  type DueOperation,
+  type DueUnknown,
   type HeldMessage,
   type MessageSettlement,
   type NewMessage,
@@ -15,9 +17,17 @@ import type { DurableFixture } from '../../src/testing/durable-cases.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from '../process/random.ts'
-import { durableModel } from './durable-model.ts'
+import { durableModel, type DurableModel, type Judged, type ModelTurns } from './durable-model.ts'
 
-const KEYS = ['a', 'b', 'c', 'd']
+const KEYS = [
+  { tenant: 'one', key: 'a' },
+  { tenant: 'one', key: 'b' },
+  { tenant: 'one', key: 'c' },
+  { tenant: 'two', key: 'a' },
+  { tenant: 'three', key: 'a' },
+]
+const LEFT_OUT = [undefined, [], ['one'], ['two', 'three']]
+const LIMITS = [1, 1, 2, 3, 1000]
 const TOPICS = ['receipts', 'invoices']
 const SPANS_MS = [0, 1, 50, 100, 200]
 const OPERATIONS = [
@@ -26,7 +36,26 @@ const OPERATIONS = [
 ]
 
 type Played = Pick<DurableFixture, 'store' | 'transact'>
+/** The same for the store and its model. */
 type Play = (played: Played) => Promise<unknown>
+
+/** A call in which the store has a choice: its model is told what it chose. */
+interface Choice {
+  readonly ask: (played: Played) => Promise<Chosen>
+}
+
+interface Chosen {
+  readonly answer: readonly Handed[]
+  /** Lets the model choose the same. */
+  readonly follow: (turns: ModelTurns) => Judged<Handed>
+}
+
+/** What is handed out in turns. */
+type Handed = HeldMessage | DueUnknown | DueOperation
+
+function idOf(item: Handed): string {
+  return 'record' in item ? item.record.recordId : item.id
+}
 
 const REFUSED = new Error('the work was refused')
 
@@ -34,7 +63,7 @@ const REFUSED = new Error('the work was refused')
 class Chance {
   readonly #random: () => number
   readonly #clock: FakeClock
-  #requests: ClaimRequest[] = [claimRequest({ key: KEYS[0]! })]
+  #requests: ClaimRequest[] = [claimRequest(KEYS[0])]
   #leases: Lease[] = []
   #held: HeldMessage[] = []
   #messageIds: string[] = [newRecordId(0)]
@@ -45,7 +74,7 @@ class Chance {
     this.#clock = clock
   }
 
-  next(): Play {
+  next(): Play | Choice {
     const move = this.of(MOVES)
     switch (move) {
       case 'claim': {
@@ -69,13 +98,10 @@ class Chance {
         const abandoned = this.of([undefined, late])
         return ({ store }) => store.reap({ limit: 1000, abandoned })
       }
-      case 'take unknown': {
-        const request = { limit: 1000, againMs: this.of(SPANS_MS) }
-        return async ({ store }) => {
-          const taken = await store.durable.desk.takeUnknown(request)
-          return taken.toSorted((one, other) => (one.record.key < other.record.key ? -1 : 1))
-        }
-      }
+      case 'take unknown':
+        return this.#takeUnknown()
+      case 'due':
+        return this.#due()
       case 'postpone': {
         const { recordId } = this.of(this.#requests)
         const target = {
@@ -130,7 +156,7 @@ class Chance {
 
   #claim(): ClaimRequest {
     const request = claimRequest({
-      key: this.of(KEYS),
+      ...this.of(KEYS),
       mode: this.of(['hold', 'hold', 'accept', 'take', 'take']),
       leaseMs: this.of([1, 50, 100, 100]),
       retentionMs: this.of([1, 100, 200]),
@@ -249,6 +275,7 @@ class Chance {
     const messages = this.#some(() => ({
       id: newRecordId(0),
       topic: this.of(TOPICS),
+      tenant: this.of([undefined, 'one', 'one', 'two']),
       key: this.of([undefined, 'key']),
       partition: this.of([undefined, 'p', 'p', 'q']),
       payload: bytes(this.of(['', 'payload'])),
@@ -258,15 +285,52 @@ class Chance {
     return messages
   }
 
-  #claimMessages(): Play {
+  #claimMessages(): Choice {
     const token = this.#random() < 0.15 ? this.of(this.#tokens) : newToken()
     this.#tokens = [...this.#tokens.slice(-3), token]
     const topics = this.of([TOPICS, TOPICS, [TOPICS[0]!]])
-    const request = { topics, token, limit: 1000, leaseMs: this.of([1, 50, 100]) }
-    return async ({ store }) => {
-      const held = await store.durable.outbox.claim(request)
-      this.#held = [...this.#held, ...held].slice(-12)
-      return byId(held, 'id')
+    const places = {
+      limit: this.of(LIMITS),
+      limits: this.of([undefined, undefined, topics.map(() => this.of([0, 1, 2]))]),
+      withoutTenants: this.of([...LEFT_OUT, ['']]),
+    }
+    const request = { topics, token, ...places, leaseMs: this.of([1, 50, 100]) }
+    return {
+      ask: async ({ store }) => {
+        const held = await store.durable.outbox.claim(request)
+        this.#held = [...this.#held, ...held].slice(-12)
+        const ids = held.map(idOf)
+        return { answer: held, follow: (turns) => turns.claim(request, ids) }
+      },
+    }
+  }
+
+  #takeUnknown(): Choice {
+    const plain = { name: claimRequest().operation, version: undefined }
+    const request = {
+      limit: this.of(LIMITS),
+      againMs: this.of(SPANS_MS),
+      withoutOperations: this.of([undefined, [], [OPERATIONS[0]!], [plain, OPERATIONS[1]!]]),
+      withoutTenants: this.of(LEFT_OUT),
+    }
+    return {
+      ask: async ({ store }) => {
+        const taken = await store.durable.desk.takeUnknown(request)
+        const ids = taken.map(idOf)
+        return { answer: taken, follow: (turns) => turns.takeUnknown(request, ids) }
+      },
+    }
+  }
+
+  #due(): Choice {
+    const operations = this.of([OPERATIONS, OPERATIONS, [OPERATIONS[0]!]])
+    const query = { operations, limit: this.of(LIMITS), withoutTenants: this.of(LEFT_OUT) }
+    return {
+      ask: async ({ store }) => {
+        const due = await store.durable.phases.due(query)
+        const ids = due.map(idOf)
+        return { answer: due, follow: (turns) => turns.due(query, ids) }
+      },
     }
   }
 
@@ -292,7 +356,7 @@ class Chance {
     const { phases, outbox, desk } = store.durable
     const records = []
     for (const key of KEYS) {
-      const { identity } = claimRequest({ key })
+      const { identity } = claimRequest(key)
       const record = await store.read({ identity })
       const operation = record && (await phases.load(record.recordId))
       records.push({ record, operation })
@@ -342,6 +406,8 @@ const MOVES = [
   'sweep',
   'reap',
   'take unknown',
+  'take unknown',
+  'due',
   'postpone',
   'act',
   'act',
@@ -427,14 +493,34 @@ export async function playDurableHistories({
     const chance = new Chance(seed + history, clock)
     for (let step = 0; step < steps; step++) {
       const where = `seed ${seed + history}, step ${step}`
-      const play = chance.next()
-      const expected = plain(await play(model))
-      expect({ where, answer: plain(await play(played)) }).toEqual({ where, answer: expected })
+      await playNext(chance.next(), where, { model, played })
       if (step % 10 !== 9) continue
       expect({ where, seen: await chance.seen(played) }).toEqual({
         where,
         seen: await chance.seen(model),
       })
+      model.turns.forget()
     }
   }
+}
+
+async function playNext(
+  next: Play | Choice,
+  where: string,
+  { model, played }: { readonly model: DurableModel; readonly played: Played },
+): Promise<void> {
+  if (typeof next === 'function') {
+    const expected = plain(await next(model))
+    expect({ where, answer: plain(await next(played)) }).toEqual({ where, answer: expected })
+    return
+  }
+  const { answer, follow } = await next.ask(played)
+  const judged = follow(model.turns)
+  const unordered = (items: readonly Handed[]) =>
+    plain(items.toSorted((one, other) => (idOf(one) < idOf(other) ? -1 : 1)))
+  expect({ where, faults: judged.faults, answer: unordered(answer) }).toEqual({
+    where,
+    faults: [],
+    answer: unordered(judged.answer),
+  })
 }

@@ -66,27 +66,36 @@ const settled = async (store: PostgresStore, topics: readonly string[]) => {
 
 const BY = { who: 'somebody', why: 'to see' }
 
+const CLAIM_BY = [
+  'message_token',
+  'message_lane',
+  'lane_turn',
+  'message_due',
+  'message_turn',
+  'message_pkey',
+]
+
 const CASES: readonly PlannedCase[] = [
   {
     name: 'claim, renew and settle from a backlog',
-    by: ['message_token', 'message_lane', 'message_due', 'message_pkey'],
+    by: CLAIM_BY,
     run: (store) => settled(store, ['plain']),
   },
   {
     name: 'claim from many topics',
-    by: ['message_token', 'message_lane', 'message_due', 'message_pkey', 'message_held'],
+    by: [...CLAIM_BY, 'message_held'],
     run: (store) => settled(store, ['plain', 'other', 'nothing', 'lanes']),
     // Of each topic as many as wanted, before it is known which are the longest due.
     more: 2 * BATCH,
   },
   {
     name: 'claim from lanes',
-    by: ['message_token', 'message_lane', 'message_due', 'message_pkey', 'message_held'],
+    by: [...CLAIM_BY, 'message_held'],
     run: (store) => settled(store, ['lanes']),
   },
   {
     name: 'claim from a partition that is blocked',
-    by: ['message_token', 'message_lane', 'message_due', 'message_pkey'],
+    by: CLAIM_BY,
     run: async (store) => expect(await claim(['blocked'])(store)).toEqual([]),
   },
   {
@@ -111,7 +120,7 @@ const CASES: readonly PlannedCase[] = [
   },
   {
     name: 'what is due, of operations that few have',
-    by: ['due'],
+    by: ['due', 'due_turn', 'pkey'],
     run: async (store) => {
       const operations = [{ name: 'rare', version: 1 }]
       expect((await store.durable.phases.due({ operations, limit: BATCH })).length).toBe(BATCH)
@@ -128,11 +137,13 @@ const CASES: readonly PlannedCase[] = [
   },
   {
     name: 'take what is unknown',
-    by: ['reconcile', 'pkey', 'operation_pkey', 'phase_pkey'],
+    by: ['reconcile', 'unknown_turn', 'pkey', 'operation_pkey', 'phase_pkey'],
     run: async (store) => {
       const taken = await store.durable.desk.takeUnknown({ limit: BATCH, againMs: 1000 })
       expect(taken.every(({ operation }) => operation?.phases.length === 1)).toBe(true)
     },
+    // One more than asked for says that not all can be taken.
+    more: 1,
   },
   {
     name: 'conclude by what is known of an effect',

@@ -16,6 +16,7 @@ const TRANSACTIONS = 60
 const REVIVED_MAX = 100
 const PARTITIONS = ['a', 'b', 'c', undefined, undefined]
 const TOPICS = ['receipts', 'invoices']
+const TENANTS = ['a', 'b', 'c', undefined]
 
 /** Who is in which lane, and what became of every message. */
 class Ledger {
@@ -56,7 +57,11 @@ async function addAll(store: Store, pool: pg.Pool, ledger: Ledger, pick: Choose)
     const client = await pool.connect()
     const isKept = pick([true, true, true, false])
     await client.query('BEGIN')
-    const message = messageOf({ topic: pick(TOPICS), partition: pick(PARTITIONS) })
+    const message = messageOf({
+      topic: pick(TOPICS),
+      partition: pick(PARTITIONS),
+      tenant: pick(TENANTS),
+    })
     await store.durable.outbox.add(client, message)
     const lane = laneOf(message)
     if (isKept) count++
@@ -85,7 +90,8 @@ async function relayUntil(store: Store, ledger: Ledger, pick: Choose, isOver: ()
   const { outbox } = store.durable
   while (!isOver()) {
     const request = { topics: TOPICS, limit: pick([1, 3, 20]), leaseMs: 60_000 }
-    const held = await outbox.claim({ ...request, token: newToken() })
+    const turns = pick([{}, {}, { withoutTenants: ['a', ''] }, { limits: [1, 3] }])
+    const held = await outbox.claim({ ...request, ...turns, token: newToken() })
     for (const message of held) ledger.enter(message)
     // All at once, in batches that overlap with those of others in the order of ids.
     expect(await outbox.renew(held, 60_000)).toEqual(held.map(() => true))

@@ -60,6 +60,7 @@ export async function planner(url: string, { onlyRun }: { onlyRun?: boolean } = 
       ),
       kinds: new Set(nodes.map((node) => node['Node Type'])),
       rowsMax: Math.max(...scans.map(touched)),
+      rows: scans.map(touched).reduce((sum, rows) => sum + rows, 0),
     }
   }
 }

@@ -1,5 +1,6 @@
 import { DatabaseSync } from 'node:sqlite'
 import { expect, it, onTestFinished } from 'vitest'
+import type { HeldMessage } from '../../src/core/durable-store.ts'
 import { isOncekeyError } from '../../src/core/errors.ts'
 import { newToken } from '../../src/core/identity.ts'
 import type { SqliteStore, SqliteTransaction } from '../../src/stores/sqlite/index.ts'
@@ -333,4 +334,18 @@ it('names the file of a link by where it leads to, like SQLite does', async () =
   onTestFinished(() => app.close())
   within(app, () => void store.durable.outbox.add(app, messageOf({ payload: bytes('linked') })))
   expect((await claimMessages(store)).length).toBe(1)
+})
+
+it('takes settlements of one message in the order in which they were given', async () => {
+  const { store, app } = setup()
+  const { outbox } = store.durable
+  within(app, () => void outbox.add(app, messageOf()))
+  const [{ id, token }] = (await claimMessages(store)) as [HeldMessage]
+  const settlements = [
+    { id, token, kind: 'retry', error: 'not now', delayMs: 0 },
+    { id, token, kind: 'done', providerId: undefined },
+    { id, token, kind: 'return' },
+  ] as const
+  expect(await outbox.settle(settlements)).toEqual([true, false, true])
+  expect((await outbox.read(id))?.state).toBe('ready')
 })

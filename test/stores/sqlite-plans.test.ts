@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import * as durable from '../../src/stores/sqlite/durable-sql.ts'
 import * as sql from '../../src/stores/sqlite/sql.ts'
+import * as turns from '../../src/stores/sqlite/turn-sql.ts'
 import { setup } from './sqlite-setup.ts'
 
 it.each([
@@ -17,7 +18,7 @@ it.each([
   ],
   [
     'the reconciler',
-    sql.UNKNOWN,
+    turns.LONGEST_UNKNOWN,
     [0, 1],
     'oncekey_record_unknown (reconcile_at_ms>? AND reconcile_at_ms<?)',
   ],
@@ -94,6 +95,108 @@ it.each([
   expect(steps).toEqual([`SEARCH oncekey_record USING INDEX oncekey_record_due (${how})`])
 })
 
+const DUE_TURN = '{table}_due_turn (run_name=? AND run_version=?'
+const UNKNOWN_TURN = '{table}_unknown_turn (<expr>=?'
+const MESSAGE_TURN = '{table}_message_turn (topic=?'
+const RECORD_DUE = 'reconcile_at_ms>? AND reconcile_at_ms<?'
+const MESSAGE_DUE = 'due_at_ms>? AND due_at_ms<?'
+
+it.each([
+  [
+    'IS_DUE',
+    turns.IS_DUE,
+    '{table}',
+    `{table}_due (run_name=? AND run_version=? AND ${RECORD_DUE})`,
+  ],
+  ['NEXT_DUE_TENANT', turns.NEXT_DUE_TENANT, '{table}', `${DUE_TURN} AND tenant>?)`],
+  ['DUE_OF_TENANT', turns.DUE_OF_TENANT, '{table}', `${DUE_TURN} AND tenant=? AND ${RECORD_DUE})`],
+  ['NEXT_UNKNOWN_NAME', turns.NEXT_UNKNOWN_NAME, '{table}', '{table}_unknown_turn (<expr>>?)'],
+  ['NEXT_UNKNOWN_VERSION', turns.NEXT_UNKNOWN_VERSION, '{table}', `${UNKNOWN_TURN} AND <expr>>?)`],
+  [
+    'NEXT_UNKNOWN_TENANT',
+    turns.NEXT_UNKNOWN_TENANT,
+    '{table}',
+    `${UNKNOWN_TURN} AND <expr>=? AND tenant>?)`,
+  ],
+  [
+    'UNKNOWN_OF_TENANT',
+    turns.UNKNOWN_OF_TENANT,
+    '{table}',
+    `${UNKNOWN_TURN} AND <expr>=? AND tenant=? AND ${RECORD_DUE})`,
+  ],
+  [
+    'LONGEST_DUE',
+    turns.LONGEST_DUE,
+    '{table}',
+    `{table}_due (run_name=? AND run_version=? AND ${RECORD_DUE})`,
+  ],
+  ['LONGEST_UNKNOWN', turns.LONGEST_UNKNOWN, '{table}', `{table}_unknown (${RECORD_DUE})`],
+  ['FIRST_MESSAGE_TENANT', turns.FIRST_MESSAGE_TENANT, '{table}_message', `${MESSAGE_TURN})`],
+  [
+    'NEXT_MESSAGE_TENANT',
+    turns.NEXT_MESSAGE_TENANT,
+    '{table}_message',
+    `${MESSAGE_TURN} AND <expr>>?)`,
+  ],
+  [
+    'MESSAGES_OF_TENANT',
+    turns.MESSAGES_OF_TENANT,
+    '{table}_message',
+    `${MESSAGE_TURN} AND <expr>=? AND ${MESSAGE_DUE})`,
+  ],
+  [
+    'LONGEST_DUE_MESSAGES',
+    turns.LONGEST_DUE_MESSAGES,
+    '{table}_message',
+    `{table}_message_due (topic=? AND ${MESSAGE_DUE})`,
+  ],
+] as const)('takes turns by an index, and need not sort: %s', (_, text, table, index) => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
+  const expected = sql.forTable('oncekey_record', `SEARCH ${table} USING INDEX ${index}`)
+  expect(plan.all().map((row) => row['detail'])).toEqual([expected])
+})
+
+it('knows the plan of every statement of the turns', () => {
+  expect(Object.keys(turns)).toHaveLength(13)
+})
+
+// A column of a message lies behind its payload: one look at it walks through all of that.
+it.each([
+  ['FIRST_MESSAGE_TENANT', turns.FIRST_MESSAGE_TENANT],
+  ['NEXT_MESSAGE_TENANT', turns.NEXT_MESSAGE_TENANT],
+  ['MESSAGES_OF_TENANT', turns.MESSAGES_OF_TENANT],
+])('reads nothing but the index for %s', (_, text) => {
+  const { app } = setup()
+  const program = app.prepare(`EXPLAIN ${sql.forTable('oncekey_record', text)}`).all()
+  // The table is cursor 0. Its row is only sought when a column of it is read.
+  const columns = program.filter((step) => step['opcode'] === 'Column')
+  expect(columns.length).toBeGreaterThan(0)
+  expect(columns.filter((step) => step['p1'] === 0)).toEqual([])
+})
+
+it.each([
+  ['records', sql.GET_RECORDS, 'oncekey_record USING INTEGER PRIMARY KEY (rowid=?)'],
+  ['messages', durable.GET_MESSAGES, 'oncekey_record_message USING INTEGER PRIMARY KEY (rowid=?)'],
+  [
+    'settled messages',
+    durable.FIND_MESSAGES,
+    'oncekey_record_message USING INDEX {table}_message_id (id=?)',
+  ],
+])('reads the %s that were chosen, and no others', (_, text, how) => {
+  const { app } = setup()
+  const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
+  const steps = plan.all().map((row) => row['detail'])
+  expect(steps[0]).toBe(`SEARCH ${sql.forTable('oncekey_record', how)}`)
+  expect(steps.filter((step) => String(step).startsWith('SEARCH oncekey'))).toHaveLength(1)
+})
+
+// SQLite looks at a number that is given for LIMIT alone when it plans, and plans anew with each.
+it('plans no statement on due work anew for another limit', () => {
+  const texts = [...Object.values(turns), ...Object.values(durable)].map(String)
+  expect(texts.filter((text) => /LIMIT \?/.test(text))).toEqual([])
+})
+
 it('adds a message without a walk over those that wait in its partition', () => {
   const { app } = setup()
   const text = sql.forTable('oncekey_record', durable.INSERT_MESSAGE)
@@ -127,6 +230,7 @@ it.each([
   ['DELETE', sql.DELETE],
   ['INSERT_MESSAGE', durable.INSERT_MESSAGE],
   ['UPDATE_MESSAGE', durable.UPDATE_MESSAGE],
+  ['HOLD_MESSAGE', durable.HOLD_MESSAGE],
   ['PUT_PHASE', durable.PUT_PHASE],
 ])('checks the words of a row without a temporary index on %s', (_, text) => {
   const { app } = setup()

@@ -26,9 +26,10 @@ export async function addMessage(
   const joined = joinTransaction(tx, ADDING)
   checkMessage(message)
   const guard = transactions.hasLent(tx) ? '' : guardSql(await connectionOf(joined))
-  if (message.partition !== undefined) await send(joined, countSql(tables, message, guard))
-  const sql = addSql(tables, place().now, { added: message, guard })
-  const rows = await send(joined, sql)
+  const { now } = place()
+  const adding = { added: message, guard }
+  if (message.partition !== undefined) await send(joined, countSql(tables, now, adding))
+  const rows = await send(joined, addSql(tables, now, adding))
   if (rows.length > 0 || guard === '') return
   // MySQL says nothing of its own accord. MariaDB would have: there it is not written.
   const [isAdded] = await ask(joined, isAddedSql(tables, message.id))
@@ -55,12 +56,14 @@ async function ask(joined: Joined, sql: string): Promise<string[]> {
 }
 
 /** Refuses what no column can hold before anything is sent. */
-function checkMessage({ id, topic, key, partition, payload, delayMs }: NewMessage): void {
+function checkMessage(message: NewMessage): void {
+  const { id, topic, tenant, key, partition, payload, delayMs } = message
   try {
     if (!isUuid(id)) throw new ValueFault('id cannot hold its value')
     if (!(payload instanceof Uint8Array)) throw new ValueFault('a payload is not a Uint8Array')
     if (typeof topic !== 'string') throw new ValueFault('topic cannot hold its value')
     messageLiteral('topic', topic)
+    messageLiteral('tenant', tenant)
     messageLiteral('partition', partition)
     messageLiteral('key', key)
     numberLiteral('delayMs', delayMs)

@@ -1,24 +1,17 @@
 /** How relays take messages: a look that locks nothing, a choice, and a transaction that takes. */
 import type { HeldMessage, MessageClaim } from '../../core/durable-store.ts'
 import type { Calls } from './calls.ts'
-import type { Row } from './client.ts'
 import { readCommitted, transact, type Session } from './driver.ts'
+import { FREE, LANE, lookSql, OWN, type LookAt } from './look-sql.ts'
 import { MESSAGE_ALL, NO_PARTITION, toHeld, toMessage, type MessageRow } from './message-columns.ts'
-import {
-  closeLanesSql,
-  emptyLanesSql,
-  FREE,
-  headsSql,
-  heldSql,
-  holdSql,
-  LANE,
-  lockDueSql,
-  lockFreeSql,
-  lockLanesSql,
-  lookSql,
-  OWN,
-} from './message-sql.ts'
+import { headsSql, heldSql, holdSql, lockDueSql, lockFreeSql } from './message-sql.ts'
+import { MessageTurns } from './message-turns.ts'
+import { withEmptyLanes } from './empty-lanes.ts'
+import { closeLanesSql } from './partition-sql.ts'
+import { tenantKeys } from './record-turns.ts'
+import { byBytes, byDueTime, isDue, isFree, toSeen, type Seen } from './seen-messages.ts'
 import type { Inside } from './settlement.ts'
+import type { Asked, TopicSeen, TopicTurn } from './topic-turn.ts'
 
 /** Lanes that one look goes through, and looks that one claim takes until it has something. */
 const LANES_MAX = 500
@@ -30,10 +23,21 @@ const MESSAGES_MAX = 1000
 /** As many empty lanes are left open: one in constant use must not be closed each time. */
 const EMPTY_LANES = 20
 
+/** Rows that are looked at beyond the limit where tenants are left out. */
+const LEFT_OUT_ROWS = 64
+
+/** A claim as it is carried out: each topic once, with the most that it may have. */
+interface Claim {
+  readonly request: MessageClaim
+  readonly topics: readonly { readonly topic: string; readonly max: number }[]
+  readonly asked: Asked
+}
+
 /** Takes messages for relays, and remembers where it has looked. */
 export class MessageClaims {
   readonly #calls: Calls
   readonly #inside: () => Inside
+  readonly #turns = new MessageTurns()
   /** By topic, the lane that was looked at last, where there were more after it. */
   readonly #cursors = new Map<string, string>()
 
@@ -44,15 +48,18 @@ export class MessageClaims {
 
   async claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]> {
     const limit = Math.min(request.limit, MESSAGES_MAX)
-    const topics = [...new Set(request.topics)]
+    const topics = topicsOf(request).filter(({ max }) => max > 0)
     if (limit < 1 || topics.length === 0) return []
-    const asked = { ...request, topics, limit }
-    const tour = new Tour(topics, this.#cursors)
+    const claim = { request, topics, asked: { limit, without: tenantKeys(request.withoutTenants) } }
+    const tour = new Tour(
+      topics.map(({ topic }) => topic),
+      this.#cursors,
+    )
     // Where a look has found nothing in its lanes, it goes on with those after them.
     for (let looks = 1; looks <= LOOKS_MAX; looks++) {
       const { taken, isLate } = await this.#calls.make(
         'claim messages',
-        (session) => this.#lookAndTake(session, asked, tour),
+        (session) => this.#lookAndTake(session, claim, tour),
         signal,
       )
       if (taken.length > 0 || (tour.isOver && !isLate)) return taken
@@ -60,20 +67,42 @@ export class MessageClaims {
     return []
   }
 
-  async #lookAndTake(session: Session, request: MessageClaim, tour: Tour): Promise<Taken> {
+  async #lookAndTake(session: Session, claim: Claim, tour: Tour): Promise<Taken> {
+    const { request, asked } = claim
     const inside = this.#inside()
-    const { token, limit } = request
-    const topics = request.topics.map((topic) => {
+    const turns = this.#turns.begin(claim.topics)
+    const leaps = this.#turns.firstLeaps(turns, asked)
+    const topics = claim.topics.map(({ topic }) => {
       return { topic, after: this.#cursors.get(topic) ?? NO_PARTITION }
     })
-    const look = { token, limit, topics, lanesMax: LANES_MAX }
+    const look: LookAt = {
+      token: request.token,
+      topics,
+      freeMax: asked.limit + 1 + (asked.without.size > 0 ? LEFT_OUT_ROWS : 0),
+      lanesMax: LANES_MAX,
+      withTenants: asked.without.size > 0,
+      leaps: leaps.map(({ leap }) => leap),
+    }
     const sql = lookSql(inside.tables, inside.now, look)
     const seen = (await readCommitted(session, sql)).map(toSeen)
     const own = seen.filter(({ origin }) => origin === OWN)
     if (own.length > 0) {
-      return { taken: await readHeld(session, inside, { token, own }), isLate: false }
+      return { taken: await readHeld(session, inside, request.token, own), isLate: false }
     }
-    for (const [n, topic] of request.topics.entries()) {
+    for (const [n, turn] of turns.entries()) turn.see(seenOf(seen, n, look))
+    this.#noteLanes(look, seen, tour)
+    await closeEmpty(session, inside, { topics: topics.map(({ topic }) => topic), seen })
+    const of = { turns, asked, leaps, leapt: seen }
+    await this.#turns.choose(session, inside, of)
+    const picks = turns.map((turn) => picksOf(turn, asked))
+    if (turns.every(({ chosen }) => chosen.length === 0)) return { taken: [], isLate: false }
+    const taken = await transact(session, () => take(session, inside, { request, picks }))
+    return { taken, isLate: taken.length === 0 }
+  }
+
+  /** How far the look has come in the lanes of each topic. */
+  #noteLanes({ topics }: LookAt, seen: readonly Seen[], tour: Tour): void {
+    for (const [n, { topic }] of topics.entries()) {
       const lanes = seen.flatMap((one) =>
         one.origin === LANE && one.topic === n ? [one.lane] : [],
       )
@@ -82,23 +111,56 @@ export class MessageClaims {
       if (last === undefined) this.#cursors.delete(topic)
       else this.#cursors.set(topic, last)
     }
-    await closeEmpty(session, inside, { topics: request.topics, seen })
-    const chosen = choose(seen, limit)
-    if (chosen.length === 0) return { taken: [], isLate: false }
-    const taken = await transact(session, () => take(session, inside, { request, chosen }))
-    return { taken, isLate: taken.length === 0 }
   }
+}
+
+function topicsOf({ topics, limits, limit }: MessageClaim) {
+  return [...new Set(topics)].map((topic) => {
+    return { topic, max: limits?.[topics.indexOf(topic)] ?? limit }
+  })
+}
+
+/** What the plain look has seen of the topic with this number. */
+function seenOf(seen: readonly Seen[], n: number, look: LookAt): TopicSeen {
+  const ofTopic = seen.filter(({ topic }) => topic === n)
+  const free = ofTopic.filter(({ origin }) => origin === FREE).filter(isDue)
+  const heads = ofTopic.filter(({ origin }) => origin === LANE)
+  const isFromFirst = look.topics[n]?.after === NO_PARTITION
+  return {
+    free,
+    heads,
+    isAllFree: free.length < look.freeMax,
+    hasTenants: look.withTenants,
+    isAllHeads: isFromFirst && heads.length < look.lanesMax,
+  }
+}
+
+/** What is taken of one topic: by their ids, and as many of the longest due. */
+interface Picks {
+  readonly topic: string
+  readonly first: number
+  readonly ids: readonly string[]
+}
+
+/**
+ * Others who claim have seen the same messages. So of those that are the longest due of all, not
+ * the ones that were seen are taken, but as many: see `lockFreeSql`. That may be others than those
+ * that were seen, so it is not done where tenants are left out.
+ */
+function picksOf(turn: TopicTurn, asked: Asked): Picks {
+  const { topic, chosen } = turn
+  const ids = new Set(chosen.map(({ id }) => id))
+  const longest = turn.due(asked).filter(isFree).toSorted(byDueTime)
+  const others = longest.findIndex(({ id }) => !ids.has(id))
+  const first = asked.without.size > 0 ? 0 : others === -1 ? longest.length : others
+  const scanned = new Set(longest.slice(0, first).map(({ id }) => id))
+  return { topic, first, ids: [...ids].filter((id) => !scanned.has(id)) }
 }
 
 interface Taken {
   readonly taken: HeldMessage[]
   /** There were some, and others were faster with all of them: there may be more. */
   readonly isLate: boolean
-}
-
-/** As the database sorts them. */
-function byBytes(one: string, other: string): number {
-  return Buffer.compare(Buffer.from(one), Buffer.from(other))
 }
 
 /** How far one claim has come in the lanes of its topics, which it may begin in the middle of. */
@@ -130,76 +192,36 @@ class Tour {
   }
 }
 
-/** One row of a look. */
-interface Seen {
-  readonly origin: number
-  /** Its number among those that were asked for. */
-  readonly topic: number
-  readonly id: string | undefined
-  readonly dueAtMs: number | undefined
-  readonly addedAtUs: number
-  readonly lane: string
-}
-
-export function toSeen([origin, topic, id, dueAt, addedAt, lane]: Row): Seen {
-  return {
-    origin: Number(origin),
-    topic: Number(topic),
-    id: typeof id === 'string' ? id : undefined,
-    dueAtMs: dueAt === null ? undefined : Number(dueAt),
-    addedAtUs: Number(addedAt),
-    lane: Buffer.from((lane as string | null) ?? '', 'hex').toString('utf8'),
-  }
-}
-
 /** A repeated claim: what it had taken the first time. */
 async function readHeld(
   session: Session,
   { tables }: Inside,
-  { token, own }: { readonly token: string; readonly own: readonly Seen[] },
+  token: string,
+  own: readonly Seen[],
 ): Promise<HeldMessage[]> {
-  const sql = heldSql(
-    tables,
-    token,
-    own.flatMap(({ id }) => id ?? []),
-  )
-  const rows = await readCommitted(session, sql)
+  const ids = own.flatMap(({ id }) => id ?? [])
+  const rows = await readCommitted(session, heldSql(tables, token, ids))
   return rows.map((row) => toHeld(toMessage(MESSAGE_ALL, row)))
 }
 
-/** The longest due. */
-function choose(seen: readonly Seen[], limit: number): Seen[] {
-  return seen
-    .filter(({ id, dueAtMs }) => id !== undefined && dueAtMs !== undefined)
-    .toSorted(byDueTime)
-    .slice(0, limit)
-}
-
-type Due = Pick<MessageRow, 'dueAtMs' | 'addedAtUs'>
-
-function byDueTime(one: Due, other: Due): number {
-  return (one.dueAtMs ?? 0) - (other.dueAtMs ?? 0) || one.addedAtUs - other.addedAtUs
-}
-
+/**
+ * First by the index, then by ids: a claim that holds messages by their ids waits only for claims
+ * that have looked at them by the index after that. So no two wait for each other.
+ */
 async function take(
   session: Session,
   { tables, now }: Inside,
-  { request, chosen }: { readonly request: MessageClaim; readonly chosen: readonly Seen[] },
+  { request, picks }: { readonly request: MessageClaim; readonly picks: readonly Picks[] },
 ): Promise<HeldMessage[]> {
-  const free: MessageRow[] = []
-  for (const [n, topic] of request.topics.entries()) {
-    const limit = chosen.filter((one) => one.origin === FREE && one.topic === n).length
-    if (limit === 0) continue
-    // Not those that were seen, but as many: others who claim have seen the same ones.
-    const rows = await session.rows(lockFreeSql(tables, now, { topic, limit }))
-    free.push(...rows.map((row) => toMessage(MESSAGE_ALL, row)))
+  const found = new Map<string, MessageRow>()
+  for (const { topic, first } of picks) {
+    if (first === 0) continue
+    const rows = await session.rows(lockFreeSql(tables, now, { topic, limit: first }))
+    for (const row of rows.map((one) => toMessage(MESSAGE_ALL, one))) found.set(row.id, row)
   }
-  const heads = await lockHeads(
-    session,
-    { tables, now },
-    chosen.flatMap(({ origin, id }) => (origin === LANE && id !== undefined ? [id] : [])),
-  )
-  const taken = [...free, ...heads]
+  const ids = picks.flatMap((one) => one.ids)
+  for (const row of await lockByIds(session, { tables, now }, ids)) found.set(row.id, row)
+  const taken = [...found.values()]
   if (taken.length === 0) return []
   const { token, leaseMs } = request
   const of = { ids: taken.map(({ id }) => id).toSorted(), token, leaseMs }
@@ -207,8 +229,8 @@ async function take(
   return taken.toSorted(byDueTime).map((row) => toHeld({ ...row, token, attempt: row.attempt + 1 }))
 }
 
-/** Looks again, under their locks, whether they are the heads of their partitions. */
-async function lockHeads(
+/** Looks again, under their locks, whether those of partitions are the heads of them. */
+async function lockByIds(
   session: Session,
   { tables, now }: Inside,
   ids: readonly string[],
@@ -216,15 +238,16 @@ async function lockHeads(
   if (ids.length === 0) return []
   const rows = await session.rows(lockDueSql(tables, now, ids.toSorted()))
   const locked = rows.map((row) => toMessage(MESSAGE_ALL, row))
-  if (locked.length === 0) return []
+  const inLanes = locked.filter(({ partition }) => partition !== undefined)
+  if (inLanes.length === 0) return locked
   const heads = await session.rows(
     headsSql(
       tables,
-      locked.map(({ id }) => id),
+      inLanes.map(({ id }) => id),
     ),
   )
   const isHead = new Set(heads.map(([id]) => id))
-  return locked.filter(({ id }) => isHead.has(id))
+  return locked.filter(({ id, partition }) => partition === undefined || isHead.has(id))
 }
 
 /** Lanes with nothing in them, so that the next look has fewer to go through. */
@@ -237,27 +260,7 @@ async function closeEmpty(
     const lanes = seen
       .filter((one) => one.origin === LANE && one.topic === n && one.id === undefined)
       .map(({ lane }) => lane)
-    if (lanes.length > EMPTY_LANES) await closeLanes(session, inside, { topic, lanes })
+    if (lanes.length <= EMPTY_LANES) continue
+    await withEmptyLanes(session, inside, { topic, lanes, toSql: closeLanesSql })
   }
-}
-
-/**
- * Under the locks of their counters, which whoever adds a message has until it commits: what is
- * empty then stays so. A counter that is locked is skipped, for it is in use.
- */
-function closeLanes(
-  session: Session,
-  { tables }: Inside,
-  { topic, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
-): Promise<void> {
-  return transact(session, async () => {
-    const locked = toLanes(await session.rows(lockLanesSql(tables, { topic, lanes })))
-    if (locked.length === 0) return
-    const empty = toLanes(await session.rows(emptyLanesSql(tables, { topic, lanes: locked })))
-    if (empty.length > 0) await session.run(closeLanesSql(tables, { topic, lanes: empty }))
-  })
-}
-
-function toLanes(rows: readonly Row[]): string[] {
-  return rows.map(([lane]) => Buffer.from(String(lane), 'hex').toString('utf8'))
 }

@@ -22,19 +22,35 @@ import { lockAll, lockFree, makeMoves, type Move, type Place } from './moves.ts'
 import { toOperations, toPhase } from './phase-columns.ts'
 import { changePhaseSql, findPhaseSql, loadSql, lockPhaseSql } from './phase-sql.ts'
 import type { DurableContext } from './phases.ts'
-import { dueSql, identitiesSql } from './sql.ts'
+import { identitiesSql } from './sql.ts'
+import { UnknownTurns } from './unknown-turns.ts'
 import { fromColumn, isIdentity, isUuid, toColumn } from './values.ts'
 
 /** How often a record is asked for that a row of somebody's open transaction refers to. */
 const LOCKED_TRIES = 10
 const LOCKED_MS = 20
 
+/** Unknown records that one call takes, in pieces that are committed one by one. */
+const UNKNOWN_MAX = 1000
+
 export function deskStore({ calls, place, tables }: DurableContext): DeskStore {
+  const turns = new UnknownTurns()
   return {
-    takeUnknown: ({ limit, againMs }, signal) => {
-      const take = (session: Session) =>
-        transact(session, () => takeUnknown(session, place(), { limit, againMs }))
-      return calls.make('take unknown records', take, signal)
+    async takeUnknown({ limit, againMs, ...without }, signal) {
+      const taken: DueUnknown[] = []
+      const most = Math.min(limit, UNKNOWN_MAX)
+      while (taken.length < most) {
+        const piece = { ...without, limit: Math.min(most - taken.length, ROWS_MAX) }
+        const take = (session: Session) =>
+          transact(session, async () => {
+            const identities = await turns.find(session, place(), piece)
+            return takeUnknown(session, place(), { identities, againMs })
+          })
+        const some = await calls.make('take unknown records', take, signal)
+        taken.push(...some)
+        if (some.length < piece.limit) break
+      }
+      return taken
     },
     async postpone(target, signal) {
       if (!isUuid(target.recordId)) return false
@@ -66,19 +82,16 @@ export function deskStore({ calls, place, tables }: DurableContext): DeskStore {
 async function takeUnknown(
   session: Session,
   place: Place,
-  { limit, againMs }: { readonly limit: number; readonly againMs: number },
+  { identities, againMs }: { readonly identities: readonly string[]; readonly againMs: number },
 ): Promise<DueUnknown[]> {
-  const { tables, now } = place
-  const piece = Math.min(limit, ROWS_MAX)
-  if (piece <= 0) return []
-  const rows = await session.rows(dueSql(tables, now, { state: 'unknown', limit: piece }))
-  if (rows.length === 0) return []
-  const due = rows.map(([identity]) => ({ identity: String(identity).toLowerCase() }))
-  const { nowMs, byIdentity } = await lockFree(session, place, due)
-  const moves = [...byIdentity.values()]
+  const { tables } = place
+  if (identities.length === 0) return []
+  const named = identities.map((identity) => ({ identity }))
+  const { nowMs, byIdentity } = await lockFree(session, place, named)
+  const moves = identities
+    .flatMap((identity) => byIdentity.get(identity) ?? [])
     // Another node may have taken it between the look and the lock.
     .filter(({ state, reconcileAtMs }) => state === 'unknown' && isOver(reconcileAtMs, nowMs))
-    .toSorted((one, other) => one.reconcileAtMs! - other.reconcileAtMs!)
     .map((before) => {
       const { tries } = before
       return { before, after: { ...before, tries: tries + 1, reconcileAtMs: nowMs + againMs } }

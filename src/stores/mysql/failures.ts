@@ -6,6 +6,7 @@ const LOCK_TABLE_FULL = 1206
 const DEADLOCK = 1213
 const NO_SUCH_SAVEPOINT = 1305
 const DUPLICATE_COLUMN = 1060
+const DUPLICATE_KEY_NAME = 1061
 const DUPLICATE = 1062
 const TRANSACTION_OPEN = 1568
 
@@ -101,9 +102,10 @@ export function isDuplicate(error: unknown): boolean {
   return numberOf(error) === DUPLICATE
 }
 
-/** The column that was to be added is there. */
-export function isDuplicateColumn(error: unknown): boolean {
-  return numberOf(error) === DUPLICATE_COLUMN
+/** The column or the index that was to be added is there. */
+export function isDuplicateName(error: unknown): boolean {
+  const number = numberOf(error)
+  return number === DUPLICATE_COLUMN || number === DUPLICATE_KEY_NAME
 }
 
 export function isTransactionOpen(error: unknown): boolean {

@@ -9,8 +9,9 @@ import {
   toMessage,
   type MessageRow,
 } from './message-columns.ts'
-import { changeMessagesSql, headSql, lockMessagesSql, openLaneSql } from './message-sql.ts'
+import { changeMessagesSql, lockMessagesSql } from './message-sql.ts'
 import { ended, ready } from './outbox.ts'
+import { headSql, openLaneSql } from './partition-sql.ts'
 import type { Inside } from './settlement.ts'
 import { isUuid } from './values.ts'
 
@@ -67,9 +68,9 @@ function dropped(row: MessageRow, nowMs: number): MessageRow {
  * the lane, and nobody takes its head. Whoever has taken it already is found to hold it.
  */
 async function stopLane(session: Session, { tables, now }: Inside, row: MessageRow): Promise<void> {
-  const { topic, sequence } = row
+  const { topic, tenant } = row
   const lane = laneOf(row.partition)
-  await session.run(openLaneSql(tables, { topic, lane, sequence }))
+  await session.run(openLaneSql(tables, now, { topic, lane, tenant }))
   let locked: unknown
   for (let tries = 1; tries <= HEAD_TRIES; tries++) {
     const [head] = await session.rows(headSql(tables, { topic, lane }))

@@ -22,6 +22,7 @@ export interface MessageRow {
   readonly dueAtMs: number | undefined
   readonly endedAtMs: number | undefined
   readonly partition: string | undefined
+  readonly tenant: string | undefined
   readonly key: string | undefined
   readonly providerId: string | undefined
   readonly errors: string
@@ -48,6 +49,7 @@ const MESSAGE: Readonly<Record<MessageField, Column>> = {
   dueAtMs: { name: 'due_at_ms', kind: 'number' },
   endedAtMs: { name: 'ended_at_ms', kind: 'number' },
   partition: { name: '`partition`', kind: 'text', lengthMax: NAME_LENGTH_MAX },
+  tenant: { name: 'tenant', kind: 'text', lengthMax: NAME_LENGTH_MAX },
   key: { name: '`key`', kind: 'text' },
   providerId: { name: 'provider_id', kind: 'text' },
   errors: { name: 'errors', kind: 'text' },
@@ -95,12 +97,14 @@ export function messageChanges(before: MessageRow, after: MessageRow): Map<strin
 }
 
 export function toHeld(row: MessageRow): HeldMessage {
-  const { id, token, topic, key, partition, payload, attempt, providerId, createdAtMs } = row
+  const { id, token, topic, tenant, key, partition, payload, attempt } = row
+  const { providerId, createdAtMs } = row
   const createdAt = new Date(createdAtMs)
   return {
     id,
     token,
     topic,
+    tenant,
     key,
     partition,
     payload: payload ?? NO_BYTES,
@@ -111,10 +115,11 @@ export function toHeld(row: MessageRow): HeldMessage {
 }
 
 export function toMessageView(row: MessageRow): MessageView {
-  const { id, topic, key, partition, payload, state, attempt, providerId } = row
+  const { id, topic, tenant, key, partition, payload, state, attempt, providerId } = row
   return {
     id,
     topic,
+    tenant,
     key,
     partition,
     payload,

@@ -29,56 +29,9 @@ import {
 } from './sql.ts'
 import { numberLiteral } from './values.ts'
 
-/** Between a claim's look and its choice: where a message comes from. */
-export const OWN = 0
-export const FREE = 1
-export const LANE = 2
-const NOTHING = 3
-
 const FREE_LANE = messageLiteral('lane', NO_PARTITION)
 
 const ids = (of: readonly string[]) => of.map((id) => messageLiteral('id', id)).join(', ')
-
-export interface LookAt {
-  readonly token: string
-  readonly limit: number
-  readonly topics: readonly { readonly topic: string; readonly after: string }[]
-  readonly lanesMax: number
-}
-
-/**
- * What a claim may take, in rows of: where from, the number of the topic, the id, when it is due,
- * when it was added, and the lane. First what it has taken already, if it is repeated. Of messages
- * without a partition those that are due. Of partitions the head of each, in the order of the lanes
- * and after the one that was looked at last; without an id where the lane is empty. Locks nothing.
- */
-export function lookSql({ message, partition }: Tables, now: string, at: LookAt): string {
-  // So that there is always a row to say whether the session can be trusted.
-  const none = `(SELECT ${IS_OPEN}, ${NOTHING}, 0, NULL, NULL, NULL, NULL)`
-  const own = `(SELECT ${IS_OPEN}, ${OWN} AS origin, 0 AS topic, m.id, m.due_at_ms,
-      m.added_at_us, NULL AS lane
-    FROM ${message} AS m FORCE INDEX (state)
-    WHERE m.state = 'held' AND m.ended_at_ms IS NULL
-    AND m.token = ${messageLiteral('token', at.token)} AND m.due_at_ms > ${now})`
-  const parts = at.topics.flatMap(({ topic: name, after }, n) => {
-    const topic = messageLiteral('topic', name)
-    return [
-      `(SELECT ${IS_OPEN}, ${FREE}, ${n}, m.id, m.place, m.added_at_us, NULL
-        FROM ${message} AS m FORCE INDEX (line)
-        WHERE m.topic = ${topic} AND m.lane = ${FREE_LANE} AND m.place <= ${now}
-        ORDER BY m.place, m.added_at_us LIMIT ${numberLiteral('limit', at.limit)})`,
-      `(SELECT STRAIGHT_JOIN ${IS_OPEN}, ${LANE}, ${n}, m.id,
-          CASE WHEN m.due_at_ms <= ${now} THEN m.due_at_ms END, m.added_at_us, HEX(lanes.lane)
-        FROM (SELECT q.lane FROM ${partition} AS q FORCE INDEX (open)
-          WHERE q.topic = ${topic} AND q.is_open = 1 AND q.lane > ${messageLiteral('lane', after)}
-          ORDER BY q.lane LIMIT ${numberLiteral('lanes', at.lanesMax)}) AS lanes
-        LEFT JOIN ${message} AS m FORCE INDEX (PRIMARY) ON m.id = (
-          SELECT h.id FROM ${message} AS h FORCE INDEX (line)
-          WHERE h.topic = ${topic} AND h.lane = lanes.lane ORDER BY h.place LIMIT 1))`,
-    ]
-  })
-  return [own, none, ...parts].join(' UNION ALL ')
-}
 
 /** What a claim has taken, whole. */
 export function heldSql({ message }: Tables, token: string, of: readonly string[]): string {
@@ -212,7 +165,7 @@ export function listMessagesSql(
     ORDER BY m.added_at_us, m.id`
 }
 
-/** Messages that were over long ago, under a lock. */
+/** Messages that were over long ago, under a lock, with the partitions that they were in. */
 export function lockEndedSql(
   { message }: Tables,
   now: string,
@@ -222,7 +175,8 @@ export function lockEndedSql(
     readonly limit: number
   },
 ): string {
-  return `${BOUNDED} SELECT m.id FROM ${message} AS m FORCE INDEX (state)
+  return `${BOUNDED} SELECT ${messageList(['id', 'topic', 'partition'])}
+    FROM ${message} AS m FORCE INDEX (state)
     WHERE m.state = ${messageLiteral('state', of.state)}
     AND m.ended_at_ms < ${now} - ${numberLiteral('olderThanMs', of.olderThanMs)}
     ORDER BY m.ended_at_ms LIMIT ${numberLiteral('limit', of.limit)} FOR UPDATE SKIP LOCKED`
@@ -244,16 +198,26 @@ export const guardSql = (connection: string): string =>
  * The next number of a partition. Whoever adds to the same one waits from here until the commit, so
  * that messages are numbered in the order in which they are committed. Plain, because the caller's
  * work is watched for statements that are not.
+ *
+ * A counter that was pruned begins again behind all numbers that its partition has had: an operator
+ * may bring back a message that has one of them, and its place is before the new ones. So numbers
+ * begin with the time in microseconds. No partition gets as many messages.
  */
-export function countSql(
-  { partition }: Tables,
-  { topic, partition: name }: NewMessage,
-  guard: string,
-): string {
-  return `INSERT INTO ${partition} (topic, lane, sequence, is_open)
-    SELECT ${messageLiteral('topic', topic)}, ${messageLiteral('lane', laneOf(name))}, 1, 1
+export function countSql({ partition }: Tables, now: string, { added, guard }: Adding): string {
+  const { topic, partition: name } = added
+  const tenant = messageLiteral('tenant', added.tenant)
+  return `INSERT INTO ${partition} (topic, lane, sequence, is_open, tenant, used_at_ms)
+    SELECT ${messageLiteral('topic', topic)}, ${messageLiteral('lane', laneOf(name))},
+      ${SERVER_NOW_US}, 1, ${tenant}, ${now}
     FROM (SELECT 1 AS one) AS once WHERE TRUE ${guard}
-    ON DUPLICATE KEY UPDATE sequence = sequence + 1, is_open = 1`
+    ON DUPLICATE KEY UPDATE sequence = sequence + 1, is_open = 1, tenant = ${tenant},
+      used_at_ms = ${now}`
+}
+
+/** A message that is added, and where that may be done: see `guardSql`. */
+export interface Adding {
+  readonly added: NewMessage
+  readonly guard: string
 }
 
 /**
@@ -264,9 +228,9 @@ export function countSql(
 export function addSql(
   { message, partition }: Tables,
   now: string,
-  { added, guard }: { readonly added: NewMessage; readonly guard: string },
+  { added, guard }: Adding,
 ): string {
-  const { id, topic, key, partition: name, payload, delayMs } = added
+  const { id, topic, tenant, key, partition: name, payload, delayMs } = added
   const lane = messageLiteral('lane', laneOf(name))
   const dueAt = `${now} + ${numberLiteral('delayMs', delayMs)}`
   const isFree = name === undefined
@@ -282,6 +246,7 @@ export function addSql(
     createdAtMs: now,
     addedAtUs: SERVER_NOW_US,
     dueAtMs: dueAt,
+    tenant: messageLiteral('tenant', tenant),
     partition: messageLiteral('partition', name),
     key: messageLiteral('key', key),
     errors: messageLiteral('errors', NO_ERRORS),
@@ -300,58 +265,4 @@ export function addSql(
 export function isAddedSql({ message }: Tables, id: string): string {
   return `SELECT CONVERT(COUNT(*) USING utf8mb4) AS answer
     FROM ${message} AS m FORCE INDEX (PRIMARY) WHERE m.id = ${messageLiteral('id', id)}`
-}
-
-/** Locks the counters of lanes that nobody adds to at the moment. */
-export function lockLanesSql(
-  { partition }: Tables,
-  { topic, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
-): string {
-  return `${BOUNDED} SELECT HEX(q.lane) FROM ${partition} AS q FORCE INDEX (PRIMARY)
-    WHERE q.topic = ${messageLiteral('topic', topic)} AND q.lane IN (${laneList(lanes)})
-    ORDER BY q.lane FOR UPDATE SKIP LOCKED`
-}
-
-const laneList = (lanes: readonly string[]) =>
-  lanes.map((lane) => messageLiteral('lane', lane)).join(', ')
-
-/** Which of these are empty, now that nobody can add to them. */
-export function emptyLanesSql(
-  { message, partition }: Tables,
-  { topic: name, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
-): string {
-  const topic = messageLiteral('topic', name)
-  return `SELECT HEX(q.lane) FROM ${partition} AS q FORCE INDEX (PRIMARY)
-    WHERE q.topic = ${topic} AND q.lane IN (${laneList(lanes)}) AND (
-      SELECT h.id FROM ${message} AS h FORCE INDEX (line)
-      WHERE h.topic = ${topic} AND h.lane = q.lane ORDER BY h.place LIMIT 1) IS NULL`
-}
-
-export function closeLanesSql(
-  { partition }: Tables,
-  { topic, lanes }: { readonly topic: string; readonly lanes: readonly string[] },
-): string {
-  return `UPDATE ${partition} FORCE INDEX (PRIMARY) SET is_open = 0
-    WHERE topic = ${messageLiteral('topic', topic)} AND lane IN (${laneList(lanes)})`
-}
-
-/** Locks the counter of a lane, so that nobody adds to it until the commit, and opens it. */
-export function openLaneSql(
-  { partition }: Tables,
-  of: { readonly topic: string; readonly lane: string; readonly sequence: number },
-): string {
-  return `${STRICT} INSERT ${STRICT_HINT} INTO ${partition} (topic, lane, sequence, is_open)
-    VALUES (${messageLiteral('topic', of.topic)}, ${messageLiteral('lane', of.lane)},
-      ${messageLiteral('sequence', of.sequence)}, 1)
-    ON DUPLICATE KEY UPDATE is_open = 1`
-}
-
-/** The id of the first in a lane. */
-export function headSql(
-  { message }: Tables,
-  { topic, lane }: { readonly topic: string; readonly lane: string },
-): string {
-  return `SELECT m.id FROM ${message} AS m FORCE INDEX (line)
-    WHERE m.topic = ${messageLiteral('topic', topic)} AND m.lane = ${messageLiteral('lane', lane)}
-    ORDER BY m.place LIMIT 1`
 }

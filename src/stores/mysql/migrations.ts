@@ -1,11 +1,12 @@
-import { sleep, type Clock } from '../../core/clock.ts'
+import { sleep, systemClock, type Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
-import { isDuplicateColumn, isLockTimeout, isNotMigrated } from './failures.ts'
+import { isDuplicateName, isLockTimeout, isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
+import { TURN_STATEMENTS } from './turn-tables.ts'
 
 const COLUMNS = `
   identity BINARY(16) NOT NULL,
@@ -87,6 +88,7 @@ ALTER TABLE {record} ADD COLUMN /*M! IF NOT EXISTS */ lease_ms BIGINT,
   ADD COLUMN /*M! IF NOT EXISTS */ lease_from_ms BIGINT, ALGORITHM = INSTANT`,
     ],
   },
+  { runsFrom: 1, statements: TURN_STATEMENTS },
 ]
 
 const MIGRATION_TABLE = `
@@ -112,6 +114,12 @@ const LOCK_SECONDS = 60
 const QUICK_WAIT = 'SET SESSION lock_wait_timeout = 1 /*M! - 1 */'
 const QUICK_TRIES = 200
 const QUICK_PAUSE_MS = 25
+
+/**
+ * An index that is built needs the lock once more at its end, and is built again where it does not
+ * get it. So the index of a large table is not tried for long without a wait.
+ */
+const QUICK_MS = 5_000
 
 /**
  * Where transactions follow on each other without a gap, it has to wait. It gives up soon, lets
@@ -201,7 +209,8 @@ async function withLock(session: Session, tables: Tables, run: () => Promise<voi
 async function change(session: Session, sql: string, clock: Clock): Promise<void> {
   await session.run(QUICK_WAIT)
   const [row] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
-  const quickTries = Number(row?.[0]) === 0 ? QUICK_TRIES : 0
+  let quickTries = Number(row?.[0]) === 0 ? QUICK_TRIES : 0
+  const startedMs = systemClock.monotonicMs()
   for (let tries = 1; ; tries++) {
     if (tries === quickTries + 1) await session.run(LONG_WAIT)
     try {
@@ -209,11 +218,13 @@ async function change(session: Session, sql: string, clock: Clock): Promise<void
       return
     } catch (error) {
       // MySQL knows no IF NOT EXISTS here: a process has died between the change and its record.
-      if (isDuplicateColumn(error)) return
+      if (isDuplicateName(error)) return
       if (!isLockTimeout(error)) throw error
       if (tries === quickTries + LONG_TRIES) throw inUse(sql, error)
     }
-    await sleep(clock, tries <= quickTries ? QUICK_PAUSE_MS : LONG_PAUSE_MS)
+    const isQuick = tries <= quickTries
+    if (isQuick && systemClock.monotonicMs() - startedMs > QUICK_MS) quickTries = tries
+    await sleep(clock, isQuick ? QUICK_PAUSE_MS : LONG_PAUSE_MS)
   }
 }
 

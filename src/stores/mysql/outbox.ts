@@ -2,7 +2,7 @@ import type { MessageLease, MessageSettlement, OutboxStore } from '../../core/du
 import { addError } from '../../core/messages.ts'
 import { inRounds } from '../../core/rounds.ts'
 import { addMessage } from './add-message.ts'
-import { inPieces, ROWS_MAX } from './calls.ts'
+import { inPieces } from './calls.ts'
 import { MessageClaims } from './claim-messages.ts'
 import type { Row } from './client.ts'
 import { isRows, readCommitted, transact, writeAlone, type Session } from './driver.ts'
@@ -20,9 +20,7 @@ import {
 } from './message-columns.ts'
 import {
   changeMessagesSql,
-  deleteMessagesSql,
   listMessagesSql,
-  lockEndedSql,
   lockMessagesSql,
   messagesSql,
   readMessageSql,
@@ -30,6 +28,7 @@ import {
   type MessageChange,
 } from './message-sql.ts'
 import type { DurableContext } from './phases.ts'
+import { Pruning } from './prune-messages.ts'
 import type { Inside } from './settlement.ts'
 import { findUnrelayed } from './unrelayed-messages.ts'
 import { isUuid, numberLiteral } from './values.ts'
@@ -37,6 +36,7 @@ import { isUuid, numberLiteral } from './values.ts'
 export function outboxStore(context: DurableContext): OutboxStore {
   const { calls, place, tables } = context
   const claims = new MessageClaims(calls, place)
+  const pruning = new Pruning(calls, place)
   const rows = (operation: string, sql: string, signal: AbortSignal | undefined) =>
     calls.make(operation, (session) => readCommitted(session, sql), signal)
   return {
@@ -80,7 +80,7 @@ export function outboxStore(context: DurableContext): OutboxStore {
         (session) => findUnrelayed(session, place(), query),
         signal,
       ),
-    prune: (request, signal) => prune(context, request, signal),
+    prune: (request, signal) => pruning.prune(request, signal),
   }
 }
 
@@ -229,32 +229,4 @@ async function renewBatch(
     const row = byId.get(id)
     return row?.state === 'held' && row.token === token
   })
-}
-
-/** In pieces that are committed one by one. What somebody else has locked is left. */
-async function prune(
-  { calls, place }: DurableContext,
-  { limit, olderThanMs }: { readonly limit: number; readonly olderThanMs: number },
-  signal: AbortSignal | undefined,
-): Promise<number> {
-  let pruned = 0
-  for (const state of ['done', 'dropped'] as const) {
-    for (;;) {
-      const piece = Math.min(ROWS_MAX, limit - pruned)
-      if (piece <= 0) return pruned
-      const of = { state, olderThanMs, limit: piece }
-      const pruneOnce = (session: Session) =>
-        transact(session, async () => {
-          const { tables, now } = place()
-          const rows = await session.rows(lockEndedSql(tables, now, of))
-          const ids = rows.map(([id]) => String(id)).toSorted()
-          if (ids.length > 0) await session.run(deleteMessagesSql(tables, ids))
-          return ids.length
-        })
-      const count = await calls.make('prune messages', pruneOnce, signal)
-      pruned += count
-      if (count < piece) break
-    }
-  }
-  return pruned
 }

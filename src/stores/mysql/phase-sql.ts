@@ -32,6 +32,7 @@ import {
   STRICT_HINT,
   type Tables,
 } from './sql.ts'
+import { FILL } from './turn-sql.ts'
 import { numberLiteral, toColumn } from './values.ts'
 
 /** What a step is decided from: see `toStepRow`. */
@@ -189,12 +190,17 @@ const pairs = (operations: readonly OperationName[]) =>
     })
     .join(', ')
 
-const numbersOf = (operations: readonly OperationName[]) => [...new Set(operations.map(runAs))]
+export const numbersOf = (operations: readonly OperationName[]) => [
+  ...new Set(operations.map(runAs)),
+]
 
 /** States in which an operation waits for a worker. */
 const WAITING = ['pending', 'failed_retryable'] as const
 
-/** Operations of these names and versions that wait for a worker, the longest due first. */
+/**
+ * Operations of these names and versions that wait for a worker, the longest due of all: the fill
+ * of their turns.
+ */
 export function dueOperationsSql(
   tables: Tables,
   now: string,
@@ -208,7 +214,7 @@ export function dueOperationsSql(
         ORDER BY r.${DUE} LIMIT ${numberLiteral('limit', limit)})`
     }),
   )
-  return foundOperationsSql(tables, parts, limit)
+  return foundOperationsSql(tables, { parts, limit, first: `${FILL}, found.${DUE}, 1,` })
 }
 
 /** Those of none of these names and versions. */
@@ -218,7 +224,7 @@ export function orphansSql(tables: Tables, now: string, { operations, limit }: D
     const where = `r.${TO_RUN} NOT IN (${known})`
     return `(${waitingSql(tables, now, { state, where })} LIMIT ${numberLiteral('limit', limit)})`
   })
-  return foundOperationsSql(tables, parts, limit)
+  return foundOperationsSql(tables, { parts, limit, first: '' })
 }
 
 /**
@@ -238,8 +244,15 @@ function waitingSql(
     WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now} AND ${where} ${mayBeTaken}`
 }
 
-function foundOperationsSql({ record }: Tables, parts: readonly string[], limit: number): string {
-  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
+function foundOperationsSql(
+  { record }: Tables,
+  {
+    parts,
+    limit,
+    first,
+  }: { readonly parts: readonly string[]; readonly limit: number; readonly first: string },
+): string {
+  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${first} HEX(found.name), found.version, ${list(VIEW)}
     FROM (${parts.join(' UNION ALL ')}
       ORDER BY ${DUE} LIMIT ${numberLiteral('limit', limit)}) AS found
     JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity

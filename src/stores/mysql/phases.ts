@@ -1,18 +1,17 @@
 import { decideStep, type StepDecision, refuseStep } from '../../core/decide-durable.ts'
-import { toView } from '../../core/decide.ts'
 import type { PhaseStore, Step, StepOutcome, StoredPhase } from '../../core/durable-store.ts'
 import type { StoredRecord } from '../../core/record.ts'
 import type { Lease } from '../../core/store.ts'
 import { checkBytes, type Calls } from './calls.ts'
 import type { MysqlHeader, Row } from './client.ts'
 import { changesOf, literalOf, runsAs, toRecord, VIEW } from './columns.ts'
+import { DueTurns } from './due-turns.ts'
 import { isRows, readCommitted, transact, writeAlone, type Session } from './driver.ts'
 import { isDuplicate, storeFailed } from './failures.ts'
 import { writeChanges, type Place } from './moves.ts'
 import { OPERATION, phaseChanges, phaseLiteral, toOperations, toPhase } from './phase-columns.ts'
 import {
   changePhaseSql,
-  dueOperationsSql,
   insertOperationSql,
   loadSql,
   orphansSql,
@@ -37,6 +36,7 @@ export interface DurableContext {
 
 export function phaseStore(context: DurableContext): PhaseStore {
   const { calls, place, tables, transactions } = context
+  const turns = new DueTurns(place)
   const rows = (operation: string, sql: () => string, signal: AbortSignal | undefined) =>
     calls.make(operation, (session) => readCommitted(session, sql()), signal)
   return {
@@ -51,31 +51,21 @@ export function phaseStore(context: DurableContext): PhaseStore {
       const found = await rows('load an operation', () => loadSql(tables, [recordId]), signal)
       return toOperations(found).get(recordId)
     },
-    async due(query, signal) {
-      if (query.operations.length === 0) return []
-      const sql = () => dueOperationsSql(tables, place().now, query)
-      const found = await rows('find operations that are due', sql, signal)
-      return found.map((row) => {
-        const { name, version, record } = toDue(row)
-        return { name, version, record: toView(record) }
-      })
-    },
+    due: (query, signal) =>
+      calls.make('find operations that are due', (session) => turns.find(session, query), signal),
     async orphans(query, signal) {
       const sql = () => orphansSql(tables, place().now, query)
       const found = await rows('find operations that nobody runs', sql, signal)
       return found.map((row) => {
-        const { name, version, record } = toDue(row)
-        return { name, version, recordId: record.recordId }
+        const [name, version, ...values] = row
+        const { recordId } = toRecord(VIEW, values)
+        return {
+          name: fromColumn(OPERATION.name, name) as string,
+          version: Number(version),
+          recordId,
+        }
       })
     },
-  }
-}
-
-function toDue([name, version, ...values]: Row) {
-  return {
-    name: fromColumn(OPERATION.name, name) as string,
-    version: Number(version),
-    record: toRecord(VIEW, values),
   }
 }
 

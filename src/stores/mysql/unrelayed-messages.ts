@@ -4,10 +4,11 @@ import {
   type UnrelayedQuery,
   type UnrelayedTopic,
 } from '../../core/durable-store.ts'
-import { toSeen } from './claim-messages.ts'
 import { readCommitted, type Session } from './driver.ts'
+import { lookSql } from './look-sql.ts'
 import { NO_PARTITION, toMessage } from './message-columns.ts'
-import { lookSql, nextTopicSql } from './message-sql.ts'
+import { nextTopicSql } from './message-sql.ts'
+import { isDue, toSeen } from './seen-messages.ts'
 import type { Inside } from './settlement.ts'
 import { numberLiteral } from './values.ts'
 
@@ -31,17 +32,19 @@ export async function findUnrelayed(
     const sql = lookSql(tables, dueBy, {
       // No claim has it.
       token: '',
-      limit: 1,
+      freeMax: 1,
       topics: [{ topic, after: NO_PARTITION }],
       lanesMax: UNRELAYED_HEADS_MAX,
+      withTenants: false,
+      leaps: [],
     })
     const due = (await readCommitted(session, sql))
       .map(toSeen)
-      .filter(({ id, dueAtMs }) => id !== undefined && dueAtMs !== undefined)
-      .toSorted((one, other) => one.dueAtMs! - other.dueAtMs!)
+      .filter(isDue)
+      .toSorted((one, other) => one.dueAtMs - other.dueAtMs)
     const [first] = due
     if (first === undefined) continue
-    found.push({ topic, messageId: first.id!, dueAt: new Date(first.dueAtMs!) })
+    found.push({ topic, messageId: first.id, dueAt: new Date(first.dueAtMs) })
   }
   return found
 }

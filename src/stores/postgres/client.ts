@@ -18,6 +18,11 @@ export interface Session {
   readonly tx: object
   /** What the last statement of the opening gave. */
   readonly opened: readonly Row[]
+  /**
+   * The process of the database that the connection was opened with. Another one carries the
+   * statements where a pooler is in between. `undefined`: the driver does not tell.
+   */
+  readonly backend: number | undefined
   /** Drops the connection, whatever it is doing. What the transaction wrote is gone. */
   destroy(): void
 }
@@ -86,6 +91,7 @@ export interface PgTypes {
 /** Where `pg` keeps the socket of a client. A client of `pg-native` has none. */
 export interface PgSocketHolder {
   readonly connection?: { readonly stream?: { destroy?(): unknown } }
+  readonly processID?: number | null
 }
 
 /** The part of a client from `pg`'s pool that is used. */

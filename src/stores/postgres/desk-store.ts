@@ -20,6 +20,7 @@ import {
 } from './durable-sql.ts'
 import { isCausedBy, isConflict, storeFailed } from './failures.ts'
 import { toRecord } from './rows.ts'
+import { UnknownTurns } from './turns.ts'
 
 /** A deadlock or a serialisation failure is over when it is reported. */
 const TRIES_MAX = 5
@@ -33,11 +34,13 @@ export interface DeskContext {
 
 export function deskStore(context: DeskContext): DeskStore {
   const { calls } = context
+  const turns = new UnknownTurns()
   return {
-    takeUnknown: async ({ limit, againMs }, signal) => {
-      const values = () => [calls.nowMs, limit, againMs]
+    takeUnknown: async (request, signal) => {
+      const { limit, againMs } = request
+      const values = () => [calls.nowMs, limit, againMs, ...turns.values(request)]
       const rows = await calls.send('take unknown records', TAKE_UNKNOWN, values, signal)
-      const records = rows.map((row) => toRecord(row))
+      const records = turns.stop(rows).map((row) => toRecord(row))
       return withOperations(calls, records, signal)
     },
     postpone: async ({ recordId, attempt, tries, inMs }, signal) => {

@@ -14,6 +14,7 @@ import { readErrors } from '../../core/messages.ts'
 import type { RecordState } from '../../core/record.ts'
 import type { Row } from './client.ts'
 import { toRecord } from './rows.ts'
+import type { MessageStop } from './turns.ts'
 
 type StepRow = readonly [
   kind: 'advanced' | 'concluded' | 'fenced' | 'unsealed',
@@ -103,9 +104,10 @@ export function toOrphan(row: Row): OrphanedOperation {
 }
 
 type ClaimedRow = readonly [
-  kind: 'held' | 'cursor' | 'waiting',
+  kind: 'held' | MessageStop['kind'] | 'waiting',
   id: string,
   topic: string,
+  tenant: string | null,
   key: string | null,
   partition: string | null,
   payload: Uint8Array,
@@ -116,25 +118,27 @@ type ClaimedRow = readonly [
 
 export interface ClaimedMessages {
   readonly held: HeldMessage[]
-  /** The lane that a claim was at last, by topic. */
-  readonly cursors: readonly (readonly [topic: string, partition: string | null])[]
+  /** Where its turns have stopped. */
+  readonly stops: readonly MessageStop[]
   /** It was noted that somebody waits: from now on messages are announced. */
   readonly isWaiting: boolean
 }
 
 export function toClaimed(rows: readonly Row[], token: string): ClaimedMessages {
   const held: HeldMessage[] = []
-  const cursors: [string, string | null][] = []
+  const stops: MessageStop[] = []
   let isWaiting = false
   for (const row of rows) {
-    const [kind, id, topic, key, partition, payload, attempt, providerId, at] = row as ClaimedRow
-    if (kind === 'cursor') cursors.push([topic, partition])
-    else if (kind === 'waiting') isWaiting = true
+    const [kind, id, topic, tenant, key, partition, payload, attempt, providerId, at] =
+      row as ClaimedRow
+    if (kind === 'waiting') isWaiting = true
+    else if (kind !== 'held') stops.push({ kind, topic, tenant, partition } as MessageStop)
     else {
       held.push({
         id,
         token,
         topic,
+        tenant: tenant ?? undefined,
         key: key ?? undefined,
         partition: partition ?? undefined,
         payload,
@@ -144,12 +148,13 @@ export function toClaimed(rows: readonly Row[], token: string): ClaimedMessages 
       })
     }
   }
-  return { held, cursors, isWaiting }
+  return { held, stops, isWaiting }
 }
 
 type MessageRow = readonly [
   id: string,
   topic: string,
+  tenant: string | null,
   key: string | null,
   partition: string | null,
   payload: Uint8Array | null,
@@ -163,11 +168,12 @@ type MessageRow = readonly [
 ]
 
 export function toMessageView(row: Row): MessageView {
-  const [id, topic, key, partition, payload, state, attempt, errors] = row as MessageRow
-  const [, , , , , , , , providerId, createdAtMs, dueAtMs, endedAtMs] = row as MessageRow
+  const [id, topic, tenant, key, partition, payload, state, attempt, errors] = row as MessageRow
+  const [, , , , , , , , , providerId, createdAtMs, dueAtMs, endedAtMs] = row as MessageRow
   return {
     id,
     topic,
+    tenant: tenant ?? undefined,
     key: key ?? undefined,
     partition: partition ?? undefined,
     payload: payload ?? undefined,

@@ -47,19 +47,51 @@ export const LOAD = call(
   ],
 )
 
-const OPERATIONS = ['float8', 'text[]', 'int[]', 'int']
+const TURN = ['kind', 'name', 'version', ...VIEW]
 
-export const DUE = call('due', OPERATIONS, ['name', 'version', ...VIEW])
+export const DUE = call(
+  'due_3',
+  ['float8', 'text[]', 'int[]', 'text[]', 'text::bool', 'int', 'text[]'],
+  TURN,
+)
 
-export const ORPHANS = call('orphans', OPERATIONS, ['name', 'version', 'record_id'])
+export const ORPHANS = call(
+  'orphans',
+  ['float8', 'text[]', 'int[]', 'int'],
+  ['name', 'version', 'record_id'],
+)
 
 /** Called with literals, in a transaction of any kind: `add-in.ts` has the rest. */
-export const ADD = '"{schema}"."{table}_message_add"({values})'
+export const ADD = '"{schema}"."{table}_message_add_3"({values})'
 
 export const CLAIM_MESSAGES = call(
-  'message_claim',
-  ['float8', 'text[]', 'text[]', 'int', 'float8', 'text', 'float8'],
-  ['kind', 'id', 'topic', 'key', 'partition', 'payload', 'attempt', 'provider_id', 'created_at_ms'],
+  'message_take_3',
+  [
+    'float8',
+    'text[]',
+    'int[]',
+    'text[]',
+    'text::bool',
+    'text[]',
+    'text::jsonb',
+    'text[]',
+    'int',
+    'float8',
+    'text',
+    'float8',
+  ],
+  [
+    'kind',
+    'id',
+    'topic',
+    'tenant',
+    'key',
+    'partition',
+    'payload',
+    'attempt',
+    'provider_id',
+    'created_at_ms',
+  ],
 )
 
 export const SETTLE_MESSAGES = call(
@@ -77,6 +109,7 @@ export const RENEW_MESSAGES = call(
 const MESSAGE_VIEW = [
   'id',
   'topic',
+  'tenant',
   'key',
   'partition',
   'payload',
@@ -89,9 +122,9 @@ const MESSAGE_VIEW = [
   'ended_at_ms',
 ]
 
-export const READ_MESSAGE = call('message_read', ['uuid'], MESSAGE_VIEW)
+export const READ_MESSAGE = call('message_read_3', ['uuid'], MESSAGE_VIEW)
 
-export const LIST_MESSAGES = call('message_list', ['text', 'int'], MESSAGE_VIEW)
+export const LIST_MESSAGES = call('message_list_3', ['text', 'int'], MESSAGE_VIEW)
 
 export const PRUNE_MESSAGES = call('message_prune', ['float8', 'int', 'float8'], ['count'])
 
@@ -142,7 +175,23 @@ export const LOCK_MESSAGE = call('message_lock', ['float8', 'uuid'], ['state', '
 
 export const MOVE_MESSAGE = call('message_move', ['float8', 'uuid', 'text'], ['id'])
 
-export const TAKE_UNKNOWN = call('take_unknown', ['float8', 'int', 'float8'], VIEW)
+export const TAKE_UNKNOWN = call(
+  'take_unknown_3',
+  [
+    'float8',
+    'int',
+    'float8',
+    'text',
+    'int',
+    'text[]',
+    'int[]',
+    'text[]',
+    'text[]',
+    'int[]',
+    'text[]',
+  ],
+  TURN,
+)
 
 export const POSTPONE = call('postpone', ['float8', 'uuid', 'int', 'int', 'float8'], ['done'])
 

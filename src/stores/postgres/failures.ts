@@ -11,6 +11,7 @@ const UNIQUE_VIOLATION = '23505'
 const NO_SUCH_SAVEPOINT = '3B001'
 const NO_TRANSACTION = '25P01'
 const LOCK_TIMEOUT = '55P03'
+const QUERY_CANCELED = '57014'
 
 const NOT_MIGRATED = 'call store.migrate() once before the first request'
 
@@ -62,6 +63,11 @@ export function isUniqueViolation(error: unknown): boolean {
 /** A lock was held elsewhere for as long as this call was to wait. */
 export function isLockTimeout(error: unknown): boolean {
   return isCausedBy(error, (cause) => sqlStateOf(cause) === LOCK_TIMEOUT)
+}
+
+/** The statement took longer than `statement_timeout`, or an operator has cancelled it. */
+export function isStatementTimeout(error: unknown): boolean {
+  return isCausedBy(error, (cause) => sqlStateOf(cause) === QUERY_CANCELED)
 }
 
 export function isWrongIsolation(error: unknown): boolean {

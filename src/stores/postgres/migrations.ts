@@ -1,17 +1,29 @@
 import { sleep, type Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import { flag } from '../../core/options.ts'
 import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
 import type { Driver, Session } from './client.ts'
 import { DESK_FUNCTIONS } from './desk-functions.ts'
 import { DURABLE_TABLES } from './durable-tables.ts'
-import { AFTER_EXPIRY, ON_LAPSE, PROOF, STATE } from './function-parts.ts'
+import { AFTER_EXPIRY, MESSAGE, ON_LAPSE, PROOF, RECORD, STATE } from './function-parts.ts'
 import { isLockTimeout } from './failures.ts'
 import { FUNCTIONS, FUNCTIONS_2 } from './functions.ts'
+import {
+  buildIndex,
+  indexSql,
+  whileAlone,
+  type IndexBuild,
+  type TableIndex,
+  type Workplace,
+} from './index-builds.ts'
+import { ANNOUNCED_3, MESSAGE_TENANT_FUNCTIONS_3 } from './message-tenant-functions.ts'
+import { MESSAGE_TURN_FUNCTIONS_3 } from './message-turn-functions.ts'
 import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
 import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
 import { MigrationLimit } from './migration-limit.ts'
 import { forTable, type TableName } from './sql.ts'
+import { TURN_FUNCTIONS_3 } from './turn-functions.ts'
 
 const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending', 'expired']
 
@@ -31,8 +43,54 @@ const ENUMERATIONS = [
 ].join('\n')
 
 interface PostgresMigration extends Migration {
+  /**
+   * What the indexes need, committed before they are built. Safe to repeat: a process may die
+   * before the migration is recorded.
+   */
+  readonly before?: string
+  /** Built without a lock, after `before` and before `sql`, where the tables are in use. */
+  readonly indexes?: readonly TableIndex[]
   readonly sql: string
 }
+
+/**
+ * Functions depend on them only for speed. `turn-parts.ts` says what they are for. Each has a
+ * condition that is always true and that only the functions of this migration name: no statement of
+ * an older node can use one of these indexes by mistake.
+ */
+const TURN_INDEXES: readonly TableIndex[] = [
+  {
+    name: 'due_turn',
+    on: RECORD,
+    columns: 'run_name, run_version, tenant COLLATE "C", reconcile_at',
+    where: `state IN ('pending', 'failed_retryable') AND reconcile_at IS NOT NULL AND attempt >= 0`,
+  },
+  {
+    name: 'unknown_turn',
+    on: RECORD,
+    columns: `(coalesce(run_name, operation)) COLLATE "C", (coalesce(run_version, -1)),
+  tenant COLLATE "C", reconcile_at`,
+    where: `state = 'unknown' AND reconcile_at IS NOT NULL AND attempt >= 0`,
+  },
+  {
+    name: 'message_turn',
+    on: MESSAGE,
+    columns: `topic, (coalesce(tenant, '')), due_at, number`,
+    where: 'partition IS NULL AND due_at IS NOT NULL AND attempt >= 0',
+  },
+  {
+    name: 'lane_turn',
+    on: MESSAGE,
+    columns: `topic, (coalesce(tenant, '')), partition, number`,
+    where: 'partition IS NOT NULL AND (due_at IS NOT NULL OR blocks) AND attempt >= 0',
+  },
+]
+
+const FUNCTIONS_3 = [
+  ...TURN_FUNCTIONS_3,
+  ...MESSAGE_TURN_FUNCTIONS_3,
+  ...MESSAGE_TENANT_FUNCTIONS_3,
+]
 
 /**
  * Applied in this order, each once. Never edit one that was released: append another, by the rules
@@ -126,6 +184,15 @@ ${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
 ALTER TABLE "{schema}"."{table}" ADD COLUMN lease_ms float8, ADD COLUMN lease_from timestamptz;
 `,
   },
+  {
+    runsFrom: 1,
+    before: `
+ALTER TABLE ${MESSAGE} ADD COLUMN IF NOT EXISTS tenant text COLLATE "C";
+`,
+    indexes: TURN_INDEXES,
+    sql: `${FUNCTIONS_3.join('\n')}${ANNOUNCED_3}
+`,
+  },
 ]
 
 const MIGRATION_TABLE = `
@@ -164,23 +231,41 @@ const LOCK_TIMEOUT = `SET LOCAL lock_timeout = '1s'`
 const TRIES_MAX = 15
 const PAUSE_MS = 1_000
 
+/** How often another process that builds indexes is waited for: six hours. */
+const TURNS_MAX = 21_600
+
 export interface MigrationSqlOptions extends TableOptions {
   /** The number of the last migration that has been applied. @default 0 */
   after?: number
+
+  /**
+   * Builds indexes on tables that exist without locking them. The script is then for a tool that
+   * sends its statements one by one and outside of a transaction, as `psql -f` does. Without it,
+   * writes to a table wait while an index on it is built.
+   *
+   * @default false
+   */
+  concurrently?: boolean
 }
 
 /**
  * The migrations as one script, for people whose migrations are run by another tool. The schema
  * must exist. It is what `store.migrate()` runs, so that either may carry on where the other was.
  */
-export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}): string {
+export function migrationSql({
+  after = 0,
+  concurrently,
+  ...names
+}: MigrationSqlOptions = {}): string {
   const name = resolveTableName('migrationSql', names)
   if (!Number.isInteger(after) || after < 0 || after > MIGRATIONS.length) {
     throw new InvalidOptionsError(
       `migrationSql: after must be a whole number from 0 to ${MIGRATIONS.length}`,
     )
   }
-  const parts = MIGRATIONS.slice(after).map((_, index) => migration(after + index + 1))
+  const isApart = flag('migrationSql: concurrently', concurrently, false) && after > 0
+  const build = isApart ? 'CONCURRENTLY' : 'at once'
+  const parts = MIGRATIONS.slice(after).map((_, index) => migration(after + index + 1, build))
   return forTable(name, ['BEGIN;', MIGRATION_TABLE, ...parts, 'COMMIT;'].join('\n'))
 }
 
@@ -193,10 +278,50 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  */
 export async function migrate(driver: Driver, name: TableName, clock: Clock): Promise<void> {
   const limit = new MigrationLimit(driver, clock)
-  if ((await appliedCount(limit, name)) === MIGRATIONS.length) return
+  for (let turns = 1; turns <= TURNS_MAX; turns++) {
+    const applied = await appliedCount(limit, name)
+    if (applied === MIGRATIONS.length) return
+    if (applied === 0 || indexesAfter(applied).length === 0) {
+      const apply = (session: Session) => applyIn(session, name)
+      await untilUnlocked(name, clock, () => limit.transact(apply, OPENING))
+      continue
+    }
+    const steps = (place: Workplace) => migrateApart(place, name, clock)
+    if (!(await whileAlone(limit, { name, opening: OPENING }, steps))) await sleep(clock, PAUSE_MS)
+  }
+  throw new Error(`another process has not finished migrating "${name.schema}"."${name.table}"`)
+}
+
+function indexesAfter(applied: number): readonly TableIndex[] {
+  return MIGRATIONS.slice(applied).flatMap(({ indexes = [] }) => indexes)
+}
+
+/** A migration with indexes on tables that are in use. Whatever is done already stays. */
+async function migrateApart(place: Workplace, name: TableName, clock: Clock): Promise<void> {
+  const inTurn = (body: (session: Session) => Promise<void>) =>
+    untilUnlocked(name, clock, () => place.transact(body))
+  for (let steps = 1; steps <= MIGRATIONS.length; steps++) {
+    await inTurn((session) => applyIn(session, name))
+    const applied = await appliedCount(place, name)
+    if (applied === MIGRATIONS.length) return
+    const { before = '', indexes = [] } = MIGRATIONS[applied]!
+    await inTurn(async (session) => {
+      await lockIn(session, name)
+      await session.script(forTable(name, before))
+    })
+    for (const index of indexes) await buildIndex(place, { name, index, clock })
+    await inTurn((session) => applyIn(session, name, applied + 1))
+  }
+}
+
+async function untilUnlocked(
+  name: TableName,
+  clock: Clock,
+  run: () => Promise<void>,
+): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
-      return await limit.transact((session) => migrateIn(session, name), OPENING)
+      return await run()
     } catch (error) {
       if (!isLockTimeout(error)) throw error
       if (tries === TRIES_MAX) throw inUse(name, error)
@@ -205,16 +330,27 @@ export async function migrate(driver: Driver, name: TableName, clock: Clock): Pr
   }
 }
 
-async function migrateIn(session: Session, name: TableName): Promise<void> {
+async function lockIn(session: Session, name: TableName): Promise<void> {
   // The schema first, always: others may be about to make it for another table.
   await session.query(LOCK, [name.schema])
   await session.query(LOCK, [`${name.schema}.${name.table}`])
   await session.script(LOCK_TIMEOUT)
+}
+
+/**
+ * Applies what is missing, in one transaction: on tables that it makes, everything; otherwise up to
+ * the first migration with indexes, except the one of the number `built`, which has them.
+ */
+async function applyIn(session: Session, name: TableName, built?: number): Promise<void> {
+  await lockIn(session, name)
   // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
   const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
   if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
-  for (let n = (await appliedCount(session, name)) + 1; n <= MIGRATIONS.length; n++) {
-    await session.script(forTable(name, MIGRATION_TABLE + migration(n)))
+  const applied = await appliedCount(session, name)
+  for (let n = applied + 1; n <= MIGRATIONS.length; n++) {
+    if (applied > 0 && n !== built && MIGRATIONS[n - 1]!.indexes !== undefined) return
+    const text = migration(n, n === built ? 'built' : 'at once')
+    await session.script(forTable(name, MIGRATION_TABLE + text))
   }
 }
 
@@ -226,14 +362,24 @@ function inUse({ schema, table }: TableName, cause: unknown): Error {
   )
 }
 
-function migration(number: number): string {
+/** `built`: its indexes are there, and what they need. */
+function migration(number: number, build: IndexBuild | 'built'): string {
   const { before, after } = migrationRecord(MIGRATIONS, number)
+  const { sql } = MIGRATIONS[number - 1]!
   const record = (n: number) => RECORD_MIGRATION.replace('{number}', String(n))
   return [
     before === undefined ? '' : record(before),
-    MIGRATIONS[number - 1]!.sql,
+    build === 'built' ? '' : preparation(number, build),
+    sql,
     record(after),
   ].join('')
+}
+
+function preparation(number: number, build: IndexBuild): string {
+  const { before = '', indexes = [] } = MIGRATIONS[number - 1]!
+  const built = indexes.map((index) => indexSql(index, build)).join('')
+  const isApart = build === 'CONCURRENTLY' && indexes.length > 0
+  return before + (isApart ? `COMMIT;\n${built}BEGIN;\n` : built)
 }
 
 async function appliedCount(session: Pick<Session, 'query'>, name: TableName): Promise<number> {

@@ -28,6 +28,7 @@ import { isUniqueViolation } from './failures.ts'
 import { SEALED } from './function-parts.ts'
 import { joinOwnTransaction, joinTransaction } from './join.ts'
 import { bytesLiteral, numberLiteral, textLiteral } from './literals.ts'
+import { MessageTurns } from './turns.ts'
 import type { Watcher } from './watcher.ts'
 
 /**
@@ -38,9 +39,6 @@ const WAIT_MS = 60_000
 
 /** A lane was taken by two at once, and the second must look again. */
 const CLAIM_TRIES_MAX = 3
-
-/** Topics whose lanes are remembered: more than anybody relays in one process. */
-const CURSORS_MAX = 10_000
 
 export interface OutboxContext {
   readonly calls: Calls
@@ -62,8 +60,7 @@ class MessageStore implements OutboxStore {
   readonly #calls: Calls
   readonly #watcher: Watcher | undefined
   readonly #handedOut: WeakSet<object>
-  /** The lane that the last claim looked into, by topic: the next one goes on behind it. */
-  readonly #cursors = new Map<string, string>()
+  readonly #turns = new MessageTurns()
   readonly watch?: NonNullable<OutboxStore['watch']>
 
   constructor({ calls, watcher, handedOut }: OutboxContext) {
@@ -93,13 +90,8 @@ class MessageStore implements OutboxStore {
   async claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]> {
     if (request.topics.length === 0) return []
     const rows = await this.#claim(request, signal)
-    const { held, cursors, isWaiting } = toClaimed(rows, request.token)
-    for (const [topic, partition] of cursors) {
-      this.#cursors.delete(topic)
-      if (partition !== null && this.#cursors.size < CURSORS_MAX) {
-        this.#cursors.set(topic, partition)
-      }
-    }
+    const { held, stops, isWaiting } = toClaimed(rows, request.token)
+    for (const stop of stops) this.#turns.stop(request, stop)
     // What was committed between this look and the note was not announced.
     if (isWaiting) this.#watcher?.wakeForMessages()
     return held
@@ -169,18 +161,12 @@ class MessageStore implements OutboxStore {
     return row?.[0] as number
   }
 
-  async #claim(
-    { topics, limit, leaseMs, token }: MessageClaim,
-    signal: AbortSignal | undefined,
-  ): Promise<readonly Row[]> {
-    const asked = [...new Set(topics)]
+  async #claim(request: MessageClaim, signal: AbortSignal | undefined): Promise<readonly Row[]> {
     const values = () => [
       this.#calls.nowMs,
-      textArray(asked),
-      textArray(asked.map((topic) => this.#cursors.get(topic))),
-      limit,
-      leaseMs,
-      textValue(token),
+      ...this.#turns.values(request),
+      request.leaseMs,
+      textValue(request.token),
       this.#watcher?.isHearingMessages === true ? WAIT_MS : null,
     ]
     for (let tries = 1; ; tries++) {
@@ -229,6 +215,7 @@ function addLiterals(nowMs: number | null, message: NewMessage): string {
     numberLiteral(nowMs),
     `CAST(${textLiteral(message.id)} AS uuid)`,
     textLiteral(message.topic),
+    textLiteral(message.tenant),
     textLiteral(message.key),
     textLiteral(message.partition),
     bytesLiteral(message.payload),

@@ -42,6 +42,7 @@ export function pgClientDriver(client: PgSingleClient, prepare: boolean): Driver
           query: send,
           script: async (sql) => void (await client.query(sql)),
           tx: client,
+          backend: client.processID ?? undefined,
           destroy: () => single.end(),
         }
         const lent = {

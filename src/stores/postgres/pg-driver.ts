@@ -58,6 +58,7 @@ export function pgDriver(pool: PgPool, prepare: boolean): Driver {
           (await lent.client.query(toPgQuery(text, values, prepare))).rows,
         script: async (sql) => void (await lent.client.query(sql)),
         tx: lent.client,
+        backend: lent.client.processID ?? undefined,
         destroy: () => lent.giveBack(true),
       }
       const stop = onAbort(signal, lent.giveUp)

@@ -1,5 +1,11 @@
 import { refuseStep } from '../../core/decide-durable.ts'
-import type { DueQuery, PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
+import type {
+  DueQuery,
+  OperationName,
+  PhaseStore,
+  Step,
+  StepOutcome,
+} from '../../core/durable-store.ts'
 import type { Lease } from '../../core/store.ts'
 import { bytesValue, hexValue, numberArray, textArray, textValue } from './array-literal.ts'
 import { isUuid, type Calls } from './calls.ts'
@@ -8,6 +14,7 @@ import { toDue, toOperations, toOrphan, toStepOutcome } from './durable-rows.ts'
 import { DUE, LOAD, ORPHANS, STEP } from './durable-sql.ts'
 import { storeFailed } from './failures.ts'
 import { endedItself, type Purpose } from './transaction.ts'
+import { DueTurns } from './turns.ts'
 
 export interface PhaseContext {
   readonly calls: Calls
@@ -18,10 +25,10 @@ export interface PhaseContext {
 }
 
 export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
-  const findDue = (query: DueQuery) => () => [
+  const turns = new DueTurns()
+  const findOrphans = (query: DueQuery) => () => [
     calls.nowMs,
-    textArray(query.operations.map(({ name }) => name)),
-    numberArray(query.operations.map(({ version }) => version)),
+    ...operationValues(query.operations),
     query.limit,
   ]
   return {
@@ -38,14 +45,24 @@ export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
       return [...toOperations(rows).values()][0]
     },
     due: async (query, signal) => {
-      const rows = await calls.send('find operations that are due', DUE, findDue(query), signal)
-      return rows.map(toDue)
+      const operations = turns.order(query.operations)
+      const turnValues = turns.values(operations, query)
+      const values = () => [calls.nowMs, ...operationValues(operations), ...turnValues]
+      const rows = await calls.send('find operations that are due', DUE, values, signal)
+      return turns.stop(operations, rows).map(toDue)
     },
     orphans: async (query, signal) => {
       const operation = 'find operations that nobody runs'
-      return (await calls.send(operation, ORPHANS, findDue(query), signal)).map(toOrphan)
+      return (await calls.send(operation, ORPHANS, findOrphans(query), signal)).map(toOrphan)
     },
   }
+}
+
+function operationValues(operations: readonly OperationName[]): Value[] {
+  return [
+    textArray(operations.map(({ name }) => name)),
+    numberArray(operations.map(({ version }) => version)),
+  ]
 }
 
 /** Commits a step with what the work wrote. */

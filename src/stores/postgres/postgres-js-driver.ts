@@ -254,6 +254,7 @@ class Transaction {
     return {
       opened: isOneOfMany ? ((answer as unknown[][][]).at(-1) ?? []) : answer,
       tx: this.#checked(tx),
+      backend: (this.#asked?.state as { readonly pid?: number } | undefined)?.pid,
       query: async (text, values) => {
         this.#check()
         this.#mark = this.#sockets.mark()

@@ -7,9 +7,11 @@ import type {
   AuditEntry,
   DeskStore,
   DueUnknown,
+  UnknownRequest,
 } from '../../core/durable-store.ts'
 import { decideMessageAct, type MessageAct } from '../../core/messages.ts'
 import type { StoredRecord } from '../../core/record.ts'
+import { TurnCursors } from '../../core/turns.ts'
 import type { FileAccess, Tables } from './file-access.ts'
 import { revived, dropped } from './outbox-store.ts'
 
@@ -20,22 +22,9 @@ export interface DeskTools {
 
 export function deskStore(access: FileAccess, tools: DeskTools): DeskStore {
   const { tables } = access
+  const cursors = new TurnCursors()
   return {
-    takeUnknown: async ({ limit, againMs }) => {
-      const isDue = await access.read(
-        'take unknown records',
-        (nowMs) => access.committed.records.unknown(nowMs, 1).length > 0,
-      )
-      if (!isDue) return []
-      return access.write('take unknown records', (nowMs) =>
-        tables.records.unknown(nowMs, limit).map((record) => {
-          const write = { ...record, tries: record.tries + 1, reconcileAtMs: nowMs + againMs }
-          tables.records.update(write)
-          const operation = tables.operations.find(record.recordId)
-          return { record: toView(write), operation } satisfies DueUnknown
-        }),
-      )
-    },
+    takeUnknown: (request) => takeUnknown(access, cursors, request),
     postpone: (target) =>
       access.write('postpone a record', (nowMs) => {
         const atMs = target.inMs === undefined ? undefined : nowMs + target.inMs
@@ -51,6 +40,31 @@ export function deskStore(access: FileAccess, tools: DeskTools): DeskStore {
     audit: ({ subject, limit }) =>
       access.read('read the audit', () => access.committed.audit.list(subject, limit)),
   }
+}
+
+async function takeUnknown(
+  access: FileAccess,
+  cursors: TurnCursors,
+  request: UnknownRequest,
+): Promise<DueUnknown[]> {
+  const { tables } = access
+  // Most calls find nothing, and need not take the write lock to learn it.
+  const isFound = await access.read('take unknown records', (nowMs) => {
+    const { reading, unknownTurns } = access.committed
+    return reading.run(() => unknownTurns.finds(request, cursors, nowMs))
+  })
+  if (!isFound) return []
+  return access.write('take unknown records', (nowMs) => {
+    const { keys, keep } = tables.unknownTurns.walk(request, cursors, nowMs)
+    keep()
+    return tables.records.getAll(keys.map(({ number }) => number)).map((record) => {
+      const reconcileAtMs = nowMs + request.againMs
+      const write = { ...record, tries: record.tries + 1, reconcileAtMs }
+      tables.records.update(write)
+      const operation = tables.operations.find(record.recordId)
+      return { record: toView(write), operation } satisfies DueUnknown
+    })
+  })
 }
 
 interface Errand {

@@ -1,6 +1,7 @@
 /**
  * Every statement on what is kept beside the records. As in `sql.ts`, writes run one transaction
  * at a time over all processes, and what such a transaction has read stays true until it commits.
+ * Limits are sums for the reason that `turn-sql.ts` gives.
  */
 import { COLUMNS } from './sql.ts'
 
@@ -52,16 +53,18 @@ export const SET_RUN = `
   UPDATE "{table}" SET run_name = ?2, run_version = ?3 WHERE record_id = ?1`
 
 /** Word for word as in the index, which is only usable so. */
-const WAITS_TO_RUN = `
+export const WAITS_TO_RUN = `
   state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL
     AND run_name IS NOT NULL`
 
 /** What was accepted, never ran, and is past its expiry is for `reap`: nobody may take it. */
+export const MAY_BE_TAKEN = `(state <> 'pending' OR expires_at_ms > ?3 OR attempt > 0)`
+
 export const DUE = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_due"
   WHERE ${WAITS_TO_RUN} AND run_name = ?1 AND run_version = ?2 AND reconcile_at_ms <= ?3
-    AND (state <> 'pending' OR expires_at_ms > ?3 OR attempt > 0)
-  ORDER BY reconcile_at_ms LIMIT ?4`
+    AND ${MAY_BE_TAKEN}
+  ORDER BY reconcile_at_ms LIMIT 0 + ?4`
 
 /**
  * From one name and version to the next, past all records between them. Two statements: asked for
@@ -87,34 +90,45 @@ export const POSTPONE = `
  */
 export const INSERT_MESSAGE = `
   INSERT INTO "{table}_message" (id, topic, key, partition, lane, is_head, state, attempt,
-    due_at_ms, created_at_ms, errors, payload)
+    due_at_ms, created_at_ms, errors, payload, tenant)
   VALUES (?, ?, ?, ?, ?,
     NOT EXISTS (SELECT 1 FROM "{table}_message" INDEXED BY "{table}_message_lane"
       WHERE topic = ? AND lane = ?),
-    'ready', 0, ?, ?, '[]', ?)`
+    'ready', 0, ?, ?, '[]', ?, ?)`
 
 const MESSAGE_COLUMNS = `
   number, id, topic, key, partition, lane, is_head, state, token, attempt, due_at_ms, ended_at_ms,
   created_at_ms, provider_id, errors`
 
+/** Without the tenant too: it lies behind the payload, which SQLite would have to walk through. */
 export const FIND_MESSAGE = `
-  SELECT ${MESSAGE_COLUMNS}, NULL AS payload FROM "{table}_message" WHERE id = ?`
+  SELECT ${MESSAGE_COLUMNS}, NULL AS payload, NULL AS tenant
+  FROM "{table}_message" WHERE id = ?`
+
+export const FIND_MESSAGES = `
+  SELECT ${MESSAGE_COLUMNS}, NULL AS payload, NULL AS tenant FROM "{table}_message"
+  WHERE id IN (SELECT value FROM json_each(?))`
 
 export const READ_MESSAGE = `
-  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" WHERE id = ?`
+  SELECT ${MESSAGE_COLUMNS}, payload, tenant FROM "{table}_message" WHERE id = ?`
 
 export const GET_MESSAGE = `
-  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" WHERE number = ?`
+  SELECT ${MESSAGE_COLUMNS}, payload, tenant FROM "{table}_message" WHERE number = ?`
+
+/** Those that were chosen by their numbers, in any order. */
+export const GET_MESSAGES = `
+  SELECT ${MESSAGE_COLUMNS}, payload, tenant FROM "{table}_message"
+  WHERE number IN (SELECT value FROM json_each(?))`
 
 export const LIST_MESSAGES = `
-  SELECT ${MESSAGE_COLUMNS}, NULL AS payload FROM "{table}_message"
-  INDEXED BY "{table}_message_state" WHERE state = ? ORDER BY number LIMIT ?`
+  SELECT ${MESSAGE_COLUMNS}, NULL AS payload, tenant FROM "{table}_message"
+  INDEXED BY "{table}_message_state" WHERE state = ? ORDER BY number LIMIT 0 + ?`
 
 /** Nothing but the index is read, until it is known which messages are taken. */
 export const DUE_MESSAGES = `
   SELECT number, due_at_ms FROM "{table}_message" INDEXED BY "{table}_message_due"
   WHERE topic = ? AND is_head = 1 AND due_at_ms IS NOT NULL AND due_at_ms <= ?
-  ORDER BY due_at_ms, number LIMIT ?`
+  ORDER BY due_at_ms, number LIMIT 0 + ?`
 
 /** The first topic after this one that has a message to be taken, now or later. */
 export const NEXT_TOPIC = `
@@ -122,10 +136,19 @@ export const NEXT_TOPIC = `
   WHERE is_head = 1 AND due_at_ms IS NOT NULL AND topic > ? ORDER BY topic LIMIT 1`
 
 export const HELD_MESSAGES = `
-  SELECT ${MESSAGE_COLUMNS}, payload FROM "{table}_message" INDEXED BY "{table}_message_token"
+  SELECT ${MESSAGE_COLUMNS}, payload, tenant
+  FROM "{table}_message" INDEXED BY "{table}_message_token"
   WHERE token = ? AND state = 'held' AND due_at_ms > ? ORDER BY number`
 
-/** Not fenced by itself: the row was read and judged in the same write transaction. */
+/**
+ * Neither is fenced by itself: the row was read and judged in the same write transaction. SQLite
+ * writes every index anew that has a column which is set, changed or not: so a claim, which every
+ * message has, sets only what it changes.
+ */
+export const HOLD_MESSAGE = `
+  UPDATE "{table}_message" SET state = 'held', token = ?2, attempt = ?3, due_at_ms = ?4
+  WHERE number = ?1`
+
 export const UPDATE_MESSAGE = `
   UPDATE "{table}_message" SET
     lane = ?2, is_head = ?3, state = ?4, token = ?5, attempt = ?6, due_at_ms = ?7,
@@ -147,7 +170,7 @@ export const SET_HEAD = `UPDATE "{table}_message" SET is_head = ?2 WHERE number 
 export const ENDED_MESSAGES = `
   SELECT number, length(payload) AS bytes FROM "{table}_message"
   INDEXED BY "{table}_message_ended"
-  WHERE state IN ('done', 'dropped') AND ended_at_ms < ? ORDER BY ended_at_ms LIMIT ?`
+  WHERE state IN ('done', 'dropped') AND ended_at_ms < ? ORDER BY ended_at_ms LIMIT 0 + ?`
 
 export const DELETE_MESSAGE = `DELETE FROM "{table}_message" WHERE number = ?`
 
@@ -157,8 +180,8 @@ export const INSERT_AUDIT = `
 const AUDIT_COLUMNS = 'at_ms, act, subject, who, why, detail'
 
 export const LIST_AUDIT = `
-  SELECT ${AUDIT_COLUMNS} FROM "{table}_audit" ORDER BY number DESC LIMIT ?`
+  SELECT ${AUDIT_COLUMNS} FROM "{table}_audit" ORDER BY number DESC LIMIT 0 + ?`
 
 export const LIST_AUDIT_OF = `
   SELECT ${AUDIT_COLUMNS} FROM "{table}_audit" INDEXED BY "{table}_audit_subject"
-  WHERE subject = ? ORDER BY number DESC LIMIT ?`
+  WHERE subject = ? ORDER BY number DESC LIMIT 0 + ?`

@@ -1,13 +1,17 @@
 import type { Clock } from '../../core/clock.ts'
 import { AuditTable } from './audit-table.ts'
 import type { Connections } from './connections.ts'
+import { DueTurns } from './due-turns.ts'
 import { storeFailed, whileBusy } from './failures.ts'
 import { MessageTable } from './message-table.ts'
+import { MessageTurns } from './message-turns.ts'
 import { OperationTable } from './operation-table.ts'
 import type { ResolvedSqliteStoreOptions } from './options.ts'
+import { ReadTransaction } from './read-transaction.ts'
 import { RecordTable } from './record-table.ts'
 import { OpenTransactions } from './open-transactions.ts'
 import type { Operation } from './turns.ts'
+import { UnknownTurns } from './unknown-turns.ts'
 import { Writer } from './writer.ts'
 
 /** All statements over one connection. */
@@ -16,6 +20,10 @@ export interface Tables {
   readonly operations: OperationTable
   readonly messages: MessageTable
   readonly audit: AuditTable
+  readonly dueTurns: DueTurns
+  readonly unknownTurns: UnknownTurns
+  readonly messageTurns: MessageTurns
+  readonly reading: ReadTransaction
 }
 
 /** The file of a store, for all parts of it: who reads and who writes, and when. */
@@ -102,5 +110,9 @@ function tablesOf(db: Connections['writer'], table: string): Tables {
     operations: new OperationTable(db, table),
     messages: new MessageTable(db, table),
     audit: new AuditTable(db, table),
+    dueTurns: new DueTurns(db, table),
+    unknownTurns: new UnknownTurns(db, table),
+    messageTurns: new MessageTurns(db, table),
+    reading: new ReadTransaction(db),
   }
 }

@@ -14,9 +14,12 @@ import {
   ENDED_MESSAGES,
   FIND_HEAD,
   FIND_MESSAGE,
+  FIND_MESSAGES,
   FIRST_OF_LANE,
   GET_MESSAGE,
+  GET_MESSAGES,
   HELD_MESSAGES,
+  HOLD_MESSAGE,
   INSERT_MESSAGE,
   LIST_MESSAGES,
   NEXT_TOPIC,
@@ -46,23 +49,23 @@ export interface MessageRow {
   readonly provider_id: string | null
   readonly errors: string
   readonly payload: Uint8Array | null
-}
-
-export interface DueMessage {
-  readonly number: number
-  readonly due_at_ms: number
+  /** Absent where the payload is, but for lists. */
+  readonly tenant: string | null
 }
 
 /** The statements on messages over one connection. */
 export class MessageTable {
   readonly #insert: StatementSync
   readonly #find: StatementSync
+  readonly #findAll: StatementSync
   readonly #read: StatementSync
   readonly #get: StatementSync
+  readonly #getAll: StatementSync
   readonly #list: StatementSync
   readonly #due: StatementSync
   readonly #nextTopic: StatementSync
   readonly #held: StatementSync
+  readonly #hold: StatementSync
   readonly #update: StatementSync
   readonly #head: StatementSync
   readonly #first: StatementSync
@@ -74,12 +77,15 @@ export class MessageTable {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
     this.#insert = prepare(INSERT_MESSAGE)
     this.#find = prepare(FIND_MESSAGE)
+    this.#findAll = prepare(FIND_MESSAGES)
     this.#read = prepare(READ_MESSAGE)
     this.#get = prepare(GET_MESSAGE)
+    this.#getAll = prepare(GET_MESSAGES)
     this.#list = prepare(LIST_MESSAGES)
     this.#due = prepare(DUE_MESSAGES)
     this.#nextTopic = prepare(NEXT_TOPIC)
     this.#held = prepare(HELD_MESSAGES)
+    this.#hold = prepare(HOLD_MESSAGE)
     this.#update = prepare(UPDATE_MESSAGE)
     this.#head = prepare(FIND_HEAD)
     this.#first = prepare(FIRST_OF_LANE)
@@ -97,6 +103,12 @@ export class MessageTable {
     return this.#find.get(id) as MessageRow | undefined
   }
 
+  /** Those of these that exist, by their ids, without their payloads. */
+  findAll(ids: readonly string[]): Map<string, MessageRow> {
+    const rows = this.#findAll.all(JSON.stringify(ids)) as unknown as MessageRow[]
+    return new Map(rows.map((row) => [row.id, row]))
+  }
+
   read(id: string): MessageRow | undefined {
     return this.#read.get(id) as MessageRow | undefined
   }
@@ -105,12 +117,15 @@ export class MessageTable {
     return this.#get.get(number) as MessageRow | undefined
   }
 
-  list(state: MessageState, limit: number): MessageRow[] {
-    return this.#list.all(state, limit) as unknown as MessageRow[]
+  /** Those with these numbers, which exist, in this order. One statement costs less than many. */
+  getAll(numbers: readonly number[]): MessageRow[] {
+    const rows = this.#getAll.all(JSON.stringify(numbers)) as unknown as MessageRow[]
+    const byNumber = new Map(rows.map((row) => [row.number, row]))
+    return numbers.map((number) => byNumber.get(number)!)
   }
 
-  due(topic: string, nowMs: number, limit: number): DueMessage[] {
-    return this.#due.all(topic, nowMs, limit) as unknown as DueMessage[]
+  list(state: MessageState, limit: number): MessageRow[] {
+    return this.#list.all(state, limit) as unknown as MessageRow[]
   }
 
   /** The longest due message of topics that are none of these, due by then. */
@@ -121,8 +136,8 @@ export class MessageTable {
       const next = this.#nextTopic.get(topic) as Pick<MessageRow, 'topic'> | undefined
       if (next === undefined) break
       topic = next.topic
-      const [due] = topics.includes(topic) ? [] : this.due(topic, dueByMs, 1)
-      if (due !== undefined) found.push(this.get(due.number)!)
+      const due = topics.includes(topic) ? undefined : this.#due.get(topic, dueByMs, 1)
+      if (due !== undefined) found.push(this.get((due as Pick<MessageRow, 'number'>).number)!)
     }
     return found
   }
@@ -130,6 +145,10 @@ export class MessageTable {
   /** What is held under this token, and not over. */
   held(token: string, nowMs: number): MessageRow[] {
     return this.#held.all(token, nowMs) as unknown as MessageRow[]
+  }
+
+  hold({ number, token, attempt, due_at_ms }: MessageRow): void {
+    this.#hold.run(number, token, attempt, due_at_ms)
   }
 
   update(row: MessageRow): void {
@@ -187,9 +206,9 @@ interface EndedRow {
 
 /** For `INSERT_MESSAGE`. */
 export function insertValues(message: NewMessage, nowMs: number): SqliteValue[] {
-  const { id, topic, key = null, partition = null, payload, delayMs } = message
+  const { id, topic, key = null, partition = null, payload, delayMs, tenant = null } = message
   const lane = partition
-  return [id, topic, key, partition, lane, topic, lane, nowMs + delayMs, nowMs, payload]
+  return [id, topic, key, partition, lane, topic, lane, nowMs + delayMs, nowMs, payload, tenant]
 }
 
 export function toHeld(row: MessageRow): HeldMessage {
@@ -197,6 +216,7 @@ export function toHeld(row: MessageRow): HeldMessage {
     id: row.id,
     token: row.token ?? '',
     topic: row.topic,
+    tenant: row.tenant ?? undefined,
     key: row.key ?? undefined,
     partition: row.partition ?? undefined,
     payload: row.payload ?? NO_BYTES,
@@ -210,6 +230,7 @@ export function toMessageView(row: MessageRow): MessageView {
   return {
     id: row.id,
     topic: row.topic,
+    tenant: row.tenant ?? undefined,
     key: row.key ?? undefined,
     partition: row.partition ?? undefined,
     payload: row.payload ?? undefined,

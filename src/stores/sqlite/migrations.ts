@@ -115,6 +115,21 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
   ALTER TABLE "{table}" ADD COLUMN lease_from_ms INTEGER;
   `,
   },
+  {
+    // Due work in turns. Expressions, so that what older nodes write is in the indexes too.
+    runsFrom: 1,
+    sql: `
+  CREATE INDEX "{table}_due_turn" ON "{table}" (run_name, run_version, tenant, reconcile_at_ms)
+    WHERE state IN ('pending', 'failed_retryable') AND reconcile_at_ms IS NOT NULL
+      AND run_name IS NOT NULL;
+  CREATE INDEX "{table}_unknown_turn" ON "{table}"
+    (coalesce(run_name, operation), ifnull(run_version, ''), tenant, reconcile_at_ms)
+    WHERE state = 'unknown' AND reconcile_at_ms IS NOT NULL;
+  ALTER TABLE "{table}_message" ADD COLUMN tenant TEXT;
+  CREATE INDEX "{table}_message_turn" ON "{table}_message" (topic, ifnull(tenant, ''), due_at_ms)
+    WHERE is_head = 1 AND due_at_ms IS NOT NULL;
+  `,
+  },
 ]
 
 /**

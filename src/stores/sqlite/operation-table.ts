@@ -27,9 +27,9 @@ import {
   SET_RUN,
 } from './durable-sql.ts'
 import { toRecords } from './record-table.ts'
-import { BEGIN_READ, COMMIT, forTable } from './sql.ts'
+import { forTable } from './sql.ts'
 
-export interface DueRecord extends OperationName {
+interface Orphan extends OperationName {
   readonly record: StoredRecord
 }
 
@@ -44,8 +44,6 @@ const RUNS_MAX = 1000
 
 /** The statements on operations and phases over one connection. Decides nothing. */
 export class OperationTable {
-  readonly #beginRead: StatementSync
-  readonly #endRead: StatementSync
   readonly #insert: StatementSync
   readonly #setRun: StatementSync
   readonly #find: StatementSync
@@ -63,8 +61,6 @@ export class OperationTable {
 
   constructor(db: DatabaseSync, table: string) {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
-    this.#beginRead = prepare(BEGIN_READ)
-    this.#endRead = prepare(COMMIT)
     this.#insert = prepare(INSERT_OPERATION)
     this.#setRun = prepare(SET_RUN)
     this.#find = prepare(FIND_OPERATION)
@@ -93,16 +89,6 @@ export class OperationTable {
     const { name, version, input } = row
     const phases = this.#phases.all(recordId).map((phase) => toPhase(phase))
     return { name, version, input, phases }
-  }
-
-  /** The same, all as of one moment. Not for use within a transaction. */
-  load(recordId: string): StoredOperation | undefined {
-    this.#beginRead.run()
-    try {
-      return this.find(recordId)
-    } finally {
-      this.#endRead.run()
-    }
   }
 
   findPhase(recordId: string, name: string): StoredPhase | undefined {
@@ -138,22 +124,12 @@ export class OperationTable {
     )
   }
 
-  /** The longest due first. */
-  due({ operations, limit }: DueQuery, nowMs: number): DueRecord[] {
-    return this.#dueOf(operations, limit, nowMs)
-  }
-
-  /** Those of none of these names and versions. */
-  orphans({ operations, limit }: DueQuery, nowMs: number): DueRecord[] {
+  /** What is due of none of these names and versions, the longest due first. */
+  orphans({ operations, limit }: DueQuery, nowMs: number): Orphan[] {
     const isKnown = (run: OperationName) =>
       operations.some(({ name, version }) => name === run.name && version === run.version)
-    const unknown = this.#runs().filter((run) => !isKnown(run))
-    return this.#dueOf(unknown, limit, nowMs)
-  }
-
-  #dueOf(runs: readonly OperationName[], limit: number, nowMs: number): DueRecord[] {
-    const each = new Map(runs.map((run) => [JSON.stringify([run.name, run.version]), run]))
-    return [...each.values()]
+    return this.#runs()
+      .filter((run) => !isKnown(run))
       .flatMap(({ name, version }) =>
         toRecords(this.#due.all(name, version, nowMs, limit)).map((record) => {
           return { name, version, record }

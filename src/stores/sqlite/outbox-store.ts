@@ -6,15 +6,15 @@ import type {
   OutboxStore,
 } from '../../core/durable-store.ts'
 import { addError } from '../../core/messages.ts'
+import { TurnCursors } from '../../core/turns.ts'
 import { INSERT_MESSAGE } from './durable-sql.ts'
 import { storeFailed } from './failures.ts'
-import type { FileAccess } from './file-access.ts'
+import type { FileAccess, Tables } from './file-access.ts'
 import { openForeign } from './foreign.ts'
 import {
   insertValues,
   toHeld,
   toMessageView,
-  type DueMessage,
   type MessageRow,
   type MessageTable,
 } from './message-table.ts'
@@ -23,13 +23,20 @@ import { forTable } from './sql.ts'
 
 export function outboxStore(access: FileAccess): OutboxStore {
   const { messages } = access.tables
+  const cursors = new TurnCursors()
   return {
     add: (tx, message) => addMessage(access, tx, message),
-    claim: (request) => claimMessages(access, request),
+    claim: (request) => claimMessages(access, cursors, request),
     settle: (settlements) =>
-      access.write('settle messages', (nowMs) =>
-        settlements.map((settlement) => settleMessage(messages, settlement, nowMs)),
-      ),
+      access.write('settle messages', (nowMs) => {
+        const rows = messages.findAll(settlements.map(({ id }) => id))
+        return settlements.map((settlement) => {
+          const row = rows.get(settlement.id)
+          const { isSettled, write } = settleMessage(messages, row, { settlement, nowMs })
+          if (write !== undefined) rows.set(write.id, write)
+          return isSettled
+        })
+      }),
     renew: (leases, leaseMs) =>
       access.write('renew messages', (nowMs) =>
         leases.map(({ id, token }) => {
@@ -92,43 +99,39 @@ function addMessage(access: FileAccess, tx: unknown, message: NewMessage): void 
   }
 }
 
-async function claimMessages(access: FileAccess, request: MessageClaim): Promise<HeldMessage[]> {
-  const { token } = request
-  const topics = [...new Set(request.topics)]
+async function claimMessages(
+  access: FileAccess,
+  cursors: TurnCursors,
+  request: MessageClaim,
+): Promise<HeldMessage[]> {
   // Most calls find nothing, and need not take the write lock to learn it.
-  const isDue = await access.read('claim messages', (nowMs) => {
-    const { messages } = access.committed
-    if (topics.some((topic) => messages.due(topic, nowMs, 1).length > 0)) return true
-    return messages.held(token, nowMs).length > 0
+  const isFound = await access.read('claim messages', (nowMs) => {
+    const { reading, messages, messageTurns } = access.committed
+    return reading.run(
+      () =>
+        messageTurns.finds(request, cursors, nowMs) ||
+        messages.held(request.token, nowMs).length > 0,
+    )
   })
-  if (!isDue) return []
-  return access.write('claim messages', (nowMs) =>
-    take(access.tables.messages, { ...request, topics }, nowMs),
-  )
+  if (!isFound) return []
+  return access.write('claim messages', (nowMs) => take(access.tables, cursors, { request, nowMs }))
 }
 
 function take(
-  messages: MessageTable,
-  { topics, limit, leaseMs, token }: MessageClaim,
-  nowMs: number,
+  { messages, messageTurns }: Tables,
+  cursors: TurnCursors,
+  { request, nowMs }: { readonly request: MessageClaim; readonly nowMs: number },
 ): HeldMessage[] {
+  const { token, leaseMs } = request
   const held = messages.held(token, nowMs)
   if (held.length > 0) return held.map(toHeld)
-  return topics
-    .flatMap((topic) => messages.due(topic, nowMs, limit))
-    .toSorted(byDueTime)
-    .slice(0, limit)
-    .map(({ number }) => {
-      const row = messages.get(number)!
-      const { attempt } = row
-      const write = { ...row, token, attempt: attempt + 1, due_at_ms: nowMs + leaseMs }
-      messages.update({ ...write, state: 'held' })
-      return toHeld(write)
-    })
-}
-
-function byDueTime(one: DueMessage, other: DueMessage): number {
-  return one.due_at_ms - other.due_at_ms || one.number - other.number
+  const { keys, keep } = messageTurns.walk(request, cursors, nowMs)
+  keep()
+  return messages.getAll(keys.map(({ number }) => number)).map((row) => {
+    const write = { ...row, token, attempt: row.attempt + 1, due_at_ms: nowMs + leaseMs }
+    messages.hold(write)
+    return toHeld(write)
+  })
 }
 
 /** What a settlement leads to. Found there by the same token, it is the same one repeated. */
@@ -140,19 +143,24 @@ const SETTLED_STATE = {
   return: 'ready',
 } as const satisfies Record<MessageSettlement['kind'], MessageRow['state']>
 
+interface Settled {
+  readonly isSettled: boolean
+  /** The message as it is now, where it was changed. */
+  readonly write?: MessageRow
+}
+
 function settleMessage(
   messages: MessageTable,
-  settlement: MessageSettlement,
-  nowMs: number,
-): boolean {
-  const row = messages.find(settlement.id)
-  if (row === undefined || row.token !== settlement.token) return false
-  if (row.state !== 'held') return row.state === SETTLED_STATE[settlement.kind]
+  row: MessageRow | undefined,
+  { settlement, nowMs }: { readonly settlement: MessageSettlement; readonly nowMs: number },
+): Settled {
+  if (row === undefined || row.token !== settlement.token) return { isSettled: false }
+  if (row.state !== 'held') return { isSettled: row.state === SETTLED_STATE[settlement.kind] }
 
   const write = settledAs(row, settlement, nowMs)
   messages.update(write)
   if (row.lane !== null && write.state !== 'held') messages.passOn(write, row.lane)
-  return true
+  return { isSettled: true, write }
 }
 
 function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number): MessageRow {
@@ -161,7 +169,7 @@ function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number
   switch (settlement.kind) {
     case 'done': {
       const provider_id = settlement.providerId ?? row.provider_id
-      return { ...ended(row, nowMs), state: 'done', provider_id }
+      return { ...row, ...ended(nowMs), state: 'done', provider_id }
     }
     case 'note':
       return { ...row, provider_id: settlement.providerId }
@@ -171,9 +179,9 @@ function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number
     }
     case 'dead': {
       const errors = withError(settlement.error)
-      const over = ended(row, nowMs)
-      if (!settlement.blocks) return { ...over, state: 'dead', errors }
-      return { ...over, state: 'dead', errors, lane: row.lane, is_head: row.is_head }
+      const { lane, is_head } = row
+      const over = { ...row, ...ended(nowMs), state: 'dead', errors } as const
+      return settlement.blocks ? { ...over, lane, is_head } : over
     }
     case 'return':
       return { ...row, state: 'ready', attempt: attempt - 1, due_at_ms: nowMs }
@@ -181,8 +189,8 @@ function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number
 }
 
 /** Out of its lane, and never due again. */
-function ended(row: MessageRow, nowMs: number): MessageRow {
-  return { ...row, lane: null, is_head: 0, due_at_ms: null, ended_at_ms: nowMs }
+function ended(nowMs: number) {
+  return { lane: null, is_head: 0, due_at_ms: null, ended_at_ms: nowMs } as const
 }
 
 /** A dead message that is to be relayed after all. Its token goes: whoever held it is answered. */
@@ -206,7 +214,7 @@ export function revived(messages: MessageTable, row: MessageRow, nowMs: number):
 
 /** A dead message that is not to be relayed. Whoever waited for it goes on. */
 export function dropped(messages: MessageTable, row: MessageRow, nowMs: number): void {
-  const write: MessageRow = { ...ended(row, nowMs), state: 'dropped', token: null }
+  const write: MessageRow = { ...row, ...ended(nowMs), state: 'dropped', token: null }
   messages.update(write)
   if (row.lane !== null) messages.passOn(write, row.lane)
 }

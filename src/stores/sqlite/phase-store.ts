@@ -1,13 +1,22 @@
 import { decideStep, refuseStep } from '../../core/decide-durable.ts'
 import { toView } from '../../core/decide.ts'
-import type { PhaseStore, Step, StepOutcome } from '../../core/durable-store.ts'
+import type {
+  DueOperation,
+  DueQuery,
+  PhaseStore,
+  Step,
+  StepOutcome,
+} from '../../core/durable-store.ts'
 import type { Lease } from '../../core/store.ts'
+import { TurnCursors } from '../../core/turns.ts'
+import { operationOf } from './due-turns.ts'
 import type { FileAccess, Tables } from './file-access.ts'
 import { StepWriter } from './step-writer.ts'
 import { transact, type Purpose } from './transaction.ts'
 
 export function phaseStore(access: FileAccess): PhaseStore {
   const { tables, writer } = access
+  const cursors = new TurnCursors()
   const steps = new StepWriter(access, (held, nowMs) => takeStep(tables, held, nowMs).outcome)
   return {
     advance: async (lease, work) => {
@@ -21,13 +30,15 @@ export function phaseStore(access: FileAccess): PhaseStore {
       return steps.record({ lease, step })
     },
     load: (recordId) =>
-      access.read('load an operation', () => access.committed.operations.load(recordId)),
+      access.read('load an operation', () => {
+        const { reading, operations } = access.committed
+        return reading.run(() => operations.find(recordId))
+      }),
     due: (query) =>
-      access.read('find operations that are due', (nowMs) =>
-        access.committed.operations.due(query, nowMs).map(({ name, version, record }) => {
-          return { name, version, record: toView(record) }
-        }),
-      ),
+      access.read('find operations that are due', (nowMs) => {
+        const { reading } = access.committed
+        return reading.run(() => findDue(access.committed, cursors, { query, nowMs }))
+      }),
     orphans: (query) =>
       access.read('find operations that nobody runs', (nowMs) =>
         access.committed.operations.orphans(query, nowMs).map(({ name, version, record }) => {
@@ -35,6 +46,17 @@ export function phaseStore(access: FileAccess): PhaseStore {
         }),
       ),
   }
+}
+
+function findDue(
+  { records, dueTurns }: Tables,
+  cursors: TurnCursors,
+  { query, nowMs }: { readonly query: DueQuery; readonly nowMs: number },
+): DueOperation[] {
+  const { keys, keep } = dueTurns.walk(query, cursors, nowMs)
+  const found = keys.length === 0 ? [] : records.getAll(keys.map(({ number }) => number))
+  keep()
+  return found.map((record, n) => ({ ...operationOf(keys[n]!.lane), record: toView(record) }))
 }
 
 function stepping(

@@ -12,6 +12,7 @@ import {
   EXPIRED,
   FIND,
   FIND_BY_RECORD_ID,
+  GET_RECORDS,
   forTable,
   HISTORY,
   HISTORY_BY_RECORD_ID,
@@ -22,7 +23,6 @@ import {
   LIST,
   LIST_COMPLETED,
   LIST_IN_PROGRESS,
-  UNKNOWN,
   UPDATE,
 } from './sql.ts'
 
@@ -35,6 +35,7 @@ export class RecordTable {
   readonly #endRead: StatementSync
   readonly #find: StatementSync
   readonly #findByRecordId: StatementSync
+  readonly #getAll: StatementSync
   readonly #insert: StatementSync
   readonly #insertPending: StatementSync
   readonly #complete: StatementSync
@@ -44,7 +45,6 @@ export class RecordTable {
   readonly #ahead: StatementSync
   readonly #expired: StatementSync
   readonly #abandoned: StatementSync
-  readonly #unknown: StatementSync
   readonly #keep: StatementSync
   readonly #history: StatementSync
   readonly #historyByRecordId: StatementSync
@@ -58,6 +58,7 @@ export class RecordTable {
     this.#endRead = prepare(COMMIT)
     this.#find = prepare(FIND)
     this.#findByRecordId = prepare(FIND_BY_RECORD_ID)
+    this.#getAll = prepare(GET_RECORDS)
     this.#insert = prepare(INSERT)
     this.#insertPending = prepare(INSERT_PENDING)
     this.#complete = prepare(COMPLETE)
@@ -67,7 +68,6 @@ export class RecordTable {
     this.#ahead = prepare(AHEAD)
     this.#expired = prepare(EXPIRED)
     this.#abandoned = prepare(ABANDONED)
-    this.#unknown = prepare(UNKNOWN)
     this.#keep = prepare(KEEP)
     this.#history = prepare(HISTORY)
     this.#historyByRecordId = prepare(HISTORY_BY_RECORD_ID)
@@ -93,6 +93,13 @@ export class RecordTable {
   findRef(ref: RecordRef): StoredRecord | undefined {
     if (ref.identity !== undefined) return this.find(ref.identity)
     return toRecord(this.#findByRecordId.get(ref.recordId))
+  }
+
+  /** Those with these rowids, which exist, in this order. */
+  getAll(numbers: readonly number[]): StoredRecord[] {
+    const rows = this.#getAll.all(JSON.stringify(numbers)) as unknown as NumberedRow[]
+    const byNumber = new Map(rows.map((row) => [row.number, row]))
+    return toRecords(numbers.map((number) => byNumber.get(number)))
   }
 
   /** A first attempt, or none yet. `false`: the key is taken, and nothing was written. */
@@ -176,11 +183,6 @@ export class RecordTable {
     return toRecords(this.#abandoned.all(nowMs, limit))
   }
 
-  /** Whose outcome somebody should look into by now. */
-  unknown(nowMs: number, limit: number): StoredRecord[] {
-    return toRecords(this.#unknown.all(nowMs, limit))
-  }
-
   /** Copies the record, as it is, into the history. */
   keep(identity: string): void {
     this.#keep.run(toBlob(identity))
@@ -226,6 +228,10 @@ interface RecordRow {
   readonly completed_at_ms: number | null
   readonly expires_at_ms: number
   readonly result: Uint8Array | null
+}
+
+interface NumberedRow extends RecordRow {
+  readonly number: number
 }
 
 interface ExpiredRow extends RecordRow {

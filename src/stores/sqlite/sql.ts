@@ -168,8 +168,7 @@ export const LIST_IN_PROGRESS = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
 
-/** Without those that are for an operator alone: these are never due. */
-export const UNKNOWN = `
-  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_unknown"
-  WHERE state = 'unknown' AND reconcile_at_ms IS NOT NULL AND reconcile_at_ms <= ?
-  ORDER BY reconcile_at_ms LIMIT ?`
+/** Those that were chosen by their rowids, in any order. */
+export const GET_RECORDS = `
+  SELECT rowid AS number, ${COLUMNS}, result FROM "{table}"
+  WHERE rowid IN (SELECT value FROM json_each(?))`

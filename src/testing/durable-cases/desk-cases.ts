@@ -88,7 +88,7 @@ export const unknownCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives unknown records the longest due first, and no more than was asked for',
+    name: 'gives unknown records of one tenant the longest due first, and no more than asked for',
     async run(fixture) {
       const { clock } = fixture
       for (const [key, afterMs] of [

@@ -160,7 +160,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has what is due longest first, and no more than was asked for',
+    name: 'has what is due longest of one tenant first, and no more than was asked for',
     async run(fixture) {
       const { clock } = fixture
       for (const [key, resumeAfterMs] of [
@@ -202,7 +202,8 @@ export const resumeCases: readonly DurableCase[] = [
         { name: 'other', version: 1 },
       ]
       assert.deepEqual(await dueKeys(fixture), ['a'])
-      assert.deepEqual(await dueKeys(fixture, { operations: known }), ['b', 'c'])
+      const found = await dueKeys(fixture, { operations: known })
+      assert.deepEqual(found.toSorted(), ['b', 'c'])
       assert.deepEqual(await dueKeys(fixture, { operations: [] }), [])
       const { phases } = store.durable
       assert.deepEqual(await phases.orphans({ operations: known, limit: 10 }), [

@@ -1,0 +1,186 @@
+/** Which unknown records are due, in the turns of their operations and tenants. */
+import type { UnknownOperation, UnknownRequest } from '../../core/durable-store.ts'
+import type { Session } from './driver.ts'
+import { runAs } from './phase-sql.ts'
+import {
+  candidatesOf,
+  chooseInTurns,
+  inIndexOrder,
+  LEAPS_MAX,
+  LEFT_OUT_ROWS,
+  nextLeaps,
+  noteLeaps,
+  ROUND_GROWTH,
+  ROUNDS_MAX,
+  tenantKeys,
+  toEntries,
+  toEntry,
+  type RecordLane,
+  type TurnEntry,
+  type Wanted,
+} from './record-turns.ts'
+import type { Inside } from './settlement.ts'
+import { FILL, unknownTurnsSql, type RecordLeap } from './turn-sql.ts'
+import { UNKNOWN_RUN, UNKNOWN_SCOPE } from './turn-tables.ts'
+import { cursorAfter, inWalkOrder, TurnMemory, TurnWalk, type Entry } from './turn-walk.ts'
+
+type Request = Pick<UnknownRequest, 'limit' | 'withoutOperations' | 'withoutTenants'>
+
+/** The number that the index knows unknown records of this operation by. */
+function numberOf({ name, version }: UnknownOperation): number {
+  return version === undefined
+    ? UNKNOWN_SCOPE + crc32(Buffer.from(name, 'utf8'))
+    : UNKNOWN_RUN + runAs({ name, version })
+}
+
+/** As the database computes it. */
+function crc32(bytes: Uint8Array): number {
+  let crc = 0xffffffff
+  for (const byte of bytes) {
+    crc ^= byte
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ ((crc & 1) * CRC_POLYNOMIAL)
+  }
+  return ~crc >>> 0
+}
+
+const CRC_POLYNOMIAL = 0xedb88320
+
+/** As wide as any number of the index, so that keys sort as their numbers do. */
+const NUMBER_DIGITS = 16
+
+const numberKey = (number: number) => number.toString(16).toUpperCase().padStart(NUMBER_DIGITS, '0')
+const fromKey = (key: string) => Number.parseInt(key, 16)
+
+interface Asked extends Wanted {
+  readonly withoutNumbers: ReadonlySet<number>
+}
+
+/** Where the turns of operations are remembered, among those of tenants. */
+const OPERATIONS = 'operations'
+
+export class UnknownTurns {
+  readonly #memory = new TurnMemory()
+  /** There was more than could be handed out: the next look leaps at once. */
+  #isBehind = false
+
+  /** Identities, in the order of their turns. Within a transaction; locks nothing. */
+  async find(session: Session, inside: Inside, request: Request): Promise<string[]> {
+    const asked: Asked = {
+      limit: request.limit,
+      without: tenantKeys(request.withoutTenants),
+      withoutNumbers: new Set((request.withoutOperations ?? []).map(numberOf)),
+    }
+    const { filled, keys, lanes, save } = await this.#look(session, inside, asked)
+    const picked = chooseInTurns(lanes, asked, this.#memory)
+    const isServed = new Set(picked.map(({ number }) => number))
+    const walked = new Set(lanes.map(({ number }) => number))
+    const stops = keys.map((key) => {
+      const number = fromKey(key)
+      const lane = lanes.find((one) => one.number === number)
+      const hasDue = lane !== undefined && candidatesOf(lane, asked.without).length > 0
+      const isUnseen = !walked.has(number) && !asked.withoutNumbers.has(number)
+      return { key, isLeft: isUnseen || (hasDue && !isServed.has(number)) }
+    })
+    save(cursorAfter(this.#memory.of(OPERATIONS).cursor, stops))
+    const isMeant = ({ key, number }: TurnEntry) =>
+      !asked.without.has(key) && !asked.withoutNumbers.has(number)
+    const all = [...picked, ...filled.filter(isMeant)].map(({ identity }) => identity)
+    return [...new Set(all)].slice(0, asked.limit)
+  }
+
+  async #look(session: Session, inside: Inside, asked: Asked): Promise<Looked> {
+    const isLeavingOut = asked.without.size > 0 || asked.withoutNumbers.size > 0
+    const rows = asked.limit + 1 + (isLeavingOut ? LEFT_OUT_ROWS : 0)
+    const walk = new TurnWalk<Entry>(this.#memory.of(OPERATIONS))
+    const first = this.#isBehind ? operationLeaps(walk, asked.limit, 1) : []
+    const { filled, entries } = await ask(session, inside, { leaps: first, fill: rows })
+    const isBehind = filled.length === rows
+    const round = this.#isBehind ? 2 : 1
+    this.#isBehind = isBehind
+    if (!isBehind) return this.#lookAtAll(filled, asked)
+    walk.note(first, toKeys(entries))
+    await walkOperations(session, inside, { walk, asked, round })
+    const keys = walk.stops.map(({ key }) => key)
+    const lanes = this.#lanes(keys.map(fromKey), asked)
+    for (let n = 1; n <= ROUNDS_MAX; n++) {
+      const leaps = nextLeaps(lanes, asked, n)
+      if (leaps.length === 0) break
+      const answer = await ask(session, inside, { leaps: leaps.map(({ leap }) => leap), fill: 0 })
+      noteLeaps(leaps, answer.entries)
+    }
+    const save = (cursor: string | undefined) =>
+      this.#memory.set(OPERATIONS, walk.rememberAt(cursor))
+    return { filled, keys, lanes, save }
+  }
+
+  /** The fill has all that is due. */
+  #lookAtAll(filled: readonly TurnEntry[], asked: Asked): Looked {
+    const numbers = [...new Set(filled.map(({ number }) => number))]
+    const keys = inWalkOrder(numbers.map(numberKey), this.#memory.of(OPERATIONS).cursor)
+    const lanes = this.#lanes(keys.map(fromKey), asked)
+    for (const { number, walk } of lanes) {
+      walk.noteAll(inIndexOrder(filled.filter((one) => one.number === number)))
+    }
+    const save = (cursor: string | undefined) =>
+      this.#memory.set(OPERATIONS, { ...this.#memory.of(OPERATIONS), cursor })
+    return { filled, keys, lanes, save }
+  }
+
+  #lanes(numbers: readonly number[], { withoutNumbers }: Asked): RecordLane[] {
+    const wanted = numbers.filter((number) => !withoutNumbers.has(number)).slice(0, LEAPS_MAX)
+    return wanted.map((number) => {
+      return { number, walk: new TurnWalk(this.#memory.of(String(number))) }
+    })
+  }
+}
+
+interface Looked {
+  readonly filled: readonly TurnEntry[]
+  /** Of the operations that were found, in the order of their turns. */
+  readonly keys: readonly string[]
+  readonly lanes: readonly RecordLane[]
+  readonly save: (cursor: string | undefined) => void
+}
+
+/** Of some operations that are found, nothing may be due. */
+const OPERATIONS_MIN = 8
+
+function operationLeaps(walk: TurnWalk<Entry>, limit: number, round: number): RecordLeap[] {
+  const wanted = Math.max(limit, OPERATIONS_MIN) * ROUND_GROWTH ** (round - 1)
+  const leaps = walk.leaps({ count: LEAPS_MAX, wanted })
+  return leaps.map((leap) => ({ ...leap, of: 'unknown' }))
+}
+
+/** From operation to operation, until there are as many as there are places. */
+async function walkOperations(
+  session: Session,
+  inside: Inside,
+  of: { readonly walk: TurnWalk<Entry>; readonly asked: Asked; readonly round: number },
+): Promise<void> {
+  const { walk, asked } = of
+  const isMeant = ({ key }: Entry) => !asked.withoutNumbers.has(fromKey(key))
+  const enough = Math.min(Math.max(asked.limit, OPERATIONS_MIN), LEAPS_MAX)
+  for (let { round } = of; round <= ROUNDS_MAX; round++) {
+    if (walk.stops.filter(isMeant).length >= enough) return
+    const leaps = operationLeaps(walk, asked.limit, round)
+    if (leaps.length === 0) return
+    walk.note(leaps, toKeys((await ask(session, inside, { leaps, fill: 0 })).entries))
+  }
+}
+
+const toKeys = (entries: readonly (readonly TurnEntry[])[]): Entry[][] =>
+  entries.map((found) => found.map(({ number }) => ({ key: numberKey(number) })))
+
+async function ask(
+  session: Session,
+  { tables, now }: Inside,
+  of: { readonly leaps: readonly RecordLeap[]; readonly fill: number },
+): Promise<{ readonly filled: readonly TurnEntry[]; readonly entries: TurnEntry[][] }> {
+  const found = await session.rows(unknownTurnsSql(tables, now, of))
+  const rows = found.map(([, ...values]) => values)
+  const filled = rows.filter(([part]) => Number(part) === FILL).map(toEntry)
+  return {
+    filled: filled.toSorted((one, other) => one.atMs - other.atMs),
+    entries: toEntries(rows, of.leaps.length),
+  }
+}

@@ -1,0 +1,209 @@
+/**
+ * Builds indexes on tables that are in use, outside of a transaction, so that nothing waits for
+ * them. Only one process builds at a time: two builds on one table wait for each other.
+ *
+ * The lock is not that of the migrations, and it is tried, never waited for. A statement that waits
+ * has a snapshot, and a build waits for all snapshots that are older: nodes of an older version,
+ * which wait for the lock of the migrations, would wait for it for ever.
+ */
+import { sleep, type Clock } from '../../core/clock.ts'
+import type { Row, Session, Value } from './client.ts'
+import { isConflict, isLockTimeout, isStatementTimeout } from './failures.ts'
+import { ALIVE, BACKEND, LockedOut, type MigrationLimit } from './migration-limit.ts'
+import { forTable, type TableName } from './sql.ts'
+
+export interface TableIndex {
+  /** What follows the name of the table in its name. */
+  readonly name: string
+  readonly on: string
+  readonly columns: string
+  readonly where: string
+}
+
+export type IndexBuild = 'CONCURRENTLY' | 'at once'
+
+/** `at once` is for a table that is empty, and for scripts that run in one transaction. */
+export function indexSql({ name, on, columns, where }: TableIndex, build: IndexBuild): string {
+  const how = build === 'CONCURRENTLY' ? `${build} ` : ''
+  return `CREATE INDEX ${how}IF NOT EXISTS "{table}_${name}" ON ${on} (${columns})
+  WHERE ${where};\n`
+}
+
+/** Where the steps of a migration run while no other process builds. */
+export interface Workplace {
+  query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
+  transact(body: (session: Session) => Promise<void>): Promise<void>
+  /** A statement that cannot run in a transaction. */
+  alone(sql: string): Promise<void>
+}
+
+/** Of the index builds of a table. */
+const KEY = '1869505355, hashtext($1::text)'
+const lockName = ({ schema, table }: TableName) => `${schema}.${table} indexes`
+
+/** A build waits for each transaction that is older than itself for so long, and then gives up. */
+const WAIT_MS = 30_000
+const TRIES_MAX = 3
+const PAUSE_MS = 1_000
+
+const VALID = `SELECT i.indisvalid FROM pg_catalog.pg_index i
+  JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $1::text AND c.relname = $2::text`
+
+/** Not BEGIN, which postgres.js refuses. */
+const START = 'START TRANSACTION ISOLATION LEVEL READ COMMITTED'
+
+const LIMITS = ['statement_timeout', 'lock_timeout'] as const
+
+export interface AloneOptions {
+  readonly name: TableName
+  /** How the transactions of the steps begin. */
+  readonly opening: string
+}
+
+/**
+ * Runs `body` while no other process does. Gives `false`, without running it, where one does.
+ *
+ * On a connection to the database itself, everything runs on that connection, without the time
+ * limits that the application has set for its statements. Behind a pooler nothing may be set or
+ * locked on a connection, because the next statement may use another one: there a transaction holds
+ * the lock, and the steps use other connections.
+ */
+export async function whileAlone(
+  limit: MigrationLimit,
+  options: AloneOptions,
+  body: (place: Workplace) => Promise<void>,
+): Promise<boolean> {
+  const isDirect = await limit.transact(async (session) => {
+    const [row] = await session.query(BACKEND, [])
+    return row?.[0] === session.backend
+  }, options.opening)
+  if (isDirect) return limit.transact((session) => onSession(session, options, body), 'SELECT 1')
+  if (limit.connectionsMax < 2) throw new Error(ONE_CONNECTION)
+  return limit.hold((session) => besideHolder(limit, session, options, body), HOLDING)
+}
+
+const ONE_CONNECTION =
+  'behind a pooler such as pgbouncer, migrate() builds indexes only with a Pool that has two ' +
+  'connections or more: give it such a Pool, or connect to the database itself'
+
+const HOLDING = `SET LOCAL idle_in_transaction_session_timeout = '60s'; SELECT 1`
+
+async function besideHolder(
+  limit: MigrationLimit,
+  holder: Session,
+  { name, opening }: AloneOptions,
+  body: (place: Workplace) => Promise<void>,
+): Promise<boolean> {
+  const lock = `SELECT pg_try_advisory_xact_lock(${KEY})`
+  const [row] = await holder.query(lock, [lockName(name)])
+  if (row?.[0] !== true) return false
+  // A statement with values keeps its snapshot until the next one, and a build would wait for it.
+  await holder.script(ALIVE)
+  await body({
+    query: (sql, values) => limit.query(sql, values),
+    transact: (work) => limit.transact(work, opening),
+    alone: (sql) => limit.alone(sql),
+  })
+  return true
+}
+
+/** The transaction that the driver has begun is ended first, and another is left for it to end. */
+async function onSession(
+  session: Session,
+  { name, opening }: AloneOptions,
+  body: (place: Workplace) => Promise<void>,
+): Promise<boolean> {
+  await session.script('COMMIT')
+  const key = [lockName(name)]
+  const [row] = await session.query(`SELECT pg_try_advisory_lock(${KEY})`, key)
+  try {
+    if (row?.[0] !== true) return false
+    await withoutLimits(session, () =>
+      body({
+        query: (sql, values) => session.query(sql, values),
+        transact: (work) => transactOn(session, opening, work),
+        alone: (sql) => session.script(sql),
+      }),
+    )
+    return true
+  } finally {
+    if (row?.[0] === true) await session.query(`SELECT pg_advisory_unlock(${KEY})`, key)
+    await session.script(START)
+  }
+}
+
+async function withoutLimits(session: Session, body: () => Promise<void>): Promise<void> {
+  const before: unknown[] = []
+  for (const one of LIMITS) {
+    before.push((await session.query(`SELECT current_setting('${one}')`, []))[0]?.[0])
+  }
+  await session.script(`SET statement_timeout = 0; SET lock_timeout = ${WAIT_MS}`)
+  try {
+    await body()
+  } finally {
+    const set = LIMITS.map((one, n) => `SET ${one} = '${String(before[n])}'`)
+    await session.script(set.join('; '))
+  }
+}
+
+async function transactOn(
+  session: Session,
+  opening: string,
+  work: (session: Session) => Promise<void>,
+): Promise<void> {
+  await session.script(`${START}; ${opening}`)
+  try {
+    await work(session)
+  } catch (error) {
+    await session.script('ROLLBACK')
+    throw error
+  }
+  await session.script('COMMIT')
+}
+
+/**
+ * Builds an index where it is missing. One that is there and not valid was left by a build that was
+ * given up: it costs writes and serves no query, and is built again.
+ */
+export async function buildIndex(
+  place: Workplace,
+  { name, index, clock }: { name: TableName; index: TableIndex; clock: Clock },
+): Promise<void> {
+  const full = `${name.table}_${index.name}`
+  for (let tries = 1; ; tries++) {
+    const [row] = await place.query(VALID, [name.schema, full])
+    if (row?.[0] === true) return
+    try {
+      if (row !== undefined) await place.alone(forTable(name, dropSql(index)))
+      await place.alone(forTable(name, indexSql(index, 'CONCURRENTLY')))
+    } catch (error) {
+      if (isStatementTimeout(error)) throw cancelled(full, error)
+      const isWaiting = error instanceof LockedOut || isLockTimeout(error)
+      if (!isWaiting && !isConflict(error)) throw error
+      if (error instanceof LockedOut || tries === TRIES_MAX) throw keptWaiting(full, error)
+      await sleep(clock, PAUSE_MS)
+    }
+    if (tries > TRIES_MAX) throw new Error(`index "${full}" was removed while it was built`)
+  }
+}
+
+const dropSql = ({ name }: TableIndex) =>
+  `DROP INDEX CONCURRENTLY IF EXISTS "{schema}"."{table}_${name}"`
+
+function keptWaiting(index: string, cause: unknown): Error {
+  return new Error(
+    `index "${index}" could not be built, because a transaction that is older stays open. Look ` +
+      'in pg_stat_activity for the one with the lowest xact_start, end it, and migrate again',
+    { cause },
+  )
+}
+
+function cancelled(index: string, cause: unknown): Error {
+  return new Error(
+    `the build of index "${index}" was cancelled, or took longer than statement_timeout. Set ` +
+      'that to 0 for the user that migrates, and migrate again',
+    { cause },
+  )
+}

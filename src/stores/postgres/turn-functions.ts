@@ -1,0 +1,284 @@
+/** Operations that are due and records that are unknown, handed out in turns: `turn-parts.ts`. */
+import { CHECK_ISOLATION, ms, NOW, RECORD, VIEW_COLUMNS, VIEW_TYPES } from './function-parts.ts'
+import {
+  afterAFewLeaps,
+  LEAPS_OF_PICK,
+  moreOfTenants,
+  pickOfLane,
+  shareTurns,
+  TURN_SETTINGS,
+  WALK_VARIABLES,
+  type TurnIndex,
+} from './turn-parts.ts'
+
+const TURN_VARIABLES = `${WALK_VARIABLES}
+    v_leaves_out bool := p_without <> '{}';
+    v_id bytea;
+    v_at timestamptz;
+    v_is_fit bool;
+    v_ids bytea[] := '{}';
+    v_lanes int[];
+    v_tenants text[];`
+
+/** The predicate of `_due`. */
+const WAITS = `x.state IN ('pending', 'failed_retryable') AND x.reconcile_at IS NOT NULL`
+
+/** What was accepted and is past its expiry is for `reap`: a worker may not take it any more. */
+const IS_FRESH = `CASE x.state WHEN 'pending' THEN x.expires_at > v_now OR x.attempt > 0
+            ELSE true END`
+
+const DUE_TURN: TurnIndex = {
+  predicate: `${WAITS} AND x.attempt >= 0`,
+  inLane: (lane) => `x.run_name = p_name[${lane}] AND x.run_version = p_version[${lane}]`,
+  isFit: IS_FRESH,
+}
+
+/** The longest due of each operation, and of these the longest due. */
+const longest = (columns: string, limit: string) => `
+        FROM unnest(p_name, p_version) AS q (name, version)
+        CROSS JOIN LATERAL (
+          SELECT ${columns} FROM ${RECORD} x
+          WHERE x.run_name = q.name AND x.run_version = q.version AND ${WAITS}
+            AND x.reconcile_at <= v_now AND ${IS_FRESH}
+          ORDER BY x.reconcile_at LIMIT ${limit}) AS r`
+
+/** The only operation has a tenant beside that of the last call. Otherwise it needs no turns. */
+const isBeside = (than: '<' | '>=', tenant: string) => `(SELECT true FROM ${RECORD} x
+          WHERE ${DUE_TURN.inLane('1')} AND ${DUE_TURN.predicate}
+            AND x.tenant COLLATE "C" ${than} ${tenant}
+          ORDER BY x.tenant COLLATE "C", x.reconcile_at LIMIT 1)`
+
+const HOW_MUCH_IS_DUE = `
+            SELECT count(*), count(DISTINCT d.tenant) INTO v_due_all, v_due_of FROM (
+              SELECT r.tenant ${longest('x.tenant, x.reconcile_at', 'p_limit + 1')}
+              ORDER BY r.reconcile_at LIMIT p_limit + 1) AS d;${shareTurns(
+                'v_due_all <= p_limit',
+                'cardinality(p_name) = 1',
+              )}`
+
+/**
+ * 1. The turns, one of each operation after the other. An operation without anything due is not
+ *    walked.
+ * 2. Where the turns give fewer than asked for, the longest due of all. Where others are left out,
+ *    so many more are read, and the rest is up to the tenants that were reached.
+ *
+ * Rows of kind `due` are records; `cursor` has the tenant at which an operation stopped, `turn`
+ * names the operation that had the last turn, and `mixed` is explained in `turn-parts.ts`. Locks
+ * nothing.
+ */
+const DUE_3 = `
+CREATE FUNCTION "{schema}"."{table}_due_3" (
+  p_now_ms float8, p_name text[], p_version int[], p_from text[], p_walks bool, p_limit int,
+  p_without text[]
+) RETURNS TABLE (
+  out_kind text, out_name text, out_version int, ${VIEW_TYPES}
+) LANGUAGE plpgsql STABLE ${TURN_SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_due_all int;
+    v_due_of int;${TURN_VARIABLES}
+  BEGIN
+    IF p_walks AND cardinality(p_name) = 1 AND p_from[1] <> '' AND NOT v_leaves_out THEN
+      p_walks := coalesce(${isBeside('>=', 'p_from[1]')},
+        ${isBeside('<', 'left(p_from[1], -1)')}, false);
+    END IF;
+    IF p_walks THEN
+      v_leaps_max := ${LEAPS_OF_PICK};
+      v_from := p_from;
+      IF cardinality(p_name) > 1 THEN
+        SELECT array_agg(h.is_over ORDER BY h.lane), count(*) FILTER (WHERE h.is_over)
+          INTO v_is_over, v_overs FROM (
+            SELECT q.lane, coalesce((SELECT x.reconcile_at FROM ${RECORD} x
+                WHERE x.run_name = q.name AND x.run_version = q.version AND ${WAITS}
+                ORDER BY x.reconcile_at LIMIT 1) > v_now, true) AS is_over
+            FROM unnest(p_name, p_version) WITH ORDINALITY AS q (name, version, lane)) AS h;
+      END IF;
+      WHILE v_count < v_walked AND v_overs < cardinality(p_name) LOOP
+        FOR v_number IN 1 .. cardinality(p_name) LOOP
+          v_lane := v_number;
+          CONTINUE WHEN v_is_over[v_lane];
+          EXIT WHEN v_count >= v_walked;${pickOfLane(DUE_TURN, {
+            start: 'p_from',
+            check: afterAFewLeaps(HOW_MUCH_IS_DUE),
+          })}
+        END LOOP;
+      END LOOP;
+      IF v_from <> p_from THEN
+        out_kind := 'cursor';
+        FOR v_lane IN 1 .. cardinality(p_name) LOOP
+          CONTINUE WHEN v_from[v_lane] IN (p_from[v_lane], '');
+          out_name := p_name[v_lane];
+          out_version := p_version[v_lane];
+          out_tenant := left(v_from[v_lane], -1);
+          RETURN NEXT;
+        END LOOP;
+      END IF;
+      IF v_turn IS NOT NULL AND cardinality(p_name) > 1 THEN
+        out_kind := 'turn';
+        out_name := p_name[v_turn];
+        out_version := p_version[v_turn];
+        RETURN NEXT;
+      END IF;${moreOfTenants(DUE_TURN)}
+      IF v_count > 0 THEN
+        RETURN QUERY
+          SELECT 'due', r.run_name, r.run_version, ${VIEW_COLUMNS}
+          FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
+          JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
+        IF v_count >= p_limit THEN RETURN; END IF;
+      END IF;
+    END IF;
+    RETURN QUERY
+      SELECT 'due', r.run_name, r.run_version, ${VIEW_COLUMNS}
+        ${longest('x.*', `p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END`)}
+      WHERE r.tenant <> ALL (p_without) AND r.identity <> ALL (v_ids)
+      ORDER BY r.reconcile_at LIMIT p_limit - v_count;
+  END $body$;`
+
+/** The version of a group that goes by the operation of the scope. No operation has it. */
+export const NO_VERSION = -1
+
+/**
+ * What the turns of unknown records go by: the operation on record, or else that of the scope. As
+ * the index `_unknown_turn` has it.
+ */
+export const groupName = (r: string) => `coalesce(${r}.run_name, ${r}.operation) COLLATE "C"`
+export const groupVersion = (r: string) => `coalesce(${r}.run_version, ${NO_VERSION})`
+
+/** The predicate of `_unknown_turn`. */
+const IS_UNKNOWN = `x.state = 'unknown' AND x.reconcile_at IS NOT NULL AND x.attempt >= 0`
+
+const UNKNOWN_TURN: TurnIndex = {
+  predicate: IS_UNKNOWN,
+  inLane: (lane) => `${groupName('x')} = v_names[${lane}]
+              AND ${groupVersion('x')} = v_versions[${lane}]`,
+  isFit: 'true',
+}
+
+/** CASE, or the planner would go through all that is unknown for each of them. */
+const STILL_UNKNOWN = `CASE WHEN r.state = 'unknown' THEN r.reconcile_at <= v_now ELSE false END`
+
+/** Leaps to the next operation that has unknown records, and begins with its tenants. */
+const NEXT_GROUP = `
+          EXIT WHEN v_is_all;
+          v_groups := v_groups + 1;
+          SELECT ${groupName('x')} AS name, ${groupVersion('x')} AS version INTO v_group
+            FROM ${RECORD} x
+            WHERE ${IS_UNKNOWN}
+              AND (${groupName('x')}, ${groupVersion('x')}) > (v_name, v_version)
+            ORDER BY ${groupName('x')}, ${groupVersion('x')} LIMIT 1;
+          IF v_group.name IS NULL AND NOT v_is_back AND v_groups < v_leaps_max THEN
+            v_is_back := true;
+            v_name := '';
+            v_version := ${NO_VERSION} - 1;
+            CONTINUE;
+          END IF;
+          IF v_group.name IS NULL OR v_groups >= v_leaps_max OR (v_is_back
+              AND (v_group.name COLLATE "C", v_group.version) > (p_last_name, p_last_version)) THEN
+            v_is_all := true;
+            EXIT;
+          END IF;
+          v_name := v_group.name;
+          v_version := v_group.version;
+          CONTINUE WHEN EXISTS (SELECT FROM unnest(p_without_name, p_without_version)
+            AS q (name, version) WHERE q.name = v_name AND q.version = v_version);
+          v_names := v_names || v_name;
+          v_versions := v_versions || v_version;
+          v_starts := array_append(v_starts, coalesce((SELECT q.start
+            FROM unnest(p_name, p_version, p_from) AS q (name, version, start)
+            WHERE q.name = v_name AND q.version = v_version), ''));
+          v_from := array_append(v_from, v_starts[cardinality(v_starts)]);`
+
+/**
+ * As `due_3`. The operations are not known before: the function leaps from one that has unknown
+ * records to the next. A record that is given is due later, so that no other node looks into it
+ * meanwhile. What another node has locked is skipped; the longest due of the others replace it.
+ */
+const TAKE_UNKNOWN_3 = `
+CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
+  p_now_ms float8, p_limit int, p_again_ms float8, p_last_name text, p_last_version int,
+  p_name text[], p_version int[], p_from text[],
+  p_without_name text[], p_without_version int[], p_without text[]
+) RETURNS TABLE (
+  out_kind text, out_name text, out_version int, ${VIEW_TYPES}
+) LANGUAGE plpgsql VOLATILE ${TURN_SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};${TURN_VARIABLES}
+    v_names text[] := '{}';
+    v_versions int[] := '{}';
+    v_starts text[] := '{}';
+    v_name text COLLATE "C" := coalesce(p_last_name, '');
+    v_version int := coalesce(p_last_version, ${NO_VERSION} - 1);
+    v_group record;
+    v_groups int := 0;
+    v_is_back bool := p_last_name IS NULL;
+    v_is_all bool := false;
+    v_before int;
+    v_read int;
+  BEGIN ${CHECK_ISOLATION}
+    v_leaves_out := v_leaves_out OR cardinality(p_without_name) > 0;
+    v_read := p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END;
+    IF (SELECT count(*) FROM (SELECT FROM ${RECORD} x
+        WHERE x.state = 'unknown' AND x.reconcile_at <= v_now
+        ORDER BY x.reconcile_at LIMIT p_limit + 1) AS c) > p_limit THEN
+      v_leaps_max := ${LEAPS_OF_PICK};
+      LOOP
+        v_before := v_count;
+        v_lane := 0;
+        LOOP
+          EXIT WHEN v_count >= p_limit;
+          IF v_lane >= cardinality(v_names) THEN ${NEXT_GROUP}
+          END IF;
+          v_lane := v_lane + 1;
+          CONTINUE WHEN v_is_over[v_lane];${pickOfLane(UNKNOWN_TURN, { start: 'v_starts' })}
+        END LOOP;
+        EXIT WHEN v_count = v_before OR v_count >= p_limit;
+      END LOOP;
+      FOR v_lane IN 1 .. cardinality(v_names) LOOP
+        CONTINUE WHEN v_from[v_lane] IN (v_starts[v_lane], '');
+        out_kind := 'cursor';
+        out_name := v_names[v_lane];
+        out_version := v_versions[v_lane];
+        out_tenant := left(v_from[v_lane], -1);
+        RETURN NEXT;
+      END LOOP;
+      IF v_turn IS NOT NULL THEN
+        out_kind := 'turn';
+        out_name := v_names[v_turn];
+        out_version := v_versions[v_turn];
+        RETURN NEXT;
+      END IF;
+    END IF;
+
+    ${moreOfTenants(UNKNOWN_TURN)}
+    IF v_count > 0 THEN
+      WITH l AS MATERIALIZED (
+        SELECT r.identity, q.number FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
+        JOIN ${RECORD} r ON r.identity = q.identity
+        WHERE ${STILL_UNKNOWN}
+        ORDER BY q.number FOR NO KEY UPDATE OF r SKIP LOCKED)
+      SELECT coalesce(array_agg(l.identity ORDER BY l.number), '{}') INTO v_ids FROM l;
+    END IF;
+    v_count := cardinality(v_ids);
+    IF v_count < p_limit THEN
+      WITH l AS MATERIALIZED (
+        SELECT x.identity, x.reconcile_at, x.tenant, ${groupName('x')} AS name,
+          ${groupVersion('x')} AS version
+        FROM ${RECORD} x WHERE x.state = 'unknown' AND x.reconcile_at <= v_now
+        ORDER BY x.reconcile_at LIMIT v_read FOR NO KEY UPDATE OF x SKIP LOCKED)
+      SELECT v_ids || coalesce(array_agg(m.identity ORDER BY m.reconcile_at), '{}') INTO v_ids
+        FROM (
+          SELECT l.identity, l.reconcile_at FROM l
+          WHERE l.identity <> ALL (v_ids) AND l.tenant <> ALL (p_without)
+            AND NOT EXISTS (SELECT FROM unnest(p_without_name, p_without_version)
+              AS q (name, version) WHERE q.name = l.name AND q.version = l.version)
+          ORDER BY l.reconcile_at LIMIT p_limit - v_count) AS m;
+    END IF;
+    UPDATE ${RECORD} r SET tries = r.tries + 1, reconcile_at = v_now + ${ms('p_again_ms')}
+      WHERE r.identity = ANY (v_ids);
+    RETURN QUERY
+      SELECT 'due', NULL::text, NULL::int, ${VIEW_COLUMNS}
+      FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
+      JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
+  END $body$;`
+
+export const TURN_FUNCTIONS_3: readonly string[] = [DUE_3, TAKE_UNKNOWN_3]

@@ -1,0 +1,128 @@
+import { expect, it } from 'vitest'
+import {
+  cursorAfter,
+  TurnMemory,
+  TurnWalk,
+  type Entry,
+  type Leap,
+} from '../../src/stores/mysql/turn-walk.ts'
+import { seededRandom } from '../process/random.ts'
+
+/** An index with so many entries of each tenant, in its order. */
+function indexOf(counts: ReadonlyMap<string, number>): Entry[] {
+  return [...counts]
+    .toSorted(([one], [other]) => (one < other ? -1 : 1))
+    .flatMap(([key, count]) => Array.from({ length: count }, () => ({ key })))
+}
+
+function read(index: readonly Entry[], { after, rows }: Leap): Entry[] {
+  const first = after === undefined ? 0 : index.findIndex(({ key }) => key > after)
+  return first === -1 ? [] : index.slice(first, first + rows)
+}
+
+/** One call: walks until it has met `wanted` tenants, serves them, and remembers. */
+function walkOnce(
+  memory: TurnMemory,
+  index: readonly Entry[],
+  { wanted, rounds = 4 }: { readonly wanted: number; readonly rounds?: number },
+) {
+  const before = memory.of('lane')
+  const walk = new TurnWalk<Entry>(before)
+  let leaps = 0
+  let round = 0
+  while (round < rounds && walk.stops.length < wanted && !walk.isOver) {
+    round++
+    const next = walk.leaps({ count: 64, wanted: wanted * 4 ** (round - 1) })
+    leaps += next.length
+    walk.note(
+      next,
+      next.map((leap) => read(index, leap)),
+    )
+  }
+  const met = walk.stops.map(({ key }) => key)
+  const served = met.slice(0, wanted)
+  const stops = met.map((key) => ({ key, isLeft: !served.includes(key) }))
+  memory.set('lane', walk.rememberAt(cursorAfter(before.cursor, stops)))
+  return { start: before.cursor, met, served, leaps, rounds: round, isOver: walk.isOver }
+}
+
+/** The tenants behind `start`, and around. */
+function around(index: readonly Entry[], start: string | undefined): string[] {
+  const keys = [...new Set(index.map(({ key }) => key))]
+  const isAhead = (key: string) => start === undefined || key > start
+  return [...keys.filter(isAhead), ...keys.filter((key) => !isAhead(key))]
+}
+
+/** Entries come and go. */
+function change(counts: Map<string, number>, names: number, pick: (below: number) => number) {
+  for (let left = pick(30); left > 0; left--) {
+    const key = pick(names).toString(16).toUpperCase().padStart(2, '0')
+    if (pick(3) === 0) counts.delete(key)
+    else counts.set(key, 1 + pick(pick(2) === 0 ? 3 : 100))
+  }
+}
+
+it('meets the tenants one after the other, whatever it has met before', () => {
+  for (let seed = 1; seed <= 300; seed++) {
+    const next = seededRandom(seed)
+    const pick = (below: number) => Math.floor(next() * below)
+    const memory = new TurnMemory()
+    const counts = new Map<string, number>()
+    const names = 1 + pick(60)
+    for (let call = 0; call < 12; call++) {
+      change(counts, names, pick)
+      const index = indexOf(counts)
+      const { start, met, isOver } = walkOnce(memory, index, { wanted: 1 + pick(20) })
+      const expected = around(index, start)
+      expect(met, `seed ${seed}`).toEqual(expected.slice(0, met.length))
+      if (isOver) expect(met.length, `seed ${seed}`).toBe(expected.length)
+    }
+  }
+})
+
+const tenants = (count: number, entries: number) =>
+  indexOf(
+    new Map(
+      Array.from({ length: count }, (_, n) => [n.toString(16).padStart(4, '0'), entries] as const),
+    ),
+  )
+
+it.each([
+  { what: 'one tenant with very much', index: tenants(1, 60), leaps: 2 },
+  { what: 'few tenants with very much', index: tenants(5, 60), leaps: 6 },
+  { what: 'many tenants with very much', index: tenants(300, 60), leaps: 11 },
+  { what: 'many tenants with one each', index: tenants(1000, 1), leaps: 4 },
+])('takes one round trip, and few leaps, through $what', ({ index, leaps }) => {
+  const memory = new TurnMemory()
+  const met = new Set<string>()
+  // It has to meet them first.
+  for (let call = 0; call < 150; call++) {
+    for (const key of walkOnce(memory, index, { wanted: 10 }).served) met.add(key)
+  }
+  expect([...met].toSorted()).toEqual(around(index, undefined))
+  for (let call = 0; call < 50; call++) {
+    const walk = walkOnce(memory, index, { wanted: 10 })
+    expect(walk.rounds).toBe(1)
+    expect(walk.leaps).toBeLessThanOrEqual(leaps)
+    expect(walk.served.length).toBe(Math.min(10, around(index, undefined).length))
+  }
+})
+
+it('stays before a tenant that was met and not served', () => {
+  const memory = new TurnMemory()
+  const index = tenants(7, 3)
+  const served = Array.from({ length: 7 }, () => walkOnce(memory, index, { wanted: 3 }).served)
+  const counts = new Map<string, number>()
+  for (const key of served.flat()) counts.set(key, (counts.get(key) ?? 0) + 1)
+  expect([...counts.values()]).toEqual([3, 3, 3, 3, 3, 3, 3])
+})
+
+it('remembers a bounded number of lanes, and of tenants in each', () => {
+  const memory = new TurnMemory()
+  for (let n = 0; n < 1000; n++) memory.set(`${n}`, { ...memory.of(''), cursor: `${n}` })
+  expect(memory.of('999').cursor).toBe('999')
+  expect(memory.of('799').cursor).toBeUndefined()
+  const index = tenants(1000, 20)
+  for (let call = 0; call < 30; call++) walkOnce(memory, index, { wanted: 60, rounds: 20 })
+  expect(memory.of('lane').known.length).toBe(512)
+})

@@ -1,0 +1,209 @@
+import type pg from 'pg'
+import { expect, it } from 'vitest'
+import type { HeldMessage, MessageClaim, NewMessage } from '../../src/core/durable-store.ts'
+import { newToken } from '../../src/core/identity.ts'
+import type { PostgresStore } from '../../src/stores/postgres/index.ts'
+import { MessageTurns } from '../../src/stores/postgres/turns.ts'
+import { messageOf } from '../../src/testing/durable-cases/durable-case.ts'
+import { LEASE_MS } from '../../src/testing/store-cases/store-case.ts'
+import { usePostgres } from './postgres-setup.ts'
+
+const setup = usePostgres()
+
+const take = (store: PostgresStore, more: Partial<MessageClaim> = {}) =>
+  store.durable.outbox.claim({
+    topics: ['receipts'],
+    limit: 100,
+    leaseMs: LEASE_MS,
+    token: newToken(),
+    ...more,
+  })
+
+const done = (store: PostgresStore, held: readonly HeldMessage[]) =>
+  store.durable.outbox.settle(
+    held.map(({ id, token }) => ({ id, token, kind: 'done', providerId: undefined }) as const),
+  )
+
+async function add(store: PostgresStore, pool: pg.Pool, messages: readonly Partial<NewMessage>[]) {
+  const client = await pool.connect()
+  await client.query('BEGIN')
+  for (const message of messages) await store.durable.outbox.add(client, messageOf(message))
+  await client.query('COMMIT')
+  client.release()
+}
+
+/** `count` messages for each of these tenants; what is said first is the longest due. */
+const flood = (tenants: readonly string[], count: number, partition = 'NULL') => `
+  INSERT INTO oncekey_record_message (id, topic, tenant, partition, payload, created_at, due_at)
+  SELECT gen_random_uuid(), 'receipts', tenant, ${partition}, '', now(),
+    now() - interval '1 day' + n * interval '1 ms'
+  FROM generate_series(1, ${count}) n, unnest(ARRAY[${tenants.map((one) => `'${one}'`).join()}])
+    AS tenant`
+
+/** Records of operation `pay` in a state, with the tenant of each as SQL of `n`. */
+const records = (
+  state: string,
+  tenant: string,
+  count: number,
+  more = { at: 'now()', attempt: 1 },
+) => `
+  INSERT INTO oncekey_record (identity, record_id, tenant, operation, key, fingerprint, state,
+      attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at,
+      expires_at, reconcile_at, recovery_point, run_name, run_version)
+    SELECT decode(md5(random()::text), 'hex'), gen_random_uuid(), ${tenant}, 'o', n::text, 'f',
+      '${state}', ${more.attempt}, 0, '', now(), 'resume', 'new', now(), now(), ${more.at},
+      now() - interval '1 day' + n * interval '1 ms', 'started', 'pay', 1
+    FROM generate_series(1, ${count}) n`
+
+const PAY = [{ name: 'pay', version: 1 }]
+
+it('takes partitions of one tenant in turns, beside another tenant', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query(flood(['a'], 400, `'lane ' || n % 40`))
+  await app.query(flood(['b'], 80))
+  const lanes = new Map<string, number>()
+  for (let call = 0; call < 60; call++) {
+    const held = await take(store, { limit: 2 })
+    expect(new Set(held.map(({ tenant }) => tenant))).toEqual(new Set(['a', 'b']))
+    for (const { partition = '' } of held) lanes.set(partition, (lanes.get(partition) ?? 0) + 1)
+    await done(store, held)
+  }
+  lanes.delete('')
+  expect(lanes.size).toBe(40)
+  expect(Math.max(...lanes.values())).toBeLessThanOrEqual(3)
+})
+
+it('gets to a tenant behind more tenants with older work than one claim takes', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const floods = Array.from({ length: 20 }, (_, n) => `flood ${n}`)
+  await app.query(flood(floods, 200))
+  await add(store, app, [{ tenant: 'zz' }])
+  let calls = 0
+  for (let isReached = false; !isReached; calls++) {
+    expect(calls).toBeLessThan(88)
+    const held = await take(store, { limit: 10 })
+    isReached = held.some(({ tenant }) => tenant === 'zz')
+    await done(store, held)
+  }
+  // Every eighth claim reaches two of the 21 tenants in their turn.
+  expect(calls).toBeGreaterThan(0)
+})
+
+it('fills up with the tenants that are not left out, whatever the others have', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const without = { limit: 10, withoutTenants: ['a'] }
+  await app.query(flood(['a'], 3000))
+  await app.query(flood(['b'], 100).replaceAll('1 day', '1 hour'))
+  expect((await take(store, without)).map(({ tenant }) => tenant)).toEqual(Array(10).fill('b'))
+  const tenant = `CASE WHEN n <= 3000 THEN 'a' ELSE 'b' END`
+  for (const state of ['failed_retryable', 'unknown']) {
+    await app.query(records(state, tenant, 3100))
+  }
+  const due = await store.durable.phases.due({ operations: PAY, ...without })
+  expect(due.map(({ record }) => record.tenant)).toEqual(Array(10).fill('b'))
+  const unknown = await store.durable.desk.takeUnknown({ againMs: 1000, ...without })
+  expect(unknown.map(({ record }) => record.tenant)).toEqual(Array(10).fill('b'))
+})
+
+it('passes what has expired unused, in the turn of its tenant', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const never = { at: `now() - interval '1 s'`, attempt: 0 }
+  await app.query(records('pending', `'a'`, 50, never))
+  await app.query(records('pending', `'a'`, 1, { at: `now() + interval '1 h'`, attempt: 0 }))
+  await app.query(records('failed_retryable', `'b'`, 30))
+  const due = await store.durable.phases.due({ operations: PAY, limit: 2 })
+  expect(due.map(({ record }) => record.tenant).toSorted()).toEqual(['a', 'b'])
+})
+
+it('gives messages and partitions of older nodes their turn, and those nodes its own', async () => {
+  const { open, app, column } = await setup()
+  const store = await open()
+  const oldAdd = `SELECT oncekey_record_message_add(NULL, gen_random_uuid(), 'receipts', NULL,
+    $1, '', 0)`
+  await app.query(oldAdd, ['p'])
+  await app.query(oldAdd, [null])
+  await add(store, app, [{ tenant: 'b', partition: 'p' }, { tenant: 'b' }])
+  // The head of the partition is that of the older node.
+  const held = await take(store)
+  expect(
+    held.map(({ tenant = '', partition = '' }) => `${tenant}/${partition}`).toSorted(),
+  ).toEqual(['/', '/p', 'b/'])
+  await done(store, held)
+  const oldClaim = `SELECT out_partition FROM oncekey_record_message_claim(NULL, '{receipts}',
+    '{NULL}', 10, 60000, 'token', NULL) WHERE out_kind = 'held'`
+  expect(await column(oldClaim)).toEqual(['p'])
+})
+
+// Each claims, settles, returns or lets go; some are left out, and topics have limits.
+it('takes no message twice, and no two of a partition, with many stores at once', async () => {
+  const { open, app, column } = await setup()
+  const stores = await Promise.all(Array.from({ length: 6 }, () => open()))
+  await app.query(flood(['a', 'b', 'c'], 60, `CASE WHEN n % 3 = 0 THEN 'p' || n % 9 END`))
+  const inside = new Set<string>()
+  const seen: string[] = []
+  const relay = async (store: PostgresStore, number: number) => {
+    for (let round = 0; round < 200; round++) {
+      const withoutTenants = round % 3 === 0 ? ['abc'[number % 3]!] : []
+      const held = await take(store, { limit: 1 + ((round + number) % 7), withoutTenants })
+      if (held.length === 0 && withoutTenants.length === 0) break
+      for (const { partition } of held) {
+        if (partition === undefined) continue
+        expect(inside.has(partition)).toBe(false)
+        inside.add(partition)
+      }
+      seen.push(...held.map(({ id }) => id))
+      await store.durable.outbox.renew(held, LEASE_MS)
+      for (const { partition } of held) if (partition !== undefined) inside.delete(partition)
+      expect(await done(store, held)).toEqual(held.map(() => true))
+      if (round % 10 === 0) await store.durable.outbox.prune({ limit: 10, olderThanMs: 1000 })
+    }
+  }
+  await Promise.all(stores.map(relay))
+  const rest = await take(stores[0]!)
+  seen.push(...rest.map(({ id }) => id))
+  expect(new Set(seen).size).toBe(seen.length)
+  expect(
+    await column(`SELECT count(*)::int FROM oncekey_record_message WHERE state = 'ready'`),
+  ).toEqual([180 - seen.length])
+})
+
+it('takes each unknown record once, with many stores at once', async () => {
+  const { open, app } = await setup()
+  const stores = await Promise.all(Array.from({ length: 6 }, () => open()))
+  await app.query(records('unknown', `'t' || n % 7`, 200))
+  const taken = await Promise.all(
+    stores.map(async (store) => {
+      const ids: string[] = []
+      for (let round = 0; round < 40; round++) {
+        const some = await store.durable.desk.takeUnknown({ limit: 9, againMs: 3_600_000 })
+        if (some.length === 0) break
+        ids.push(...some.map(({ record }) => record.recordId))
+      }
+      return ids
+    }),
+  )
+  expect(taken.flat().length).toBe(200)
+  expect(new Set(taken.flat()).size).toBe(200)
+})
+
+it('sends the last partitions of the tenants that come next, and forgets the oldest', () => {
+  const turns = new MessageTurns()
+  const request = { topics: ['t'], limit: 10, leaseMs: 1, token: 'x' }
+  const name = (n: number) => `tenant ${String(n).padStart(5, '0')}`
+  for (let n = 0; n < 5000; n++) {
+    turns.stop(request, { kind: 'partition', topic: 't', tenant: name(n), partition: 'p' })
+  }
+  turns.stop(request, { kind: 'tenant', topic: 't', tenant: name(4000) })
+  const sent = () => {
+    const json = turns.values(request).find((value) => String(value).startsWith('{"t":'))
+    return Object.keys((JSON.parse(String(json)) as { t: object }).t)
+  }
+  expect(sent()).toEqual(Array.from({ length: 256 }, (_, n) => name(4001 + n)))
+  turns.stop(request, { kind: 'tenant', topic: 't', tenant: name(4999) })
+  // The first 904 are forgotten: 4,096 are kept.
+  expect(sent()[0]).toBe(name(904))
+})
