@@ -14,6 +14,7 @@ const isFull = process.env['ONCEKEY_TEST_FULL'] === '1'
 /** Tests on real servers. */
 const SERVERS = [
   'test/durable/commit-count-databases.test.ts',
+  'test/durable/isolation-stores.test.ts',
   'test/durable/nats*.test.ts',
   'test/durable/rabbitmq*.test.ts',
   'test/durable/relay-stores.test.ts',

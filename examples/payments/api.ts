@@ -11,6 +11,7 @@ import {
   requireProtected,
 } from 'oncekey/express'
 import type { Database } from './database/database.ts'
+import type { AddedOperations } from './extension.ts'
 import { checkBody } from './input.ts'
 import type { Operations } from './operations.ts'
 import { findOrder, orderInput, type OrderInput } from './orders/order.ts'
@@ -29,6 +30,7 @@ export interface ApiParts {
   readonly engine: Engine
   readonly database: Database
   readonly operations: Operations
+  readonly mount: AddedOperations['mount']
   readonly reconciler: Reconciler
   readonly settings: Pick<Settings, 'tokens' | 'ratePerSecond' | 'inFlightMax' | 'webhookSecret'>
 }
@@ -40,7 +42,7 @@ const statusUrl = (recordId: string) => `/operations/${recordId}`
 
 /** Every route of the API, in one place. */
 export function mountApi(app: Express, parts: ApiParts): void {
-  const { engine, database, operations, reconciler, settings } = parts
+  const { engine, database, operations, mount, reconciler, settings } = parts
   const { createPayment, createRefund, createOrder, createTransfer } = operations
   const { tokens, ratePerSecond, inFlightMax, webhookSecret } = settings
   const { query } = database
@@ -87,6 +89,8 @@ export function mountApi(app: Express, parts: ApiParts): void {
       await createTransfer.accept(idempotencyOf(req), req.body as TransferInput)
     },
   )
+
+  mount(app, { json, guard })
 
   app.get('/payments/:id', showFound('payment', findPayment, query))
   app.get('/refunds/:id', showFound('refund', findRefund, query))

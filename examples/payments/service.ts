@@ -1,11 +1,12 @@
 import express from 'express'
 import { createEngine, type Engine } from 'oncekey'
-import { createOutbox, createReconciler } from 'oncekey/durable'
+import { createOutbox, createReconciler, type Operation } from 'oncekey/durable'
 import { createProvider, type Provider } from '../provider/provider.ts'
 import { mountApi } from './api.ts'
 import { withCache } from './cache.ts'
 import { openDatabase } from './database/database.ts'
 import { migrateWhenUp } from './database/migrate-when-up.ts'
+import { NO_EXTENSION, type Extension } from './extension.ts'
 import { GRACE_MS } from './grace.ts'
 import { showAlive, showReady } from './health.ts'
 import { logEvent } from './log-event.ts'
@@ -23,7 +24,10 @@ export interface Service {
 }
 
 /** Puts the parts together, for the role that the process has. */
-export async function startService(settings: Settings): Promise<Service> {
+export async function startService(
+  settings: Settings,
+  extension: Extension = NO_EXTENSION,
+): Promise<Service> {
   const { role, leaseMs, retentionMs } = settings
   const server = await openServer(settings)
   const database = await openDatabase(settings)
@@ -43,11 +47,14 @@ export async function startService(settings: Settings): Promise<Service> {
 
   const simulator = settings.providerUrl === '' ? await simulate(settings, server.port) : undefined
   const provider = createProviderClient(simulator?.url ?? settings.providerUrl)
-  const effects = providerEffects(provider, settings)
-  const operations = createOperations({ database, outbox: createOutbox({ engine }), effects })
+  const effects = extension.effects(providerEffects(provider, settings))
+  const operationParts = { database, outbox: createOutbox({ engine }), effects }
+  const operations = createOperations(operationParts)
+  const added = extension.operations(operationParts)
+  const all: readonly Operation<never>[] = [...Object.values(operations), ...added.operations]
   const reconciler = createReconciler({
     engine,
-    operations: Object.values(operations),
+    operations: all,
     schedule: { firstMs: settings.reconcileFirstMs },
     pollMs: Math.min(settings.reconcileFirstMs, 5_000),
     timeoutMs: settings.providerTimeoutMs,
@@ -58,10 +65,14 @@ export async function startService(settings: Settings): Promise<Service> {
   app.disable('x-powered-by')
   app.get('/healthz', showAlive)
   app.get('/readyz', showReady(engine, stopping.signal))
-  if (role !== 'worker') mountApi(app, { engine, database, operations, reconciler, settings })
+  const mount = added.mount
+  if (role !== 'worker') {
+    mountApi(app, { engine, database, operations, mount, reconciler, settings })
+  }
   server.serve(app)
 
-  const parts = { engine, database, operations, provider, reconciler, settings }
+  const { topics } = extension
+  const parts = { engine, database, operations: all, topics, provider, reconciler, settings }
   const background = role === 'api' ? undefined : createBackgroundWork(parts).run(stopping.signal)
 
   return {

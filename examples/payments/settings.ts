@@ -35,6 +35,8 @@ export interface Settings {
   readonly leaseMs: number
   readonly sweepEveryMs: number
   readonly providerTimeoutMs: number
+  /** How long the handler of a message may take. */
+  readonly handlerTimeoutMs: number
   /** From then on, a request that the provider does not know will never reach it. */
   readonly provenAfterMs: number
   readonly reconcileFirstMs: number
@@ -69,6 +71,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     leaseMs: ms('LEASE_MS', MINUTE_MS, 100),
     sweepEveryMs: ms('SWEEP_EVERY_MS', MINUTE_MS, 10),
     providerTimeoutMs: ms('PROVIDER_TIMEOUT_MS', 10_000),
+    handlerTimeoutMs: ms('HANDLER_TIMEOUT_MS', MINUTE_MS),
     provenAfterMs: ms('PROVEN_AFTER_MS', 15 * MINUTE_MS),
     reconcileFirstMs: ms('RECONCILE_FIRST_MS', 10_000),
     repeatableMs: ms('REPEATABLE_MS', 12 * HOUR_MS),

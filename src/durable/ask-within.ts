@@ -5,6 +5,8 @@ export interface AskOptions {
   readonly timeoutMs: number
   /** Who is asked, for the message. */
   readonly who: string
+  /** Called when the answer is given up and the code runs on; `ended` resolves when it stops. */
+  readonly onOverdue?: (ended: Promise<unknown>) => void
 }
 
 /**
@@ -12,7 +14,7 @@ export interface AskOptions {
  * whatever it brings later is neither used nor an accident.
  */
 export function askWithin<Answer>(
-  { clock, timeoutMs, who }: AskOptions,
+  { clock, timeoutMs, who, onOverdue }: AskOptions,
   ask: (signal: AbortSignal) => Answer | Promise<Answer>,
 ): Promise<Answer> {
   return new Promise((resolve, reject) => {
@@ -21,7 +23,10 @@ export function askWithin<Answer>(
       const error = new Error(`${who} gave no answer within ${timeoutMs} ms`)
       ending.abort(error)
       reject(error)
+      onOverdue?.(ended)
     })
-    new Promise<Answer>((asked) => asked(ask(ending.signal))).then(resolve, reject).finally(cancel)
+    const ended = new Promise<Answer>((asked) => asked(ask(ending.signal)))
+      .then(resolve, reject)
+      .finally(cancel)
   })
 }

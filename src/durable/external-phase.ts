@@ -7,10 +7,13 @@ import { EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, toResult, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
 import type { Place } from './operation-run.ts'
+import { tellOverdueCall } from './overdue-calls.ts'
 import { checkSchema } from './schema.ts'
 import { decodeValue, encodeValue } from './values.ts'
 
 export interface ExternalPhaseOptions {
+  /** The name of the operation. */
+  readonly operation: string
   readonly place: Place
   readonly effect: Effect
   readonly attempt: Attempt
@@ -116,10 +119,14 @@ export class ExternalPhase {
     who: string,
     ask: (signal: AbortSignal) => Answer | Promise<Answer>,
   ): Promise<Answer> {
-    const { attempt, effect } = this.#options
-    const { clock, signal: held } = attempt
+    const { attempt, effect, operation: name } = this.#options
+    const { clock, store, subject, signal: held } = attempt
     const timeoutMs = effect.timeoutMs ?? ANSWER_MS
-    return askWithin({ clock, timeoutMs, who }, (ending) => ask(AbortSignal.any([held, ending])))
+    const { recordId } = subject
+    const onOverdue = (ended: Promise<unknown>) => tellOverdueCall(store, { name, recordId, ended })
+    return askWithin({ clock, timeoutMs, who, onOverdue }, (ending) =>
+      ask(AbortSignal.any([held, ending])),
+    )
   }
 
   /** The call failed: the effect may have happened all the same, unless somebody knows better. */

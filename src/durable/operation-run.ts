@@ -217,6 +217,7 @@ export class OperationRun {
       )
     }
     const phase = new ExternalPhase({
+      operation: this.#definition.name,
       place: { name, number, stored },
       effect,
       attempt: this.#attempt,

@@ -13,6 +13,14 @@ export interface OutboxOptions {
 }
 
 export interface AddOptions {
+  /**
+   * The tenant that the message is for. Relays take the messages of a topic in turns of the
+   * tenants, so that the many messages of one do not delay those of another.
+   *
+   * @default none: it takes turns together with all messages that have no tenant
+   */
+  tenant?: string
+
   /** For the receiver: what the message is about, in your own words. */
   key?: string
 
@@ -57,7 +65,7 @@ export interface Outbox {
   add(tx: unknown, topic: string, payload: unknown, options?: AddOptions): AddedMessage
 }
 
-const ADD_OPTION_NAMES = ['key', 'partition', 'delayMs', 'id'] as const
+const ADD_OPTION_NAMES = ['tenant', 'key', 'partition', 'delayMs', 'id'] as const
 const DELAY_MS_MAX = 366 * 24 * 60 * 60 * 1000
 
 export function createOutbox(options: OutboxOptions): Outbox {
@@ -67,10 +75,11 @@ export function createOutbox(options: OutboxOptions): Outbox {
   return {
     add: (tx, topic, payload, more = {}) => {
       rejectUnknownOptions('outbox.add', more, ADD_OPTION_NAMES)
-      const { key, partition, delayMs, id } = more
+      const { tenant, key, partition, delayMs, id } = more
       const message = {
         id: id === undefined ? newRecordId(engine.clock.nowMs()) : checkMessageId(id),
         topic: checkMessageName('the topic of a message', topic),
+        tenant: optionalName('the tenant of a message', tenant),
         key: optionalName('the key of a message', key),
         partition: optionalName('the partition of a message', partition),
         payload: encodeValue(`the payload of a message for "${topic}"`, payload),

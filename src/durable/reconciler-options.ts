@@ -5,6 +5,7 @@ import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import type { RecordView } from '../core/store.ts'
 import type { KnownOperation } from './desk.ts'
 import { durableOf } from './durable-engine.ts'
+import { resolvePlaces, type PlaceLimits } from './place-options.ts'
 import {
   resolveSchedule,
   type ReconcileSchedule,
@@ -41,11 +42,21 @@ export interface ReconcilerOptions {
   timeoutMs?: number
 
   /**
-   * How many records are looked into at the same time.
+   * How many records are looked into at the same time. Beside these, `reserve` has a few places for
+   * operations and tenants that have none.
    *
    * @default 8
    */
   concurrency?: number
+
+  /**
+   * Places beside `concurrency`: half of them for tenants of which nothing is looked into here, the
+   * rest for operations of which nothing is looked into here. A provider that hangs holds up the
+   * records of its own operation alone. 0 where no more than `concurrency` may ever be asked.
+   *
+   * @default 40 % of `concurrency`, at least 2
+   */
+  reserve?: number
 
   /**
    * How many records one `runOnce()` looks into at the most.
@@ -84,7 +95,7 @@ export interface ResolvedReconcilerOptions {
   readonly handlers: ReadonlyMap<string, ReconcileHandler>
   readonly schedule: ResolvedSchedule
   readonly timeoutMs: number
-  readonly concurrency: number
+  readonly places: PlaceLimits
   readonly recordsMax: number
   readonly pollMs: number
 }
@@ -96,6 +107,7 @@ const KNOWN = [
   'schedule',
   'timeoutMs',
   'concurrency',
+  'reserve',
   'recordsMax',
   'pollMs',
 ] as const satisfies readonly (keyof ReconcilerOptions)[]
@@ -104,12 +116,11 @@ const HOUR_MS = 3_600_000
 
 export function resolveReconcilerOptions(options: ReconcilerOptions): ResolvedReconcilerOptions {
   rejectUnknownOptions('createReconciler', options, KNOWN)
-  const whole = (
-    name: 'timeoutMs' | 'concurrency' | 'recordsMax' | 'pollMs',
-    fallback: number,
-    max: number,
-  ) => wholeNumber(`createReconciler.${name}`, options[name], { fallback, min: 1, max })
-  const { engine, operations = [], handlers = {} } = options
+  const whole = (name: 'timeoutMs' | 'recordsMax' | 'pollMs', fallback: number, max: number) =>
+    wholeNumber(`createReconciler.${name}`, options[name], { fallback, min: 1, max })
+  const { engine, operations = [], handlers = {}, concurrency, reserve } = options
+  const given = { concurrency, reserve, perGroup: undefined, perTenant: undefined }
+  const bounds = { fallback: 8, max: 1_000, perGroup: 'perOperation' }
   return Object.freeze({
     engine,
     durable: durableOf('createReconciler', engine),
@@ -117,7 +128,7 @@ export function resolveReconcilerOptions(options: ReconcilerOptions): ResolvedRe
     handlers: checkHandlers(handlers),
     schedule: resolveSchedule('createReconciler.schedule', options.schedule),
     timeoutMs: whole('timeoutMs', 30_000, HOUR_MS),
-    concurrency: whole('concurrency', 8, 1_000),
+    places: resolvePlaces('createReconciler', given, bounds),
     recordsMax: whole('recordsMax', 1_000, 100_000),
     pollMs: whole('pollMs', 5_000, HOUR_MS),
   })

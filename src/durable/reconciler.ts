@@ -18,6 +18,8 @@ import { askStore, STORE_TIMEOUT_MS, storeTimeMs } from './durable-engine.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
+import { LookPlaces, type LookAsk } from './look-places.ts'
+import type { PlacesStats } from './places.ts'
 import { nextLookInMs } from './reconcile-schedule.ts'
 import {
   resolveReconcilerOptions,
@@ -35,6 +37,9 @@ export interface Reconciler {
 
   /** Passes on, until `signal` aborts; then ends what it has begun, and no more. */
   run(signal: AbortSignal): Promise<void>
+
+  /** Looks under way, calls of providers past their time limit, and operations that are paused. */
+  stats(): PlacesStats
 
   /**
    * For webhooks and your own code: what is known of an outside effect. May come twice, early or
@@ -83,6 +88,8 @@ export function createReconciler(options: ReconcilerOptions): Reconciler {
 const BY = { who: 'reconciler' } as const
 const ASKED = 'the provider was asked'
 const ON_RECORD = 'what became of its effect is on record by now'
+/** While all ordinary places are taken: how often it looks for records that may use the reserve. */
+const RESERVE_EVERY_MS = 250
 
 type Tally = { -readonly [Name in keyof ReconcileReport]: number }
 
@@ -96,6 +103,17 @@ type Answer =
 
 type Found = Exclude<FoundOut, { kind: 'open' }>
 
+interface Begun {
+  readonly begun: readonly Promise<void>[]
+  readonly isMore: boolean
+}
+
+/** How a provider answers during one look. */
+interface Asking {
+  isTimeout: boolean
+  readonly onOverdue: (ended: Promise<unknown>) => void
+}
+
 const OPEN: Answer = { kind: 'open', provenInMs: undefined }
 const GOES_ON: Answer = {
   kind: 'record',
@@ -107,9 +125,11 @@ class PollingReconciler implements Reconciler {
   readonly #options: ResolvedReconcilerOptions
   readonly #desk: Desk
   readonly #looks = new Set<Promise<void>>()
+  readonly #places: LookPlaces
 
   constructor(options: ResolvedReconcilerOptions) {
     this.#options = options
+    this.#places = new LookPlaces(options)
     this.#desk = new Desk(options.engine, options.durable, options.operations)
   }
 
@@ -119,11 +139,11 @@ class PollingReconciler implements Reconciler {
     let left = this.#options.recordsMax
     try {
       while (left > 0) {
-        const free = Math.min(await this.#room(), left)
-        const looks = await this.#begin(free, tally)
-        for (const look of looks) own.add(look)
-        left -= looks.length
-        if (looks.length < free) break
+        const { begun, isMore } = await this.#begin(left, tally)
+        for (const look of begun) own.add(look)
+        left -= begun.length
+        if (!isMore) break
+        await this.#untilRoom()
       }
     } finally {
       await Promise.all(own)
@@ -136,17 +156,21 @@ class PollingReconciler implements Reconciler {
     const tally = emptyTally()
     while (!signal.aborted && !engine.isClosed) {
       await engine.untilStoreAnswers(signal)
-      const free = await this.#room()
       if (signal.aborted) break
-      let begun = 0
+      let isMore = false
       try {
-        begun = (await this.#begin(free, tally)).length
+        isMore = (await this.#begin(Number.POSITIVE_INFINITY, tally)).isMore
       } catch {
         // Reported as a failure of the store; the next poll tries again.
       }
-      if (begun < free) await sleep(engine.clock, pollMs, signal)
+      if (isMore) await this.#untilRoom(signal)
+      else await sleep(engine.clock, pollMs, signal)
     }
     await Promise.all(this.#looks)
+  }
+
+  stats(): PlacesStats {
+    return this.#places.stats()
   }
 
   async resolve(
@@ -172,20 +196,43 @@ class PollingReconciler implements Reconciler {
     return this.#desk.conclude(effect, checkEffectVerdict(where, verdict), by)
   }
 
-  /** How many more may be looked into now; waits until it is one at least. */
-  async #room(): Promise<number> {
-    const { concurrency } = this.#options
-    while (this.#looks.size >= concurrency) await Promise.race(this.#looks)
-    return concurrency - this.#looks.size
+  /** Waits for the end of a look; or, since the reserve may have room, not for long. */
+  async #untilRoom(signal?: AbortSignal): Promise<void> {
+    if (this.#places.free > 0) return
+    const { clock } = this.#options.engine
+    const waiting = new AbortController()
+    const end = () => waiting.abort()
+    signal?.addEventListener('abort', end)
+    await Promise.race([...this.#looks, sleep(clock, RESERVE_EVERY_MS, waiting.signal)])
+    signal?.removeEventListener('abort', end)
+    end()
   }
 
-  async #begin(limit: number, tally: Tally): Promise<Promise<void>[]> {
+  /** `isMore`: there may be more to look into, once there is room. */
+  async #begin(limit: number, tally: Tally): Promise<Begun> {
+    const begun: Promise<void>[] = []
+    const takeEach = async (asks: readonly LookAsk[]) => {
+      for (const ask of asks.slice(0, limit)) begun.push(...(await this.#take(ask, tally)))
+    }
+    await takeEach(this.#places.askTrials())
+    const ask = this.#places.ask(Math.max(0, limit - begun.length))
+    if (ask === undefined) {
+      await takeEach(this.#places.askReserve())
+      return { begun, isMore: true }
+    }
+    const looks = await this.#take(ask, tally)
+    begun.push(...looks)
+    return { begun, isMore: looks.length === ask.limit }
+  }
+
+  async #take(ask: LookAsk, tally: Tally): Promise<Promise<void>[]> {
+    if (ask.limit === 0) return []
     const { engine, durable, timeoutMs } = this.#options
-    // Longer than a look can take, with its calls of the store: nobody looks a second time
+    // Longer than a look can take, with its calls of the store: no other node looks a second time
     // meanwhile, and what dies with this process is looked into again.
     const againMs = timeoutMs + 3 * STORE_TIMEOUT_MS
     const due = await askStore(engine, 'takeUnknown', (signal) =>
-      durable.desk.takeUnknown({ limit, againMs }, signal),
+      durable.desk.takeUnknown({ ...ask, againMs }, signal),
     )
     return due.map((one) => {
       const look = this.#look(one, tally).finally(() => this.#looks.delete(look))
@@ -194,24 +241,25 @@ class PollingReconciler implements Reconciler {
     })
   }
 
-  /** Never rejects: one bad record holds back nobody. */
-  async #look({ record, operation }: DueUnknown, tally: Tally): Promise<void> {
+  /** Never rejects: one bad record does not stop the others. */
+  async #look(due: DueUnknown, tally: Tally): Promise<void> {
+    const look = this.#places.begin(due)
+    const asking: Asking = { isTimeout: false, onOverdue: (ended) => look.overdue(ended) }
     tally.looked++
     try {
-      tally[await this.#lookInto(record, operation)]++
+      tally[await this.#lookInto(due, asking)]++
     } catch {
       // The store has failed, and that was reported. The record is due again by itself.
       tally.failed++
+    } finally {
+      look.end(asking.isTimeout)
     }
   }
 
-  async #lookInto(
-    record: RecordView,
-    operation: StoredOperation | undefined,
-  ): Promise<keyof Tally> {
+  async #lookInto({ record, operation }: DueUnknown, asking: Asking): Promise<keyof Tally> {
     // Earlier looks have not even come to their end: this record may be what ends them.
     if (record.tries > this.#options.schedule.tries) return this.#giveUp(record)
-    const answer = await this.#ask(record, operation)
+    const answer = await this.#ask(record, operation, asking)
     switch (answer.kind) {
       case 'effect': {
         const { recordId } = record
@@ -231,11 +279,15 @@ class PollingReconciler implements Reconciler {
     }
   }
 
-  async #ask(record: RecordView, operation: StoredOperation | undefined): Promise<Answer> {
+  async #ask(
+    record: RecordView,
+    operation: StoredOperation | undefined,
+    asking: Asking,
+  ): Promise<Answer> {
     if (operation === undefined) {
       const handler = this.#options.handlers.get(record.operation)
       // Another node may have it.
-      return handler === undefined ? OPEN : this.#askHandler(handler, record)
+      return handler === undefined ? OPEN : this.#askHandler(handler, record, asking)
     }
     const known = this.#desk.known(operation)
     if (known === undefined) {
@@ -248,18 +300,21 @@ class PollingReconciler implements Reconciler {
     if (phase === undefined) return isConcluded(record) ? GOES_ON : { kind: 'nobody' }
     const effect = Object.hasOwn(known.effects, phase.name) ? known.effects[phase.name] : undefined
     if (effect?.reconcile === undefined) return { kind: 'nobody' }
-    return this.#askProvider(effect, record, phase)
+    return this.#askProvider(effect, { record, phase }, asking)
   }
 
-  async #askProvider(effect: Effect, record: RecordView, phase: StoredPhase): Promise<Answer> {
-    const { engine, timeoutMs } = this.#options
+  async #askProvider(
+    effect: Effect,
+    { record, phase }: { readonly record: RecordView; readonly phase: StoredPhase },
+    asking: Asking,
+  ): Promise<Answer> {
+    const { engine } = this.#options
     const { recordId, errorCode } = record
     // Before the provider is asked: what it does not know yet may be under way for so much longer.
     const nowMs = await storeTimeMs(engine)
-    const { clock } = engine
     const who = `reconcile of effect "${phase.name}"`
     try {
-      const found = await askWithin({ clock, timeoutMs, who }, (signal) =>
+      const found = await this.#askWithin(who, asking, (signal) =>
         findOut(effect, { recordId, phase, nowMs, signal }),
       )
       // It would be sent again, and has been as often as it may.
@@ -274,14 +329,14 @@ class PollingReconciler implements Reconciler {
     }
   }
 
-  async #askHandler(handler: ReconcileHandler, record: RecordView): Promise<Answer> {
-    const { engine, timeoutMs } = this.#options
-    const { clock } = engine
+  async #askHandler(
+    handler: ReconcileHandler,
+    record: RecordView,
+    asking: Asking,
+  ): Promise<Answer> {
     const where = `the reconcile handler of "${record.operation}"`
     try {
-      const verdict = await askWithin({ clock, timeoutMs, who: where }, (signal) =>
-        handler({ record, signal }),
-      )
+      const verdict = await this.#askWithin(where, asking, (signal) => handler({ record, signal }))
       if (verdict?.kind === 'pending') return OPEN
       if (verdict === undefined || verdict === null) {
         throw new InvalidOptionsError(
@@ -294,6 +349,19 @@ class PollingReconciler implements Reconciler {
       this.#troubled(error)
       return OPEN
     }
+  }
+
+  #askWithin<Found>(
+    who: string,
+    asking: Asking,
+    ask: (signal: AbortSignal) => Found | Promise<Found>,
+  ): Promise<Found> {
+    const { engine, timeoutMs } = this.#options
+    const onOverdue = (ended: Promise<unknown>) => {
+      asking.isTimeout = true
+      asking.onOverdue(ended)
+    }
+    return askWithin({ clock: engine.clock, timeoutMs, who, onOverdue }, ask)
   }
 
   #troubled(error: unknown): void {

@@ -1,11 +1,13 @@
 import type { Engine } from '../core/engine-contract.ts'
 import type { Backoff } from './backoff.ts'
+import type { PlacesStats } from './places.ts'
 
 /** A message as its handler gets it. */
 export interface RelayMessage<Payload = unknown> {
   readonly id: string
   readonly topic: string
   /** As it was added. */
+  readonly tenant: string | undefined
   readonly key: string | undefined
   readonly partition: string | undefined
   readonly payload: Payload
@@ -56,11 +58,36 @@ export interface RelayOptions {
   /**
    * Handlers that run at once. As many messages again are taken in advance (more, where handlers
    * are quicker than the store), so that a free handler need not wait for the store; the more they
-   * are, the less a relay beside this one finds to do.
+   * are, the less a relay beside this one finds to do. Beside these, `reserve` has a few places for
+   * topics and tenants that have none.
    *
    * @default 50
    */
   concurrency?: number
+
+  /**
+   * How many handlers of one topic run at once. Lower it for a receiver that is slow, so that its
+   * topic leaves more of `concurrency` to the others.
+   *
+   * @default no limit beside `concurrency` and `reserve`
+   */
+  perTopic?: number
+
+  /**
+   * How many handlers for messages of one tenant run at once. Messages without a tenant count as
+   * one tenant.
+   *
+   * @default no limit beside `concurrency` and `reserve`
+   */
+  perTenant?: number
+
+  /**
+   * Places beside `concurrency`: half of them for tenants of which no handler runs here, the rest
+   * for topics of which no handler runs here. 0 where no more than `concurrency` may ever run.
+   *
+   * @default 40 % of `concurrency`, at least 2
+   */
+  reserve?: number
 
   /**
    * Messages that are taken in one call of the store, at the most.
@@ -110,9 +137,11 @@ export interface RelayOptions {
   onDeadLetter?: 'block' | 'skip'
 
   /**
-   * How long a handler may take. Then its signal aborts, and the attempt has failed. A handler that
-   * runs on all the same gets no second one of the same message beside it in this relay, and still
-   * counts as running beyond as many of them as `concurrency`.
+   * How long a handler may take. Then its signal aborts, the attempt has failed, and another
+   * message gets its place. A handler that runs on all the same is counted and reported
+   * (`work_overdue`), and its message is not handled a second time beside it in this relay. Once a
+   * topic has as many of these as `concurrency` (at least 10), the topic is paused until one of
+   * them ends (`work_paused`, `work_resumed`); other topics go on.
    *
    * @default 60_000
    */
@@ -129,6 +158,11 @@ export interface RelayReport {
   readonly dead: number
   /** Somebody else may have them by now. */
   readonly lost: number
+}
+
+export interface RelayStats extends PlacesStats {
+  /** Messages that were taken in advance and are not handled yet. */
+  readonly waiting: number
 }
 
 export interface RelayCloseReport {
@@ -150,6 +184,9 @@ export interface Relay {
    * is relayed, put off, or dead. Rejects with `STORE_FAILED` where the store cannot be asked.
    */
   runOnce(): Promise<RelayReport>
+
+  /** What it handles now, what runs on past its time limit, and which topics are paused. */
+  stats(): RelayStats
 
   /**
    * Takes nothing new, gives back what it has not begun, and waits for what runs, at most

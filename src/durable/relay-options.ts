@@ -11,13 +11,14 @@ import {
 import type { Backoff } from './backoff.ts'
 import { faultOf } from './message-checks.ts'
 import { outboxOf } from './outbox.ts'
+import { resolvePlaces, type PlaceLimits } from './place-options.ts'
 import type { MessageHandler, RelayOptions } from './relay-contract.ts'
 
 export interface ResolvedRelayOptions {
   readonly engine: Engine
   readonly outbox: OutboxStore
   readonly handlers: ReadonlyMap<string, MessageHandler>
-  readonly concurrency: number
+  readonly places: PlaceLimits
   readonly batchSize: number
   readonly leaseMs: number
   readonly pollMs: number
@@ -32,6 +33,9 @@ const RELAY_OPTION_NAMES = [
   'engine',
   'topics',
   'concurrency',
+  'perTopic',
+  'perTenant',
+  'reserve',
   'batchSize',
   'leaseMs',
   'pollMs',
@@ -45,14 +49,18 @@ const RELAY_OPTION_NAMES = [
 const MINUTE_MS = 60_000
 const DAY_MS = 24 * 60 * MINUTE_MS
 
+const PLACES = { fallback: 50, max: 10_000, perGroup: 'perTopic' }
+
 /** Every call of a store brings all of them along. */
 const TOPICS_MAX = 1_000
 
 export function resolveRelayOptions(options: RelayOptions): ResolvedRelayOptions {
   rejectUnknownOptions('createRelay', options, RELAY_OPTION_NAMES)
   const { engine, topics, onDeadLetter, random } = options
+  const { concurrency, perTopic: perGroup, perTenant, reserve } = options
+  const given = { concurrency, perGroup, perTenant, reserve }
   const number = (
-    name: 'concurrency' | 'batchSize' | 'leaseMs' | 'pollMs' | 'attemptsMax' | 'handlerTimeoutMs',
+    name: 'batchSize' | 'leaseMs' | 'pollMs' | 'attemptsMax' | 'handlerTimeoutMs',
     bounds: { readonly fallback: number; readonly min: number; readonly max: number },
   ): number => wholeNumber(`createRelay.${name}`, options[name], bounds)
   optionalFunction('createRelay.random', random)
@@ -60,7 +68,7 @@ export function resolveRelayOptions(options: RelayOptions): ResolvedRelayOptions
     engine,
     outbox: outboxOf(engine, 'createRelay'),
     handlers: checkTopics(topics),
-    concurrency: number('concurrency', { fallback: 50, min: 1, max: 10_000 }),
+    places: resolvePlaces('createRelay', given, PLACES),
     batchSize: number('batchSize', { fallback: 200, min: 1, max: 1_000 }),
     // Shorter ones would be over before a store under load has answered.
     leaseMs: number('leaseMs', { fallback: 30_000, min: 100, max: DAY_MS }),

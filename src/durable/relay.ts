@@ -6,11 +6,20 @@ import { rejectUnknownOptions, wholeNumber } from '../core/options.ts'
 import { mayHaveTakenHold } from '../core/store-port.ts'
 import { onLocalAdd } from './local-adds.ts'
 import { MessageLeases } from './message-leases.ts'
+import type { TakenPlace } from './places.ts'
 import { MessageRun, type RunEnd, type RunParts } from './message-run.ts'
 import { OutboxPort } from './outbox-port.ts'
-import type { Relay, RelayCloseReport, RelayOptions, RelayReport } from './relay-contract.ts'
+import type {
+  Relay,
+  RelayCloseReport,
+  RelayOptions,
+  RelayReport,
+  RelayStats,
+} from './relay-contract.ts'
+import { RelayRoom, type RoomAsk } from './relay-room.ts'
 import { isLookDue, noteRelay, tellUnrelayed } from './unrelayed.ts'
 import { resolveRelayOptions, type ResolvedRelayOptions } from './relay-options.ts'
+import { laneOf } from './waiting-messages.ts'
 
 export function createRelay(options: RelayOptions): Relay {
   return new OutboxRelay(resolveRelayOptions(options))
@@ -20,8 +29,8 @@ const GRACE_MS = 10_000
 const GRACE_MS_MAX = 24 * 60 * 60 * 1000
 /** How soon to look after something has happened; doubles until it is `pollMs` again. */
 const LOOK_MS_FIRST = 5
-/** Messages that may wait for their end to be recorded, beside those that are handled. */
-const UNRECORDED_MAX = 2_000
+/** While all ordinary places are taken: how often it looks for messages for the reserve. */
+const RESERVE_EVERY_MS = 250
 /** First pause after a claim that failed; doubles up to the longest. */
 const PAUSE_MS_FIRST = 100
 const PAUSE_MS_MAX = 5_000
@@ -31,11 +40,16 @@ const REPEATS_PART = 0.5
 /** Attempts of which nobody asks whether the one before has come back: it nearly always has. */
 const TRUSTED_MAX = 3
 
-interface Claim {
+interface Claim extends RoomAsk {
   readonly token: string
-  readonly limit: number
   /** The monotonic clock before it was sent first: the store counts its leases no earlier. */
   readonly sentMs: number
+}
+
+/** A handler that runs. */
+interface Handling {
+  readonly run: MessageRun
+  readonly place: TakenPlace
 }
 
 class OutboxRelay implements Relay {
@@ -43,19 +57,19 @@ class OutboxRelay implements Relay {
   readonly #port: OutboxPort
   readonly #leases: MessageLeases
   readonly #parts: RunParts
-  /** Taken, and not begun. */
-  #waiting: MessageRun[] = []
+  readonly #room: RelayRoom
   /** Taken, and not at their end. */
   readonly #open = new Set<MessageRun>()
-  /** By message: whose handler runs. */
-  readonly #handling = new Map<string, MessageRun>()
-  /** How many of those are late. */
-  #late = 0
+  /** By message: whose handler runs, and the place that it has. */
+  readonly #handling = new Map<string, Handling>()
   /** Handlers that have ended since the last claim did, and when that was. */
   #handled = 0
   #claimedAtMs = 0
-  /** Messages that would be handled while a claim is under way. */
-  #pace = 0
+  /** When it may claim for the reserve, and when it made an ordinary claim last. */
+  #reserveAtMs = 0
+  #askedAtMs = Number.NEGATIVE_INFINITY
+  /** The last claim could not ask for all topics and tenants. */
+  #wasFull = false
   #use: 'none' | 'run' | 'once' = 'none'
   #isClosed = false
   #stopping = new AbortController()
@@ -82,11 +96,12 @@ class OutboxRelay implements Relay {
     this.#port = new OutboxPort(engine, outbox)
     this.#leases = new MessageLeases({ clock: engine.clock, port: this.#port, leaseMs })
     this.#lookMs = pollMs
+    this.#room = new RelayRoom(options)
     this.#parts = {
       options,
       port: this.#port,
       onHandled: (run) => this.#onHandled(run),
-      onLate: () => this.#onLate(),
+      onLate: (run) => this.#onLate(run),
       onOver: (run, end) => this.#onOver(run, end),
     }
   }
@@ -115,7 +130,7 @@ class OutboxRelay implements Relay {
   async runOnce(): Promise<RelayReport> {
     this.#begin('once')
     try {
-      if (!this.#isClosed && this.#room() > 0) await this.#take()
+      if (!this.#isClosed) await this.#take()
       this.#tellUnrelayed()
       await this.#until(() => this.#open.size === 0)
       await this.#look
@@ -124,6 +139,10 @@ class OutboxRelay implements Relay {
     }
     const { relayed, retried, dead, lost } = this.#tally
     return { relayed, retried, dead, lost }
+  }
+
+  stats(): RelayStats {
+    return { ...this.#room.places.stats(), waiting: this.#room.waiting.size }
   }
 
   async close(options: { graceMs?: number } = {}): Promise<RelayCloseReport> {
@@ -135,8 +154,10 @@ class OutboxRelay implements Relay {
     const isQuiet = () => this.#open.size + this.#handling.size === 0 && !this.#isClaiming
     await this.#until(isQuiet, graceMs)
     const abandoned = this.#handling.size
-    for (const run of [...this.#handling.values(), ...this.#open]) run.abandon()
+    const handled = [...this.#handling.values()].map(({ run }) => run)
+    for (const run of [...handled, ...this.#open]) run.abandon()
     this.#leases.stop()
+    this.#room.places.stop()
     this.#unnote()
     return { abandoned }
   }
@@ -219,60 +240,67 @@ class OutboxRelay implements Relay {
     return this.#stopping.signal.aborted || this.#isClosed || this.#options.engine.isClosed
   }
 
-  /** While there is more than fits, the next claim waits until it is worth a call. */
   #mayTake(): boolean {
-    const room = this.#room()
+    if (!this.#isDue && !this.#isMore) return false
+    return this.#isWorthCall() || this.#reserveInMs() === 0
+  }
+
+  /** While there is more than fits, the next ordinary claim waits until it is worth a call. */
+  #isWorthCall(): boolean {
+    const { places, batchSize } = this.#options
+    const room = this.#room.room(this.#open.size)
     if (room === 0) return false
-    if (!this.#isMore || this.#open.size === 0) return this.#isDue || this.#isMore
-    return room >= Math.min(this.#capacity(), this.#options.batchSize)
+    if (!this.#isMore || this.#open.size === 0) return true
+    return room >= Math.min(places.places, batchSize)
   }
 
   /**
-   * For every free place a message, and in advance as many again as there are places, or more
-   * where handlers are so quick that they would wait for the next claim. Those whose end is being
-   * recorded count too, or a store that is slow to record would be given ever more.
+   * How long until it may claim for the reserve, or for what room there is: never, while a claim is
+   * worth a call. Handlers that hang may leave a little room for as long as they hang.
    */
-  #room(): number {
-    const { batchSize, concurrency } = this.#options
-    const capacity = this.#capacity()
-    const inAdvance = capacity === 0 ? 0 : Math.max(capacity, Math.min(2 * this.#pace, batchSize))
-    const wanted = this.#places() + inAdvance - this.#waiting.length
-    const recordable = UNRECORDED_MAX + 2 * concurrency - this.#open.size
-    return Math.max(0, Math.min(wanted, batchSize, recordable))
+  #reserveInMs(): number {
+    const hasFree = this.#room.places.free > 0 && this.#room.room(this.#open.size) === 0
+    if (hasFree || this.#isWorthCall()) return Number.POSITIVE_INFINITY
+    return Math.max(0, this.#reserveAtMs - this.#options.engine.clock.monotonicMs())
   }
 
-  /** Handlers that may be entered now. */
-  #places(): number {
-    return Math.max(0, this.#capacity() - (this.#handling.size - this.#late))
-  }
-
-  /**
-   * Handlers that hang take nobody's place until there are as many of them as places: so a poison
-   * message holds nobody back, and yet nothing grows for ever.
-   */
-  #capacity(): number {
-    const { concurrency } = this.#options
-    return Math.max(0, concurrency - Math.max(0, this.#late - concurrency))
-  }
-
+  /** One ordinary claim; or, where there is no room for one, those for the reserve. */
   async #take(): Promise<void> {
-    const { engine, handlers, leaseMs } = this.#options
-    this.#isDue = false
+    const { clock } = this.#options.engine
+    const failed = this.#claimToRepeat()
+    if (failed !== undefined) return this.#send(failed)
+    const ask = this.#room.ask(this.#open.size)
+    this.#wasFull = ask === undefined || this.#room.isNarrow(ask)
+    if (ask === undefined || !this.#isWorthCall()) {
+      this.#reserveAtMs = clock.monotonicMs() + RESERVE_EVERY_MS
+    }
+    if (ask !== undefined) {
+      this.#askedAtMs = clock.monotonicMs()
+      return this.#send(this.#newClaim(ask))
+    }
+    const reserved = this.#room.askReserve(this.#open.size)
+    // Where every topic is paused, there is nothing to ask for until one of them goes on.
+    if (reserved.length === 0 && this.#room.room(this.#open.size) > 0) {
+      this.#isDue = false
+      this.#isMore = false
+    }
+    for (const one of reserved) await this.#send(this.#newClaim(one), true)
+  }
+
+  async #send(claim: Claim, isReserve = false): Promise<void> {
+    const { engine, leaseMs } = this.#options
+    if (!isReserve) this.#isDue = false
     this.#lookAtMs = engine.clock.monotonicMs() + this.#lookMs
-    const claim = this.#claimToMake()
-    const { token, limit, sentMs } = claim
+    const { sentMs, ...request } = claim
     this.#claim = claim
     this.#isClaiming = true
     try {
-      const messages = await this.#port.claim({
-        topics: [...handlers.keys()],
-        limit,
-        leaseMs,
-        token,
-      })
+      const messages = await this.#port.claim({ ...request, leaseMs })
       this.#claim = undefined
-      this.#measure(sentMs)
-      this.#isMore = messages.length >= limit
+      if (!isReserve) {
+        this.#measure(sentMs)
+        this.#isMore = messages.length >= claim.limit
+      }
       if (messages.length > 0) this.#foundSome()
       this.#accept(messages, sentMs)
     } catch (error) {
@@ -287,18 +315,23 @@ class OutboxRelay implements Relay {
   #measure(sentMs: number): void {
     const nowMs = this.#options.engine.clock.monotonicMs()
     const sinceMs = Math.max(1, nowMs - this.#claimedAtMs)
-    this.#pace = Math.ceil((this.#handled * (nowMs - sentMs)) / sinceMs)
+    this.#room.pace = Math.ceil((this.#handled * (nowMs - sentMs)) / sinceMs)
     this.#handled = 0
     this.#claimedAtMs = nowMs
   }
 
-  /** The one whose answer never came, while what it may have taken is of use; or a new one. */
-  #claimToMake(): Claim {
+  /** The claim whose answer never came, while what it may have taken is of use. */
+  #claimToRepeat(): Claim | undefined {
     const { engine, leaseMs } = this.#options
-    const sentMs = engine.clock.monotonicMs()
     const failed = this.#claim
-    if (failed !== undefined && sentMs - failed.sentMs < leaseMs * REPEATS_PART) return failed
-    return { token: newToken(), limit: this.#room(), sentMs }
+    this.#claim = undefined
+    if (failed === undefined) return undefined
+    const sinceMs = engine.clock.monotonicMs() - failed.sentMs
+    return sinceMs < leaseMs * REPEATS_PART ? failed : undefined
+  }
+
+  #newClaim(ask: RoomAsk): Claim {
+    return { ...ask, token: newToken(), sentMs: this.#options.engine.clock.monotonicMs() }
   }
 
   #accept(messages: readonly HeldMessage[], sentMs: number): void {
@@ -316,8 +349,8 @@ class OutboxRelay implements Relay {
   }
 
   #queue(run: MessageRun): void {
-    if (this.#mustStop()) run.giveBack()
-    else this.#waiting.push(run)
+    if (this.#mustStop() || !this.#room.hasRoomFor(run)) run.giveBack()
+    else this.#room.waiting.push(run)
   }
 
   /**
@@ -340,7 +373,7 @@ class OutboxRelay implements Relay {
   }
 
   #startNext(): void {
-    while (this.#waiting.length > 0 && this.#places() > 0) this.#start(this.#waiting.shift()!)
+    for (let run = this.#room.next(); run !== undefined; run = this.#room.next()) this.#start(run)
   }
 
   #start(run: MessageRun): void {
@@ -352,30 +385,36 @@ class OutboxRelay implements Relay {
       // Not at once, or it would be taken and put off without end.
       return run.fail(new Error('the handler of an earlier attempt still runs'), leaseMs)
     }
-    this.#handling.set(id, run)
+    // The room was asked a moment ago, so there is a place.
+    const place = this.#room.places.take(laneOf(run))!
+    this.#handling.set(id, { run, place })
     run.start()
     this.#leases.watch(run)
   }
 
-  #giveBackWaiting(): void {
-    const waiting = this.#waiting
-    this.#waiting = []
-    for (const run of waiting) run.giveBack()
+  #giveBackWaiting(test: (topic: string) => boolean = () => true): void {
+    for (const run of this.#room.waiting.takeTopics(test)) run.giveBack()
   }
 
   #onHandled(run: MessageRun): void {
+    this.#handling.get(run.message.id)?.place.end()
     this.#handling.delete(run.message.id)
     this.#handled++
-    if (run.isLate) this.#late--
+    // It had a place of the reserve, and the ordinary places are stuck: the next one may begin.
+    const sinceMs = this.#options.engine.clock.monotonicMs() - this.#askedAtMs
+    if (this.#room.places.free === 0 && sinceMs >= RESERVE_EVERY_MS) this.#reserveAtMs = 0
+    // The last claim left out topics or tenants that were full, or paused, and now have room.
+    if (this.#wasFull && (run.isLate || this.#room.isHalfEmptyFor(run))) this.#isDue = true
     this.#startNext()
     this.#changed()
   }
 
-  #onLate(): void {
-    this.#late++
+  #onLate(run: MessageRun): void {
+    const { topic, id } = run.message
+    this.#handling.get(id)?.place.overdue(id)
+    // Another relay may have better luck with the rest of a topic that is paused here.
+    this.#giveBackWaiting((one) => one === topic && this.#room.places.isPaused(one))
     this.#startNext()
-    // Whoever else there is may have better luck with the rest.
-    if (this.#capacity() === 0) this.#giveBackWaiting()
     this.#changed()
   }
 
@@ -408,7 +447,8 @@ class OutboxRelay implements Relay {
         this.#lookAtMs = clock.monotonicMs() + this.#lookMs
         wake()
       }
-      const cancel = clock.after(this.#lookAtMs - clock.monotonicMs(), look)
+      const inMs = Math.min(this.#lookAtMs - clock.monotonicMs(), this.#reserveInMs())
+      const cancel = clock.after(inMs, look)
       this.#wake = wake
     })
   }

@@ -1,33 +1,16 @@
 import { sleep } from '../core/clock.ts'
-import type { DueOperation, PhaseStore } from '../core/durable-store.ts'
-import type { Engine } from '../core/engine.ts'
-import { InvalidOptionsError, LeaseLostError, hasCode } from '../core/errors.ts'
-import { describe, rejectUnknownOptions, wholeNumber } from '../core/options.ts'
-import { resumable, type Policy, type PolicyOptions } from '../core/policy.ts'
-import { askStore, durableOf } from './durable-engine.ts'
+import type { DueOperation } from '../core/durable-store.ts'
+import { LeaseLostError, hasCode } from '../core/errors.ts'
+import { askStore } from './durable-engine.ts'
 import { onNudge } from './nudge.ts'
 import type { Operation } from './operation.ts'
-
-export interface WorkerOptions {
-  engine: Engine
-
-  /** What it can run. Of others it says that they are orphans, and leaves them alone. */
-  operations: readonly Operation<never>[]
-
-  /** How many operations run at the same time. @default 10 */
-  concurrency?: number
-
-  /**
-   * How often it looks for operations that are due. What is accepted in the same process is taken
-   * at once.
-   *
-   * @default 1_000
-   */
-  pollMs?: number
-
-  /** Lease, retention and time limits of what it runs. @default those of the engine */
-  policy?: Omit<PolicyOptions, 'onLapse' | 'onError' | 'whileInProgress' | 'afterExpiry'>
-}
+import { onOverdueCall } from './overdue-calls.ts'
+import { Places, type Ask, type PlacesStats, type TakenPlace } from './places.ts'
+import {
+  resolveWorkerOptions,
+  type ResolvedWorkerOptions,
+  type WorkerOptions,
+} from './worker-options.ts'
 
 export interface WorkerPass {
   /** Operations that were run to their end. */
@@ -44,6 +27,9 @@ export interface Worker {
 
   /** One pass over what is due now, at most `concurrency` operations. */
   runOnce(): Promise<WorkerPass>
+
+  /** What runs here, what runs on past its time limit, and which operations are paused. */
+  stats(): PlacesStats
 }
 
 /**
@@ -51,94 +37,79 @@ export interface Worker {
  * by a client that never came back or a process that died. Any number of workers may run.
  */
 export function createWorker(options: WorkerOptions): Worker {
-  return new OperationWorker(options)
+  return new OperationWorker(resolveWorkerOptions(options))
 }
-
-/** The policy under which `engine.run` can run an operation: `pay.work(input)`. */
-export function operationPolicy(engine: Engine, options: PolicyOptions = {}): Policy {
-  return resumable(engine.policy(options))
-}
-
-/** The rest is about requests, of which a worker has none. */
-const POLICY_NAMES = [
-  'leaseMs',
-  'retentionMs',
-  'maxRunMs',
-  'maxAttempts',
-  'settleTimeoutMs',
-] as const satisfies readonly (keyof NonNullable<WorkerOptions['policy']>)[]
 
 const ORPHANS_EVERY_MS = 60_000
 const ORPHANS_SHOWN = 10
 /** After a store failure, so that a store that is down is not hammered. */
 const AFTER_FAILURE_MS = 1_000
+/** While all ordinary places are taken: how often it looks for work that may use the reserve. */
+const RESERVE_EVERY_MS = 250
 
 type Outcome = keyof WorkerPass
 
 class OperationWorker implements Worker {
-  readonly #engine: Engine
-  readonly #phases: PhaseStore
-  readonly #operations: readonly Operation<never>[]
-  readonly #policy: Policy
-  readonly #concurrency: number
-  readonly #pollMs: number
+  readonly #options: ResolvedWorkerOptions
+  readonly #places: Places
+  /** The names of the operations. */
+  readonly #names: readonly string[]
   /** What runs here, by record id. */
   readonly #running = new Map<string, Promise<Outcome>>()
   /** What could not be taken, by record id, until when it is left alone. */
   readonly #missed = new Map<string, number>()
   #orphansAtMs = Number.NEGATIVE_INFINITY
+  /** When it may look for work for the reserve, and when an ordinary place was free last. */
+  #reserveAtMs = Number.NEGATIVE_INFINITY
+  #askedAtMs = Number.NEGATIVE_INFINITY
   /** Ends the pause: by a nudge, by the end of something that runs, by the signal. */
   #awake = new AbortController()
 
-  constructor(options: WorkerOptions) {
-    rejectUnknownOptions('createWorker', options, [
-      'engine',
-      'operations',
-      'concurrency',
-      'pollMs',
-      'policy',
-    ])
-    const { engine, operations, policy = {} } = options
-    this.#phases = durableOf('createWorker', engine).phases
-    this.#engine = engine
-    this.#operations = checkOperations(operations)
-    const { concurrency, pollMs } = options
-    this.#concurrency = wholeNumber('createWorker.concurrency', concurrency, {
-      fallback: 10,
-      min: 1,
-      max: 1_000,
-    })
-    this.#pollMs = wholeNumber('createWorker.pollMs', pollMs, {
-      fallback: 1_000,
-      min: 1,
-      max: 3_600_000,
-    })
-    rejectUnknownOptions('createWorker.policy', policy, POLICY_NAMES)
-    this.#policy = operationPolicy(engine, policy)
+  constructor(options: ResolvedWorkerOptions) {
+    this.#options = options
+    const { engine, operations, places } = options
+    const { clock, store } = engine
+    this.#names = [...new Set(operations.map(({ name }) => name))]
+    const emit = engine.emit.bind(engine)
+    this.#places = new Places({ part: 'operation', clock, store, emit, ...places })
   }
 
   async run(signal: AbortSignal): Promise<void> {
+    const { engine } = this.#options
     const wake = () => this.#awake.abort()
-    const stopListening = onNudge(this.#engine.store, wake)
+    const stopListening = onNudge(engine.store, wake)
     signal.addEventListener('abort', wake)
-    while (!signal.aborted && !this.#engine.isClosed) {
-      await this.#engine.untilStoreAnswers(signal)
+    const stopCounting = this.#countOverdueCalls()
+    while (!signal.aborted && !engine.isClosed) {
+      await engine.untilStoreAnswers(signal)
       if (signal.aborted) break
       // Before it looks: what happens while it looks must not be slept over.
       this.#awake = new AbortController()
       const started = await this.#start().catch((error: unknown) => {
-        this.#engine.emit({ kind: 'maintenance_failed', task: 'worker', error })
+        engine.emit({ kind: 'maintenance_failed', task: 'worker', error })
         return 0
       })
-      if (started > 0 && this.#running.size < this.#concurrency) continue
-      await sleep(this.#engine.clock, this.#pollMs, this.#awake.signal)
+      if (started > 0 && this.#places.free > 0) continue
+      await sleep(engine.clock, this.#pauseMs(), this.#awake.signal)
+      // Operations that end together make room together: one look finds work for all of them.
+      await new Promise<void>((resolve) => engine.clock.soon(resolve))
     }
     stopListening()
     signal.removeEventListener('abort', wake)
     await Promise.all(this.#running.values())
+    stopCounting()
   }
 
   async runOnce(): Promise<WorkerPass> {
+    const stopCounting = this.#countOverdueCalls()
+    try {
+      return await this.#pass()
+    } finally {
+      stopCounting()
+    }
+  }
+
+  async #pass(): Promise<WorkerPass> {
     const before = new Set(this.#running.keys())
     await this.#start()
     const mine = [...this.#running].filter(([recordId]) => !before.has(recordId))
@@ -147,27 +118,79 @@ class OperationWorker implements Worker {
     return { completed: count('completed'), failed: count('failed'), missed: count('missed') }
   }
 
-  /** Starts as many of the due as there is room for. */
-  async #start(): Promise<number> {
-    const room = this.#concurrency - this.#running.size
-    if (room <= 0 || this.#engine.isClosed) return 0
-    await this.#tellOrphans()
-    const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const due = await askStore(this.#engine, 'due', (signal) =>
-      this.#phases.due({ operations, limit: room }, signal),
-    )
-    const fresh = due.filter(({ record }) => this.#isFree(record.recordId))
-    for (const one of fresh) {
-      const { recordId } = one.record
-      const ended = this.#resume(one).then((outcome) => {
-        this.#running.delete(recordId)
+  stats(): PlacesStats {
+    return this.#places.stats()
+  }
+
+  #pauseMs(): number {
+    const { pollMs } = this.#options
+    if (this.#places.free > 0) return pollMs
+    return Math.min(pollMs, Math.max(1, this.#reserveAtMs - this.#nowMs))
+  }
+
+  #countOverdueCalls(): () => void {
+    const { engine } = this.#options
+    return onOverdueCall(engine.store, ({ name, recordId, ended }) => {
+      const end = this.#places.countOverdue(name, recordId)
+      void ended.then(() => {
+        end()
         this.#awake.abort()
-        if (outcome === 'missed') this.#missed.set(recordId, this.#nowMs + this.#pollMs)
-        return outcome
       })
-      this.#running.set(recordId, ended)
+    })
+  }
+
+  /** Starts as many of the due as there are places for. */
+  async #start(): Promise<number> {
+    if (this.#options.engine.isClosed) return 0
+    const ask = this.#places.ask(this.#names)
+    if (ask !== undefined) {
+      // While ordinary places become free, turns alone are enough.
+      this.#askedAtMs = this.#nowMs
+      this.#reserveAtMs = this.#nowMs + RESERVE_EVERY_MS
+      await this.#tellOrphans()
+      return this.#startDue(ask)
     }
-    return fresh.length
+    if (this.#nowMs < this.#reserveAtMs) return 0
+    this.#reserveAtMs = this.#nowMs + RESERVE_EVERY_MS
+    let started = 0
+    for (const reserved of this.#places.askReserve(this.#names)) {
+      started += await this.#startDue(reserved)
+    }
+    return started
+  }
+
+  async #startDue({ limit, groups, withoutTenants }: Ask): Promise<number> {
+    const { engine, phases } = this.#options
+    const operations = this.#options.operations
+      .filter(({ name }) => groups.includes(name))
+      .map(({ name, version }) => ({ name, version }))
+    const due = await askStore(engine, 'due', (signal) =>
+      phases.due({ operations, limit, withoutTenants }, signal),
+    )
+    let started = 0
+    for (const one of due) {
+      const operation = this.#operationOf(one)
+      if (operation === undefined || !this.#isFree(one.record.recordId)) continue
+      const place = this.#places.take({ group: one.name, tenant: one.record.tenant })
+      if (place === undefined) continue
+      this.#begin(one, operation, place)
+      started++
+    }
+    return started
+  }
+
+  #begin(due: DueOperation, operation: Operation<never>, place: TakenPlace): void {
+    const { recordId } = due.record
+    const ended = this.#resume(due, operation, place).then((outcome) => {
+      this.#running.delete(recordId)
+      // It had a place of the reserve, and the ordinary places are stuck: the next one may begin.
+      const isStuck = this.#nowMs - this.#askedAtMs >= RESERVE_EVERY_MS
+      if (this.#places.free === 0 && isStuck) this.#reserveAtMs = Number.NEGATIVE_INFINITY
+      this.#awake.abort()
+      if (outcome === 'missed') this.#missed.set(recordId, this.#nowMs + this.#options.pollMs)
+      return outcome
+    })
+    this.#running.set(recordId, ended)
   }
 
   /** Not what runs here, nor what was out of reach a moment ago: it would be asked for ever. */
@@ -179,66 +202,73 @@ class OperationWorker implements Worker {
   }
 
   get #nowMs(): number {
-    return this.#engine.clock.monotonicMs()
+    return this.#options.engine.clock.monotonicMs()
   }
 
-  async #resume({ record, name, version }: DueOperation): Promise<Outcome> {
-    const operation = this.#operations.find(
-      (known) => known.name === name && known.version === version,
-    )
-    if (operation === undefined) return 'missed'
+  async #resume(
+    { record, name }: DueOperation,
+    operation: Operation<never>,
+    place: TakenPlace,
+  ): Promise<Outcome> {
+    const { engine, policy } = this.#options
     const { identity, tenant, operation: scope, recordId } = record
     const subject = { identity, tenant, operation: scope, recordId }
     let { attempt } = record
-    let isEntered = false
+    let working: Promise<unknown> | undefined
+    let isOver = false
     try {
-      const outcome = await this.#engine.resume(
+      const outcome = await engine.resume(
         record,
         async (context) => {
           attempt = context.attempt
-          isEntered = true
-          this.#engine.emit({ kind: 'operation_resumed', ...subject, name, attempt })
-          await operation.resume(context)
+          engine.emit({ kind: 'operation_resumed', ...subject, name, attempt })
+          working = operation.resume(context)
+          await working.finally(() => (isOver = true))
           return NO_BYTES
         },
-        this.#policy,
+        policy,
       )
-      if (!isEntered) return 'missed'
+      if (working === undefined) return 'missed'
       if (outcome.kind === 'ran' || outcome.kind === 'replayed') return 'completed'
       // It has run too long, and its lease is renewed no more.
       throw new LeaseLostError(recordId)
     } catch (error) {
-      this.#engine.emit({ kind: 'operation_failed', ...subject, name, attempt, error })
+      engine.emit({ kind: 'operation_failed', ...subject, name, attempt, error })
       // A store that is down fails everything at once: give it a moment.
-      if (hasCode(error, 'STORE_FAILED')) await sleep(this.#engine.clock, AFTER_FAILURE_MS)
+      if (hasCode(error, 'STORE_FAILED')) await sleep(engine.clock, AFTER_FAILURE_MS)
       return 'failed'
+    } finally {
+      if (working === undefined || isOver) place.end()
+      else this.#leaveOverdue(working, recordId, place)
     }
+  }
+
+  /** The operation ignores its signal: other work gets its place, and it counts until it ends. */
+  #leaveOverdue(working: Promise<unknown>, recordId: string, place: TakenPlace): void {
+    place.overdue(recordId)
+    const end = () => {
+      place.end()
+      this.#awake.abort()
+    }
+    void working.then(end, end)
+  }
+
+  #operationOf({ name, version }: DueOperation): Operation<never> | undefined {
+    return this.#options.operations.find(
+      (known) => known.name === name && known.version === version,
+    )
   }
 
   async #tellOrphans(): Promise<void> {
     if (this.#nowMs - this.#orphansAtMs < ORPHANS_EVERY_MS) return
     this.#orphansAtMs = this.#nowMs
-    const operations = this.#operations.map(({ name, version }) => ({ name, version }))
-    const orphans = await askStore(this.#engine, 'orphans', (signal) =>
-      this.#phases.orphans({ operations, limit: ORPHANS_SHOWN }, signal),
+    const { engine, phases } = this.#options
+    const operations = this.#options.operations.map(({ name, version }) => ({ name, version }))
+    const orphans = await askStore(engine, 'orphans', (signal) =>
+      phases.orphans({ operations, limit: ORPHANS_SHOWN }, signal),
     )
-    for (const orphan of orphans) this.#engine.emit({ kind: 'operation_orphaned', ...orphan })
+    for (const orphan of orphans) engine.emit({ kind: 'operation_orphaned', ...orphan })
   }
 }
 
 const NO_BYTES = new Uint8Array(0)
-
-function checkOperations(operations: unknown): readonly Operation<never>[] {
-  const list = Array.isArray(operations) ? (operations as readonly Partial<Operation<never>>[]) : []
-  if (list.length === 0 || list.some((one) => typeof one?.resume !== 'function')) {
-    throw new InvalidOptionsError(
-      `createWorker.operations must be a list of operations, got ${describe(operations)}`,
-    )
-  }
-  const names = list.map(({ name, version }) => `${name} version ${version}`)
-  const twice = names.find((name, index) => names.indexOf(name) !== index)
-  if (twice !== undefined) {
-    throw new InvalidOptionsError(`createWorker.operations has operation ${twice} twice`)
-  }
-  return list as readonly Operation<never>[]
-}

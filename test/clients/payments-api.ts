@@ -161,7 +161,10 @@ class Log {
 
 function breakable(store: Store, broken: ReadonlySet<string>): Store {
   const check = (call: string) => {
-    if (broken.has(call)) throw new Error(`the store is down: ${call}`)
+    if (!broken.has(call)) return
+    // Nothing was sent, so the engine has no claim to look for afterwards.
+    const code = { code: 'ECONNREFUSED' }
+    throw Object.assign(new Error(`connect ECONNREFUSED: ${call}`), code)
   }
   return wrapStore(store, {
     claim: async (requests) => {

@@ -177,22 +177,28 @@ it('ends an attempt in time, and runs none beside a handler that does not stop',
   await ended
 })
 
-it('never has more than twice as many handlers under way, even if all of them hang', async () => {
-  const { add, relay, clock, own } = setup()
+it('pauses a topic whose handlers hang, and goes on once they have ended', async () => {
+  const { add, relay, clock, own, eventsOf } = setup()
   for (let n = 0; n < 20; n++) add(n)
   const { handler, calls } = held()
   const stop = new AbortController()
-  const ended = relay(handler, { handlerTimeoutMs: 1_000, concurrency: 3, attemptsMax: 1 }).run(
-    stop.signal,
-  )
+  const made = relay(handler, { handlerTimeoutMs: 1_000, concurrency: 3, attemptsMax: 1 })
+  const ended = made.run(stop.signal)
   await clock.advanceAsync(60_000)
-  expect(calls.length).toBe(6)
-  // What it cannot begin it does not keep from others.
-  expect((await own.list({ state: 'ready', limit: 100 })).length).toBe(14)
-  for (const { finish } of calls.slice(0, 6)) finish()
-  await clock.advanceAsync(2_000)
+  // Three at a time, until ten or more of them hang.
   expect(calls.length).toBe(12)
+  const paused = { part: 'relay', name: 'receipt.send', overdue: 12 }
+  expect(made.stats()).toEqual({ running: 0, overdue: 12, waiting: 0, paused: [paused] })
+  expect(eventsOf('work_paused')).toEqual([{ kind: 'work_paused', ...paused }])
+  expect(eventsOf('work_overdue').length).toBe(12)
+  // What it cannot begin it does not keep from others.
+  expect((await own.list({ state: 'ready', limit: 100 })).length).toBe(8)
+  for (const { finish } of calls.slice(0, 12)) finish()
+  await clock.advanceAsync(2_000)
+  expect(calls.length).toBeGreaterThan(12)
+  expect(eventsOf('work_resumed').length).toBe(1)
   stop.abort()
+  await clock.advanceAsync(1_000)
   await ended
 })
 

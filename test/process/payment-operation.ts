@@ -7,7 +7,7 @@ import type { Effect } from '../../src/durable/operation-contract.ts'
 import { operation, type Operation } from '../../src/durable/operation.ts'
 import { createOutbox } from '../../src/durable/outbox.ts'
 import { createRelay } from '../../src/durable/relay.ts'
-import { operationPolicy } from '../../src/durable/worker.ts'
+import { operationPolicy } from '../../src/durable/worker-options.ts'
 import type { GivenReply } from '../../src/http/http-reply.ts'
 import type { Acquirer, Charge, PostOffice } from './payment-ledgers.ts'
 

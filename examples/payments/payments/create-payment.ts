@@ -34,7 +34,8 @@ export function createPaymentOperation({ database, outbox, effects }: OperationP
         await settlePayment(query, paymentId, charge)
         if (charge.status === 'declined') return declined(paymentId)
         await book(query, charge, { tenant, recordId })
-        await outbox.add(tx, RECEIPT_TOPIC, { tenant, paymentId }, { key: paymentId })
+        // With the tenant, so that many receipts of one tenant do not delay those of another.
+        await outbox.add(tx, RECEIPT_TOPIC, { tenant, paymentId }, { tenant, key: paymentId })
         return {
           status: 201,
           headers: { Location: `/payments/${paymentId}` },

@@ -1,6 +1,6 @@
 /** Clients that retry, whatever comes back. */
 import { sleep } from '../../../src/core/clock.ts'
-import { operationPolicy } from '../../../src/durable/worker.ts'
+import { operationPolicy } from '../../../src/durable/worker-options.ts'
 import type { DurableNode } from './node.ts'
 import { EFFECT_KINDS, type EffectKind, type Payment } from './payment.ts'
 import { TIMES } from './times.ts'
@@ -30,12 +30,17 @@ export const KEYS = EFFECT_KINDS.length * 2
 
 export const kindOf = (key: number): EffectKind => EFFECT_KINDS[key % EFFECT_KINDS.length]!
 
-/** Two customers, who have payments of every kind. */
+/** Two customers, who have payments of every kind. Each is the only one of its tenant. */
 export const customerOf = (nth: number): string => `c${nth % 3 === 0 ? 0 : 1}`
+
+export const tenantOf = (customer: string): string => `tenant of ${customer}`
 
 export const inputOf = (key: number): Payment => ({ customer: customerOf(key) })
 
-export const scopeOf = (key: number) => ({ tenant: 't', operation: `pay.${kindOf(key)}` })
+export const scopeOf = (key: number) => ({
+  tenant: tenantOf(customerOf(key)),
+  operation: `pay.${kindOf(key)}`,
+})
 
 export const nameOf = (key: number): string => `k${key}`
 
