@@ -5,6 +5,10 @@ export const STORES = ['sqlite', 'postgres', 'mysql'] as const
 
 export type StoreName = (typeof STORES)[number]
 
+export const NEIGHBOURS = ['on', 'off', 'compare'] as const
+
+export type NeighboursChoice = (typeof NEIGHBOURS)[number]
+
 export interface ChaosOptions {
   readonly seconds: number
   readonly seed: number
@@ -13,6 +17,8 @@ export interface ChaosOptions {
   /** How long everything may take, once nothing goes wrong any more, until it is at rest. */
   readonly healSeconds: number
   readonly plant: PlantName | undefined
+  /** Bad neighbours of the other tenants. `compare`: one run without them, and one with them. */
+  readonly neighbours: NeighboursChoice
   /** Ends at the first violation that shows while it runs. */
   readonly untilViolation: boolean
   /** What the processes said, also of a run that found nothing. */
@@ -41,11 +47,16 @@ that nothing happened twice, differently, not at all, for ever, or to somebody e
   --heal-seconds N    how long it may take to come to rest after that (${HEAL_SECONDS})
   --report FILE       where the report goes (chaos-reports/<store>-<seed>.json)
   --plant NAME        plants a bug that must be found: ${PLANT_NAMES.join(', ')}
+  --neighbours WHICH  ${NEIGHBOURS.join(', ')} (on): a tenant that floods accepted work, a provider
+                      that hangs for one operation, and a topic whose handler never ends;
+                      compare makes a run without and one with them, and says whether the others'
+                      p99 of waiting stays within twice that of the run without
   --until-violation   ends at the first violation that shows while it runs
   --keep-logs         keeps what the processes said beside the report, whatever comes out
   --help              this text
 
-Exit code: 0 nothing was found, 1 something was, 2 the run itself failed.
+Exit code: 0 nothing was found, 1 something was found or others waited too long, 2 the run
+itself failed.
 `
 
 export function readArguments(argv: readonly string[], newSeed: () => number): Arguments {
@@ -74,6 +85,9 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   if (values.plant !== undefined && plant === undefined) {
     return wrong(notOneOf('--plant', values.plant, PLANT_NAMES))
   }
+  const neighbours = NEIGHBOURS.find((name) => name === (values.neighbours ?? 'on'))
+  if (neighbours === undefined)
+    return wrong(notOneOf('--neighbours', values.neighbours, NEIGHBOURS))
   const reportFile = values.report ?? `chaos-reports/${store}-${seed}.json`
   if (reportFile === '') return wrong('--report needs the name of a file.')
   const untilViolation = values['until-violation'] === true
@@ -81,7 +95,7 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   const times = { seconds, healSeconds }
   return {
     kind: 'run',
-    options: { ...times, seed, store, reportFile, plant, untilViolation, keepLogs },
+    options: { ...times, seed, store, reportFile, plant, neighbours, untilViolation, keepLogs },
   }
 }
 
@@ -92,6 +106,7 @@ const KNOWN = {
   'heal-seconds': { type: 'string' },
   report: { type: 'string' },
   plant: { type: 'string' },
+  neighbours: { type: 'string' },
   'until-violation': { type: 'boolean' },
   'keep-logs': { type: 'boolean' },
   help: { type: 'boolean' },

@@ -2,8 +2,9 @@
 import { randomInt } from 'node:crypto'
 import { rmSync } from 'node:fs'
 import { HELP, readArguments, type ChaosOptions } from './arguments.ts'
-import { progress } from './progress.ts'
-import { describeReport, toReport, writeReport } from './report.ts'
+import { describeComparison, toComparison } from './comparison.ts'
+import { progress, type Progress } from './progress.ts'
+import { describeReport, toReport, writeReport, type Report } from './report.ts'
 import { runChaos } from './run.ts'
 
 const FOUND = 1
@@ -33,22 +34,12 @@ async function run(options: ChaosOptions): Promise<number> {
       process.once(signal, () => process.exit(INTERRUPTED))
     })
   }
-  const startedAt = new Date().toISOString()
-  const { reportFile } = options
-  const logFolder = `${reportFile.replace(/\.json$/, '')}-logs`
+  const logFolder = logFolderOf(options)
   const shown = progress(process.stdout, () => performance.now())
   try {
-    rmSync(logFolder, { recursive: true, force: true })
-    const result = await runChaos(options, {
-      progress: shown,
-      logFolder,
-      signal: interruption.signal,
-    })
-    const report = toReport(result, startedAt)
-    writeReport(reportFile, report)
-    if (report.ok && !options.keepLogs) rmSync(logFolder, { recursive: true, force: true })
-    shown.tell(`\n${describeReport(report)}\n\nThe report is in ${reportFile}.`)
-    return report.ok ? 0 : FOUND
+    const tried = options.neighbours === 'compare' ? runBoth : runOne
+    const { ok } = await tried(options, shown, interruption.signal)
+    return ok ? 0 : FOUND
   } catch (error) {
     shown.close()
     if (interruption.signal.aborted) {
@@ -56,11 +47,52 @@ async function run(options: ChaosOptions): Promise<number> {
       return INTERRUPTED
     }
     process.stderr.write(`The run failed (seed ${options.seed}): ${wordsOf(error)}\n`)
-    process.stderr.write(`What the processes said is in ${logFolder}.\n`)
+    process.stderr.write(`What the processes said is in ${logFolder}, or beside it.\n`)
     return BROKEN
   } finally {
     shown.close()
   }
+}
+
+async function runOne(
+  options: ChaosOptions,
+  shown: Progress,
+  signal: AbortSignal,
+): Promise<Report> {
+  const startedAt = new Date().toISOString()
+  const { reportFile } = options
+  const logFolder = logFolderOf(options)
+  rmSync(logFolder, { recursive: true, force: true })
+  const result = await runChaos(options, { progress: shown, logFolder, signal })
+  const report = toReport(result, startedAt)
+  writeReport(reportFile, report)
+  if (report.ok && !options.keepLogs) rmSync(logFolder, { recursive: true, force: true })
+  shown.tell(`\n${describeReport(report)}\n\nThe report is in ${reportFile}.`)
+  return report
+}
+
+/** One after the other: at the same time they would be neighbours themselves. */
+async function runBoth(
+  options: ChaosOptions,
+  shown: Progress,
+  signal: AbortSignal,
+): Promise<{ readonly ok: boolean }> {
+  const base = baseOf(options)
+  const of = (neighbours: 'on' | 'off', name: string) =>
+    runOne({ ...options, neighbours, reportFile: `${base}-${name}.json` }, shown, signal)
+  const without = await of('off', 'without')
+  const comparison = toComparison(without, await of('on', 'with'))
+  writeReport(options.reportFile, comparison)
+  shown.tell(`\n${describeComparison(comparison)}\n\nBoth are in ${options.reportFile}.`)
+  return comparison
+}
+
+function baseOf({ reportFile }: ChaosOptions): string {
+  return reportFile.replace(/\.json$/, '')
+}
+
+function logFolderOf(options: ChaosOptions): string {
+  return `${baseOf(options)}-logs`
 }
 
 function wordsOf(error: unknown): string {

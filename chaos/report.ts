@@ -3,8 +3,10 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { ChaosOptions } from './arguments.ts'
 import { VIOLATION_KINDS, type Facts, type Violation } from './check/facts.ts'
+import { neighboursIn, waitingOf, type Waiting } from './check/waiting.ts'
 import { summaryOf } from './clients/seen.ts'
 import type { Story } from './clients/story.ts'
+import { describeWaiting, type Comparison } from './comparison.ts'
 
 export interface RunResult {
   readonly options: ChaosOptions
@@ -30,6 +32,10 @@ export interface Report {
   readonly startedAt: string
   readonly seconds: RunResult['seconds']
   readonly done: Readonly<Record<string, number>>
+  /** What bad neighbours did; empty where there were none. */
+  readonly neighbours: Readonly<Record<string, number>>
+  /** How long the other tenants waited. */
+  readonly waiting: readonly Waiting[]
   /** What clients saw, and how often. */
   readonly answers: Readonly<Record<string, number>>
   readonly mischief: Readonly<Record<string, number>>
@@ -54,6 +60,8 @@ export function toReport(result: RunResult, startedAt: string): Report {
     startedAt,
     seconds,
     done: doneIn(facts, requests),
+    neighbours: options.neighbours === 'on' ? neighboursIn(facts) : {},
+    waiting: waitingOf(facts.waits),
     answers: answersIn(facts.stories),
     mischief,
     faults,
@@ -137,7 +145,7 @@ function historyOf(story: Story | undefined): string[] {
   ]
 }
 
-export function writeReport(file: string, report: Report): void {
+export function writeReport(file: string, report: Report | Comparison): void {
   mkdirSync(dirname(file), { recursive: true })
   writeFileSync(file, `${JSON.stringify(report, undefined, 2)}\n`)
 }
@@ -145,6 +153,8 @@ export function writeReport(file: string, report: Report): void {
 /** The table that is printed. */
 export function describeReport(report: Report): string {
   const { store, seed, seconds, done, answers, mischief, faults, violations, samples } = report
+  const { neighbours, waiting } = report
+  const hasNeighbours = Object.keys(neighbours).length > 0
   const title =
     `${store}, seed ${seed}: ${seconds.mischief} s of mischief, ${seconds.healing} s to heal` +
     (report.plant === undefined ? '' : `, with the bug ${report.plant}`)
@@ -152,6 +162,8 @@ export function describeReport(report: Report): string {
     title,
     '',
     section('what was done', done),
+    ...(hasNeighbours ? [section('what bad neighbours did', neighbours)] : []),
+    describeWaiting(waiting),
     section('what clients saw', answers),
     section('what was done to it', mischief),
     section('what the provider did wrong', faults),

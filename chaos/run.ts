@@ -4,12 +4,15 @@ import type { ChaosOptions } from './arguments.ts'
 import { collect, countOpen, readEntries, readProducts } from './check/collect.ts'
 import type { Facts, ProductRow, Violation } from './check/facts.ts'
 import { judge, judgeWhileRunning } from './check/judge.ts'
+import { sinceAccepted, waitsOfLooks } from './check/waits.ts'
 import { crowd, type Crowd } from './clients/crowd.ts'
 import { httpClient } from './clients/http-client.ts'
 import { mischiefs, type Mischiefs } from './mischief/mischief.ts'
+import { neighbours, type Neighbours } from './neighbours/neighbours.ts'
 import type { Progress } from './progress.ts'
 import type { RunResult } from './report.ts'
 import { settingsFor } from './settings.ts'
+import { readLooks } from './system/looks.ts'
 import { startSystem, type System } from './system/system.ts'
 
 export interface RunParts {
@@ -28,10 +31,12 @@ const LATE_MS = 1_500
 
 export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<RunResult> {
   const settings = settingsFor(options.plant)
-  const { store, seed, plant } = options
+  const { store, seed, plant, seconds } = options
+  const hasNeighbours = options.neighbours === 'on'
   const { logFolder, signal, progress } = parts
-  progress.tell(`${store}, seed ${seed}: starting`)
-  const system = await startSystem({ store, seed, settings, plant, logFolder })
+  const company = hasNeighbours ? ' with bad neighbours' : ''
+  progress.tell(`${store}, seed ${seed}: starting${company}`)
+  const system = await startSystem({ store, seed, settings, plant, hasNeighbours, logFolder })
   const http = httpClient()
   try {
     signal.throwIfAborted()
@@ -39,11 +44,13 @@ export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<
     let requests = 0
     const startedMs = performance.now()
     const elapsedMs = () => performance.now() - startedMs
+    const startedAtMs = performance.timeOrigin + startedMs
+    const nodes = system.members
+      .filter(({ role }) => role === 'api')
+      .map(({ name, front }) => ({ name, port: front.port }))
     const clients = crowd({
       http,
-      nodes: system.members
-        .filter(({ role }) => role === 'api')
-        .map(({ name, front }) => ({ name, port: front.port })),
+      nodes,
       seed,
       elapsedMs,
       onSeen: () => requests++,
@@ -51,7 +58,12 @@ export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<
       concurrency: CONCURRENCY,
     })
     const trouble = mischiefs(system, seed)
-    const run = new Run({ options, parts, system, clients, trouble, stockBefore, elapsedMs })
+    const { database } = system
+    const bad = hasNeighbours ? neighbours({ database, nodes, seed, seconds }) : undefined
+    const run = new Run({
+      ...{ options, parts, system, clients, bad, trouble, stockBefore },
+      ...{ elapsedMs, startedAtMs },
+    })
     await system.provider.setFaults(settings.faults)
     const state = () => `${requests} requests, ${clients.finished()} stories finished`
     return { ...(await run.toTheEnd(state)), requests }
@@ -66,9 +78,12 @@ interface Stage {
   readonly parts: RunParts
   readonly system: System
   readonly clients: Crowd
+  readonly bad: Neighbours | undefined
   readonly trouble: Mischiefs
   readonly stockBefore: readonly ProductRow[]
   readonly elapsedMs: () => number
+  /** When the first story began, by the clock of the machine. */
+  readonly startedAtMs: number
 }
 
 class Run {
@@ -105,7 +120,7 @@ class Run {
 
   /** Until the time is over, or a violation has shown that ends the run. */
   async #mischief(): Promise<Violation[]> {
-    const { options, parts, clients, trouble, system } = this.#stage
+    const { options, parts, clients, bad, trouble, system } = this.#stage
     const shown = new AbortController()
     const over = AbortSignal.any([
       AbortSignal.timeout(options.seconds * 1000),
@@ -118,7 +133,7 @@ class Run {
       // A process that does not come up again has its own line in the report.
       if (system.exits.length === 0) throw error
     })
-    await Promise.all([broken, clients.run(over)])
+    await Promise.all([broken, clients.run(over), bad?.run(over)])
     return watched
   }
 
@@ -158,10 +173,19 @@ class Run {
   }
 
   async #facts(): Promise<Facts> {
-    const { system, clients, stockBefore } = this.#stage
+    const { system, clients, bad, stockBefore, startedAtMs } = this.#stage
+    const accepted = bad?.accepted ?? []
     const effects = await system.provider.readLedger()
     const collected = await collect(system.database)
-    return { ...collected, stories: clients.stories, effects, stockBefore, exits: system.exits }
+    const { stories } = clients
+    const workers = system.members.filter(({ role }) => role === 'worker')
+    const looks = readLooks(
+      system.logFolder,
+      workers.map(({ name }) => name),
+    )
+    const heard = sinceAccepted(collected.waits, stories, startedAtMs)
+    const waits = [...heard, ...waitsOfLooks(looks, collected.records)]
+    return { ...collected, waits, stories, effects, accepted, stockBefore, exits: system.exits }
   }
 }
 

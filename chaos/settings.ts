@@ -59,6 +59,7 @@ export function settingsFor(plant: PlantName | undefined): RunSettings {
     LEASE_MS: `${LEASE_MS}`,
     SWEEP_EVERY_MS: '500',
     PROVIDER_TIMEOUT_MS: '1000',
+    HANDLER_TIMEOUT_MS: '2000',
     PROVEN_AFTER_MS: `${PROVEN_AFTER_MS}`,
     RECONCILE_FIRST_MS: '500',
     REPEATABLE_MS: `${REPEATABLE_MS}`,

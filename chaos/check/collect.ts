@@ -1,17 +1,21 @@
 /** Reads what the judge needs out of the database, as it is on the disk. */
 import type { Database, ReadRows, Row } from '../system/database.ts'
-import type { Books, EntryRow, MessageRow, ProductRow, RecordRow } from './facts.ts'
+import { ENDLESS_TOPIC, HANGING } from '../neighbours/names.ts'
+import type { Books, EntryRow, MessageRow, ProductRow, RecordRow, Wait } from './facts.ts'
+import { readWaits } from './waits.ts'
 
 export interface Collected {
   readonly records: readonly RecordRow[]
   readonly messages: readonly MessageRow[]
   readonly books: Books
+  readonly waits: readonly Wait[]
 }
 
 export function collect(database: Database): Promise<Collected> {
   return database.read(async (rows) => ({
     records: await readRecords(database, rows),
     messages: await readMessages(rows),
+    waits: await readWaits(database, rows),
     books: {
       payments: (await rows('SELECT * FROM payment')).map((row) => ({
         ...businessOf(row, 'payment_id', 'charge_id'),
@@ -44,18 +48,30 @@ export function collect(database: Database): Promise<Collected> {
   }))
 }
 
-/** How much is not at rest: records that are not final, and messages that are not relayed. */
+/**
+ * How much is not at rest: records that are not final, and messages that are not relayed. What a
+ * bad neighbour hangs in never comes to rest.
+ */
 export function countOpen(database: Database): Promise<number> {
   const open = `
     SELECT count(*) AS count FROM oncekey_record
-    WHERE state IN ('in_progress', 'unknown', 'pending')
-      OR (state = 'failed_retryable' AND recovery_point IS NOT NULL)`
+    WHERE tenant <> '${HANGING.name}' AND (state IN ('in_progress', 'unknown', 'pending')
+      OR (state = 'failed_retryable' AND recovery_point IS NOT NULL))`
   const left = `
-    SELECT count(*) AS count FROM oncekey_record_message WHERE state IN ('ready', 'held')`
+    SELECT count(*) AS count FROM oncekey_record_message
+    WHERE state IN ('ready', 'held') AND topic <> '${ENDLESS_TOPIC}'`
   return database.read(async (rows) => {
     const [[records], [messages]] = [await rows(open), await rows(left)]
     return Number(records!['count']) + Number(messages!['count'])
   })
+}
+
+/** Accepted work of a tenant that no worker has begun. */
+export function countPending(database: Database, tenant: string): Promise<number> {
+  const pending = `
+    SELECT count(*) AS count FROM oncekey_record
+    WHERE state = 'pending' AND tenant = '${tenant}'`
+  return database.read(async (rows) => Number((await rows(pending))[0]!['count']))
 }
 
 export function readEntries(database: Database): Promise<EntryRow[]> {

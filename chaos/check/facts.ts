@@ -11,6 +11,28 @@ export interface Facts {
   /** Before anybody ordered anything. */
   readonly stockBefore: readonly ProductRow[]
   readonly exits: readonly UnexpectedExit[]
+  /** Work that a bad neighbour was told is accepted. */
+  readonly accepted: readonly AcceptedKey[]
+  readonly waits: readonly Wait[]
+}
+
+export interface AcceptedKey {
+  readonly tenant: string
+  readonly key: string
+}
+
+export const WAIT_KINDS = ['accepted work', 'messages', 'unknown outcomes'] as const
+
+export type WaitKind = (typeof WAIT_KINDS)[number]
+
+/** From when and until when a piece of work waited, by the clock of the database. */
+export interface Wait {
+  readonly kind: WaitKind
+  readonly tenant: string
+  /** The key of its request, where there is one. */
+  readonly key?: string | undefined
+  readonly fromMs: number
+  readonly untilMs: number
 }
 
 export interface RecordRow {

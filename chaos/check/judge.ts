@@ -3,6 +3,8 @@
  * histories made by hand.
  */
 import type { Facts, UnexpectedExit, Violation } from './facts.ts'
+import { ENDLESS_TOPIC, HANGING } from '../neighbours/names.ts'
+import { judgeAccepted } from './judge-accepted.ts'
 import { judgeAnswers } from './judge-answers.ts'
 import { judgeBooks, judgeDoubles } from './judge-books.ts'
 import { judgeClients } from './judge-clients.ts'
@@ -13,6 +15,7 @@ export function judge(facts: Facts): Violation[] {
     ...judgeClients(facts.stories),
     ...judgeBooks(facts),
     ...judgeAnswers(facts),
+    ...judgeAccepted(facts),
     ...judgeRest(facts),
     ...judgeExits(facts.exits),
   ]
@@ -29,13 +32,16 @@ export function judgeWhileRunning(
   ]
 }
 
-/** Stuck: whatever has not ended by now. */
+/** Stuck: what has not ended by now, but for what a bad neighbour hangs in. */
 function judgeRest({ records, messages }: Facts): Violation[] {
-  const open = records.filter(({ state, recoveryPoint }) => {
+  const open = records.filter(({ tenant, state, recoveryPoint }) => {
+    if (tenant === HANGING.name) return false
     if (state === 'failed_retryable') return recoveryPoint !== undefined
     return state === 'in_progress' || state === 'unknown' || state === 'pending'
   })
-  const left = messages.filter(({ state }) => state !== 'done' && state !== 'dropped')
+  const left = messages.filter(
+    ({ topic, state }) => topic !== ENDLESS_TOPIC && state !== 'done' && state !== 'dropped',
+  )
   return [
     ...open.map(({ recordId, state, recoveryPoint, errorCode, attempt }): Violation => ({
       kind: 'stuck',

@@ -5,6 +5,7 @@ export const PLANT_NAMES = [
   'lapse-reruns-effect',
   'no-tenant',
   'shared-answer',
+  'no-turns',
 ] as const
 
 export type PlantName = (typeof PLANT_NAMES)[number]
@@ -84,6 +85,14 @@ export const PLANTS: Readonly<Record<PlantName, readonly Edit[]>> = {
       file: 'core/claim-sharing.js',
       find: "${mode === 'take' ? token : ''} ${fingerprint}`",
       replace: "${mode === 'take' ? token + fingerprint : ''}`",
+    },
+  ],
+  /** Due work is handed out by its age alone. A comparison with bad neighbours shows it. */
+  'no-turns': [
+    {
+      file: 'core/turns.js',
+      find: 'while (open.length > 0 && picks.length < limit) {',
+      replace: 'while (open.length < 0) {',
     },
   ],
 }

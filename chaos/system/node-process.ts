@@ -52,8 +52,6 @@ class ChaosProcess implements NodeProcess {
     this.name = options.name
     this.#options = options
     this.#log = createWriteStream(options.logFile, { flags: 'a' })
-    // The last resort: whatever ends this process, nothing is left behind.
-    process.once('exit', () => this.#child?.kill('SIGKILL'))
   }
 
   readonly isUp = (): boolean => this.#child !== undefined && !hasEnded(this.#child)
@@ -72,6 +70,7 @@ class ChaosProcess implements NodeProcess {
       detached: true,
     })
     this.#child = child
+    leaveNone(child)
     this.#watch(child)
     const url = await this.#untilReady(child, ready)
     this.#options.onAddress?.(new URL(url))
@@ -145,6 +144,22 @@ class ChaosProcess implements NodeProcess {
       })
     })
   }
+}
+
+const living = new Set<ChildProcess>()
+
+/** The last resort: when this process ends, for any reason, no child is left behind. */
+function leaveNone(child: ChildProcess): void {
+  if (living.size === 0) process.once('exit', killLiving)
+  living.add(child)
+  child.once('exit', () => {
+    living.delete(child)
+    if (living.size === 0) process.off('exit', killLiving)
+  })
+}
+
+function killLiving(): void {
+  for (const child of living) child.kill('SIGKILL')
 }
 
 function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {

@@ -8,6 +8,7 @@ import { join } from 'node:path'
 import { startTcpProxy, type TcpProxy } from '../../test/servers/tcp-proxy.ts'
 import type { StoreName } from '../arguments.ts'
 import type { UnexpectedExit } from '../check/facts.ts'
+import { TOKENS } from '../neighbours/names.ts'
 import type { PlantName } from '../plant/plants.ts'
 import type { RunSettings } from '../settings.ts'
 import { startDatabase, type Database } from './database.ts'
@@ -40,12 +41,15 @@ export interface SystemOptions {
   readonly seed: number
   readonly settings: RunSettings
   readonly plant: PlantName | undefined
+  /** Bad neighbours share the processes of the service. */
+  readonly hasNeighbours: boolean
   readonly logFolder: string
 }
 
 const ROOT = join(import.meta.dirname, '..', '..')
 const CLOCK_SHIFT = join(import.meta.dirname, 'clock-shift.ts')
 const PLANT_PRELOAD = join(ROOT, 'chaos', 'plant', 'plant-preload.ts')
+const SERVICE = join(import.meta.dirname, 'service.ts')
 const MEMBERS = [
   ['api-1', 'api'],
   ['api-2', 'api'],
@@ -148,14 +152,14 @@ interface MemberParts extends Front {
 
 async function makeMember(parts: Parts, { name, role, provider, ...own }: MemberParts) {
   const { options, database, onExit, closing } = parts
-  const { settings, plant, logFolder } = options
+  const { settings, plant, hasNeighbours, logFolder } = options
   const providerUrl = new URL(provider.url)
   const toProvider = await proxyTo(parts, providerUrl)
   const databaseUrl = database.url === '' ? undefined : new URL(database.url)
   const toDatabase = databaseUrl && (await proxyTo(parts, databaseUrl))
   const process = nodeProcess({
     name,
-    program: join(ROOT, 'examples', 'payments', 'main.ts'),
+    program: SERVICE,
     preloads: plant === undefined ? [CLOCK_SHIFT] : [CLOCK_SHIFT, PLANT_PRELOAD],
     ready: /(?:listening|ready) on (http:\/\/\S+)/,
     logFile: join(logFolder, `${name}.log`),
@@ -164,6 +168,7 @@ async function makeMember(parts: Parts, { name, role, provider, ...own }: Member
     env: {
       ...settings.service,
       ROLE: role,
+      ...(hasNeighbours ? { TOKENS, CHAOS_NEIGHBOURS: 'on' } : {}),
       PORT: '0',
       DATA_DIR: database.dataFolder,
       DATABASE_URL: toDatabase?.through(database.url) ?? '',

@@ -14,6 +14,7 @@ it('fills in what is not said', () => {
       store: 'sqlite',
       reportFile: 'chaos-reports/sqlite-77.json',
       plant: undefined,
+      neighbours: 'on',
       untilViolation: false,
       keepLogs: false,
     },
@@ -23,7 +24,7 @@ it('fills in what is not said', () => {
 it('takes every option', () => {
   const line =
     '--seconds 600 --seed 0 --store mysql --heal-seconds 5 --report out.json ' +
-    '--plant no-tenant --until-violation --keep-logs'
+    '--plant no-tenant --neighbours compare --until-violation --keep-logs'
   expect(read(line)).toEqual({
     kind: 'run',
     options: {
@@ -33,6 +34,7 @@ it('takes every option', () => {
       store: 'mysql',
       reportFile: 'out.json',
       plant: 'no-tenant',
+      neighbours: 'compare',
       untilViolation: true,
       keepLogs: true,
     },
@@ -41,7 +43,16 @@ it('takes every option', () => {
 
 it('explains itself, each option by name', () => {
   expect(read('--help')).toEqual({ kind: 'help' })
-  const options = ['seconds', 'seed', 'store', 'heal-seconds', 'report', 'plant', 'keep-logs']
+  const options = [
+    'seconds',
+    'seed',
+    'store',
+    'heal-seconds',
+    'report',
+    'plant',
+    'keep-logs',
+    'neighbours',
+  ]
   for (const name of [...options, 'until-violation', 'help']) expect(HELP).toContain(`--${name} `)
 })
 
@@ -52,7 +63,11 @@ it.each([
   ['--heal-seconds 1.5', '--heal-seconds must be a whole number from 1 to 86400, got "1.5".'],
   ['--seed 4294967296', '--seed must be a whole number from 0 to 4294967295, got "4294967296".'],
   ['--store redis', '--store must be one of sqlite, postgres, mysql, got "redis".'],
-  ['--plant weeds', 'early-ack, lapse-reruns-effect, no-tenant, shared-answer, got "weeds".'],
+  [
+    '--plant weeds',
+    'early-ack, lapse-reruns-effect, no-tenant, shared-answer, no-turns, got "weeds".',
+  ],
+  ['--neighbours bad', '--neighbours must be one of on, off, compare, got "bad".'],
   ['--report=', '--report needs the name of a file.'],
   ['--hours 1', "Unknown option '--hours'"],
   ['sqlite', "Unexpected argument 'sqlite'"],

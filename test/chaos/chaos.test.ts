@@ -6,6 +6,7 @@
 import { randomInt } from 'node:crypto'
 import { expect, it } from 'vitest'
 import { STORES } from '../../chaos/arguments.ts'
+import type { Report } from '../../chaos/report.ts'
 import { runChaos } from './run-chaos.ts'
 
 const SEED = randomInt(2 ** 32)
@@ -23,6 +24,17 @@ it.each(STORES)(
     expect(report!.done['stories'], `\n${output}`).toBeGreaterThan(10)
     expect(report!.done['hot keys'], `\n${output}`).toBeGreaterThan(0)
     expect(Object.keys(report!.mischief).length, `\n${output}`).toBeGreaterThan(4)
+    expectNeighbours(report!, output)
   },
   TIMEOUT_MS,
 )
+
+/**
+ * The bad neighbours were at work. How much of it they did is left to the seed: a database that is
+ * killed and silenced for most of the run keeps them out as well.
+ */
+function expectNeighbours({ neighbours }: Report, output: string): void {
+  const work = ['accepted of the flood', 'hanging operations', 'endless messages']
+  const count = work.reduce((sum, name) => sum + neighbours[name]!, 0)
+  expect(count, `\n${output}`).toBeGreaterThan(0)
+}

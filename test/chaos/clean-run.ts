@@ -69,6 +69,8 @@ export function cleanRun(): RunFacts {
     books: books(),
     stockBefore: [{ sku: 'tea', priceCents: 450, stock: 10 }],
     exits: [],
+    accepted: [{ tenant: 'tenant-a', key: 'key-5' }],
+    waits: [],
   }
   return facts as unknown as RunFacts
 }

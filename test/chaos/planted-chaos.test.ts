@@ -8,6 +8,7 @@
  */
 import { expect, it } from 'vitest'
 import type { ViolationKind } from '../../chaos/check/facts.ts'
+import type { Comparison } from '../../chaos/comparison.ts'
 import type { PlantName } from '../../chaos/plant/plants.ts'
 import { runChaos } from './run-chaos.ts'
 
@@ -41,6 +42,8 @@ it.each(PLANTED)(
   async ({ plant, found, detail }) => {
     const { code, output, report } = await runChaos(
       ...['--store', 'sqlite', '--seconds', '120', '--plant', plant, '--until-violation'],
+      // They would only make it slower.
+      ...['--neighbours', 'off'],
     )
     expect(code, `\n${output}`).toBe(1)
     const named = report!.samples.filter((one) => found.includes(one.kind))
@@ -49,4 +52,25 @@ it.each(PLANTED)(
     )
   },
   TIMEOUT_MS,
+)
+
+/** It takes two runs, and each has to come to its end: too long for `npm test`. */
+const COMPARED = process.env['ONCEKEY_TEST_FULL'] === '1' ? (['no-turns'] as const) : []
+
+it.each(COMPARED)(
+  'finds by comparison that others wait too long, with the planted bug %s',
+  async (plant) => {
+    const { code, output, report } = await runChaos<Comparison>(
+      ...['--store', 'sqlite', '--seconds', '40', '--heal-seconds', '100', '--plant', plant],
+      ...['--neighbours', 'compare'],
+    )
+    expect(code, `\n${output}`).toBe(1)
+    const { without, with: withThem, waiting } = report!
+    expect(without.ok, `\n${output}`).toBe(true)
+    const tooLong = waiting.filter(({ ok }) => !ok).map(({ kind }) => kind)
+    // Work that waits behind what hangs may not come to its end at all.
+    const stuck = withThem.violations['stuck'] === 0 ? [] : ['accepted work']
+    expect([...tooLong, ...stuck], `\n${output}`).toContain('accepted work')
+  },
+  2 * TIMEOUT_MS,
 )

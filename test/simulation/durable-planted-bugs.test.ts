@@ -5,12 +5,12 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { BUGS } from './durable/planted.ts'
-import { DURABLE_RUNS, DURABLE_TIMEOUT_MS, durableRuns } from './durable/runs.ts'
+import { DURABLE_RUNS, DURABLE_TIMEOUT_MS, durableRuns, hostileRuns } from './durable/runs.ts'
 
 it.each(BUGS)(
   'notices when $name',
-  async ({ sabotage, noticed }) => {
-    const result = await fc.check(durableRuns(sabotage), {
+  async ({ sabotage, noticed, isUnfair }) => {
+    const result = await fc.check((isUnfair === true ? hostileRuns : durableRuns)(sabotage), {
       numRuns: DURABLE_RUNS,
       endOnFailure: true,
     })

@@ -144,22 +144,23 @@ const BUGS: readonly PlantedBug[] = [
     name: 'a late joiner is given the answer of a call that was already under way',
     file: 'src/core/coalescer.ts',
     // What it is given would be true of the moment before it asked.
-    find: 'const row = this.#rows.get(subject)\n',
+    find: 'const row = subject === undefined ? undefined : this.#rows.get(subject)\n',
     replace:
       'const sent = this.sent?.get(subject)\n' +
       '    const [one, other] = sent ? [sent.first.request, entry.request] : []\n' +
       '    if (sent && this.#questionOf(one) === this.#questionOf(other)) {\n' +
-      '      return void sent.followers.push(entry)\n' +
+      '      sent.followers.push(entry)\n' +
+      '      return sent.lane\n' +
       '    }\n' +
-      '    const row = this.#rows.get(subject)\n',
+      '    const row = subject === undefined ? undefined : this.#rows.get(subject)\n',
     also: {
-      find: 'await this.#send(batch)\n',
+      find: 'await this.#send(lane, batch, deadline)\n',
       replace:
         'this.sent ??= new Map()\n' +
         '      const subjectOf = this.#options.sharing?.subjectOf ?? Symbol\n' +
         '      const subjects = batch.map((row) => subjectOf(row.first.request))\n' +
         '      batch.forEach((row, n) => this.sent.set(subjects[n], row))\n' +
-        '      await this.#send(batch).finally(() => {\n' +
+        '      await this.#send(lane, batch, deadline).finally(() => {\n' +
         '        batch.forEach((row, n) => {\n' +
         '          if (this.sent.get(subjects[n]) === row) this.sent.delete(subjects[n])\n' +
         '        })\n' +

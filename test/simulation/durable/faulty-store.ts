@@ -150,6 +150,7 @@ function faultyOutbox(node: DurableNode, call: Call): OutboxStore {
           const taken = await outbox.claim(request)
           for (const { id, token } of taken) {
             world.taken(id, token)
+            world.fairness.taken(id, node)
             node.jumpsBefore.set(id, world.forwardJumps)
           }
           return taken

@@ -2,6 +2,7 @@
 import { downstreamKeyOf, identityOf } from '../../../src/core/identity.ts'
 import type { RecordView } from '../../../src/core/store.ts'
 import { nameOf, scopeOf, type Answer } from './client.ts'
+import { HOSTILE } from './hostile.ts'
 import { isLookedAt, messagesIn, recordsIn } from './operator.ts'
 import type { Row, World } from './world.ts'
 
@@ -64,6 +65,8 @@ async function judgeQuestion(world: World, { recordId, key, errorCode }: RecordV
 function judgeOrder(world: World): void {
   const { store, mailer } = world
   const customers = new Set(store.rows.map(({ customer }) => customer))
+  // Its flood was never booked.
+  customers.delete(HOSTILE)
   for (const customer of customers) {
     const booked = store.rows
       .filter((row) => row.customer === customer && row.what === 'booked')

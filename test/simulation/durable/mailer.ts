@@ -1,6 +1,7 @@
 /** Who gets the receipts, and sees who hands them over, and when. */
 import { sleep } from '../../../src/core/clock.ts'
 import type { RelayMessage, Relayed } from '../../../src/durable/relay-contract.ts'
+import { isHostile } from './hostile.ts'
 import type { DurableNode } from './node.ts'
 import type { Receipt } from './payment.ts'
 import { TIMES } from './times.ts'
@@ -42,6 +43,11 @@ export class Mailer {
   }
 
   async handle(node: DurableNode, message: RelayMessage): Promise<Relayed | undefined> {
+    const { hostile, fairness } = this.#world
+    fairness.begun(message.id)
+    if (hostile?.isOver === false && isHostile(message)) {
+      return hostile.hang(node, message.signal, true)
+    }
     const handling = this.#enter(node, message)
     try {
       return await this.#deliver(node, message)

@@ -8,9 +8,13 @@ import { createRelay } from '../../../src/durable/relay.ts'
 import { createWorker } from '../../../src/durable/worker.ts'
 import { SimProcess } from '../process.ts'
 import { faultyStore } from './faulty-store.ts'
+import { handleHook, hog, HOOK } from './hostile.ts'
 import { payments, type EffectKind, type Payment } from './payment.ts'
 import { TIMES } from './times.ts'
 import type { World } from './world.ts'
+
+/** What runs at the same time in one node. */
+export const PLACES = { worker: 3, relay: 2, reconciler: 2 } as const
 
 export class DurableNode extends SimProcess {
   readonly world: World
@@ -42,15 +46,23 @@ export class DurableNode extends SimProcess {
     const { engine } = this
     const outbox = createOutbox({ engine })
     this.operations = payments(this, () => outbox)
-    const operations = this.operations
-    const worker = createWorker({ engine, operations, concurrency: 3, pollMs: TIMES.workerPollMs })
+    const operations = [...this.operations, hog(this)]
+    const worker = createWorker({
+      engine,
+      operations,
+      concurrency: PLACES.worker,
+      pollMs: TIMES.workerPollMs,
+      ...this.#reserve,
+    })
     this.#relay = this.#createRelay()
     this.reconciler = createReconciler({
       engine,
       operations,
       schedule: { firstMs: 1_000, maxMs: 4_000, tries: 5 },
       timeoutMs: TIMES.answerMs,
+      concurrency: PLACES.reconciler,
       pollMs: TIMES.reconcilerPollMs,
+      ...this.#reserve,
     })
     const { signal } = this.#stop
     this.#keep('worker', worker.run(signal))
@@ -58,12 +70,23 @@ export class DurableNode extends SimProcess {
     this.#keep('reconciler', this.reconciler.run(signal))
   }
 
+  /** The default where there is one. */
+  get #reserve(): { reserve?: number } {
+    const { hostile, sabotage } = this.world
+    const hasReserve = hostile?.plan.hasReserve !== false && sabotage.hasNoReserve !== true
+    return hasReserve ? {} : { reserve: 0 }
+  }
+
   #createRelay(): Relay {
     const { engine } = this
     return createRelay({
       engine,
-      topics: { receipt: (message: RelayMessage) => this.#handle(message) },
-      concurrency: 2,
+      topics: {
+        receipt: (message: RelayMessage) => this.#handle(message),
+        [HOOK]: (message: RelayMessage) => handleHook(this, message),
+      },
+      concurrency: PLACES.relay,
+      ...this.#reserve,
       batchSize: 3,
       leaseMs: TIMES.leaseMs,
       pollMs: TIMES.relayPollMs,

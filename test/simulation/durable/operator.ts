@@ -3,23 +3,27 @@ import type { MessageView } from '../../../src/core/durable-store.ts'
 import type { RecordState } from '../../../src/core/record.ts'
 import type { RecordView } from '../../../src/core/store.ts'
 import { encodeValue } from '../../../src/durable/values.ts'
+import { isHostile } from './hostile.ts'
 import type { World } from './world.ts'
 
+const LISTED_MAX = 10_000
 const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending'] as const
 
+/** Those of the hostile tenant are left out: they never come to rest. */
 export async function recordsIn(
   world: World,
   states: readonly RecordState[] = STATES,
 ): Promise<RecordView[]> {
-  const lists = states.map((state) => world.store.list({ state, limit: 100 }))
-  return (await Promise.all(lists)).flat()
+  const lists = states.map((state) => world.store.list({ state, limit: LISTED_MAX }))
+  return (await Promise.all(lists)).flat().filter((record) => !isHostile(record))
 }
 
 export async function messagesIn(
   world: World,
   state: MessageView['state'],
 ): Promise<MessageView[]> {
-  return world.store.durable.outbox.list({ state, limit: 100 })
+  const messages = await world.store.durable.outbox.list({ state, limit: LISTED_MAX })
+  return messages.filter((message) => !isHostile(message))
 }
 
 /** `busy`: somebody holds something. `waiting`: somebody will look into something later. */

@@ -3,6 +3,7 @@ import type { Outbox } from '../../../src/durable/outbox.ts'
 import type { Effect } from '../../../src/durable/operation-contract.ts'
 import { operation, type Operation } from '../../../src/durable/operation.ts'
 import { chargeSchema } from '../../durable/durable-fixture.ts'
+import { HOSTILE } from './hostile.ts'
 import type { DurableNode } from './node.ts'
 import type { Charge } from './provider.ts'
 import { TIMES } from './times.ts'
@@ -55,7 +56,10 @@ function payment(node: DurableNode, outbox: () => Outbox, kind: EffectKind): Ope
       return op.finish('book', async (tx) => {
         store.write(tx, { recordId, customer, what: 'booked', chargeId: charge.id })
         const receipt: Receipt = { recordId, customer }
-        await outbox().add(tx, 'receipt', receipt, { partition: customer })
+        const { tenant } = op
+        // Nothing holds the flood up but the places that it gets.
+        const partition = customer === HOSTILE ? {} : { partition: customer }
+        await outbox().add(tx, 'receipt', receipt, { tenant, ...partition })
         await node.turn('books')
         if (mood === 'fails_booking') throw new Error('no such account')
         const { id: chargeId, status } = charge
@@ -67,12 +71,16 @@ function payment(node: DurableNode, outbox: () => Outbox, kind: EffectKind): Ope
 }
 
 function effectOf(node: DurableNode, kind: EffectKind): ChargeEffect {
-  const { provider, sabotage } = node.world
-  const send: ChargeEffect['send'] = async ({ downstreamKey }) => {
+  const { provider, sabotage, hostile } = node.world
+  const isFlood = (request: unknown) =>
+    hostile?.isOver === false && (request as Payment).customer === HOSTILE
+  const send: ChargeEffect['send'] = async ({ downstreamKey, request, signal }) => {
+    if (isFlood(request)) return hostile!.hang(node, signal, true)
     const answer = provider.charge(kind, downstreamKey)
     return (await node.hear('of its charge', answer)) as Charge
   }
-  const reconcile: ChargeEffect['reconcile'] = async ({ downstreamKey }) => {
+  const reconcile: ChargeEffect['reconcile'] = async ({ downstreamKey, request }) => {
+    if (isFlood(request)) return { kind: 'not_executed' }
     const found = await node.hear('of its question', provider.ask(downstreamKey))
     if (found === 'pending') return { kind: 'pending' }
     if (found !== undefined) return { kind: 'done', result: found }

@@ -1,6 +1,7 @@
 /** How plans are drawn. */
 import fc, { type Arbitrary } from 'fast-check'
 import { KEYS, type Attempt, type ClientPlan } from './client.ts'
+import type { FairStep, Hang, HostilePlan } from './hostile.ts'
 import { MAIL_FAULTS, type MailFault } from './mailer.ts'
 import type { Mood } from './payment.ts'
 import { FAULTS, type Asked, type Fault } from './provider.ts'
@@ -39,6 +40,11 @@ const stepOf = <Kind extends Step['kind'], Rest extends object>(
   rest: { [Name in keyof Rest]: Arbitrary<Rest[Name]> },
 ) => fc.record({ kind: fc.constant(kind), ...rest }) as Arbitrary<{ kind: Kind } & Rest>
 
+const fairStepOf = <Kind extends FairStep['kind'], Rest extends object>(
+  kind: Kind,
+  rest: { [Name in keyof Rest]: Arbitrary<Rest[Name]> },
+) => fc.record({ kind: fc.constant(kind), ...rest }) as Arbitrary<{ kind: Kind } & Rest>
+
 const steps: Arbitrary<Step> = fc.oneof(
   { weight: 9, arbitrary: stepOf('run', { turns: fc.nat(30) }) },
   {
@@ -67,10 +73,45 @@ const troubles: Arbitrary<Troubles> = fc.record({
   ),
 })
 
+const fairSteps: Arbitrary<FairStep> = fc.oneof(
+  { weight: 5, arbitrary: fairStepOf('wait', { ms: fc.constantFrom(100, 400, 1_200, 2_500) }) },
+  {
+    weight: 6,
+    arbitrary: fairStepOf('arrive', { slot: fc.nat(11), accepts: mostly(true, [false], [5, 1]) }),
+  },
+  { weight: 2, arbitrary: fairStepOf('receipt', { customer: fc.nat(3) }) },
+  { weight: 1, arbitrary: fairStepOf('restart', { node }) },
+  { weight: 1, arbitrary: fairStepOf('stall', { node }) },
+  { weight: 2, arbitrary: fairStepOf('resume', { node }) },
+)
+
+const hostilePlans: Arbitrary<HostilePlan> = fc.record({
+  hasReserve: mostly(true, [false], [2, 1]),
+  shared: fc.constantFrom(undefined, 'askable', 'both'),
+  floodsReceipts: fc.boolean(),
+  hangsInRun: fc.boolean(),
+  hangs: list(fc.constantFrom<Hang>('obeys', 'late', 'never')),
+  faults: list(
+    mostly<Fault>('ok', ['declined', 'slow', 'error_before', 'effect_lost', 'garbage'], [2, 3]),
+  ),
+  asked: list(mostly<Asked>('ok', ['pending', 'fails'], [2, 2])),
+  steps: fc.array(fairSteps, { minLength: 4, maxLength: 14, size: 'max' }),
+})
+
 export const plans: Arbitrary<Plan> = fc.record({
   clients: fc.array(clients, { minLength: 2, maxLength: 5, size: 'max' }),
   steps: fc.array(steps, { maxLength: 24, size: 'max' }),
   troubles,
   backlog: fc.array(fc.nat(3), { maxLength: 3, size: 'max' }),
+  // Such a history takes twenty times as long as the others.
+  hostile: fc.oneof(
+    { weight: 15, arbitrary: fc.constant(undefined) },
+    { weight: 1, arbitrary: hostilePlans },
+  ),
   salt: fc.integer(),
 })
+
+/** The hostile tenant is in all of them. */
+export const plansWithHostile: Arbitrary<Plan> = fc
+  .tuple(plans, hostilePlans)
+  .map(([plan, hostile]) => ({ ...plan, hostile }))

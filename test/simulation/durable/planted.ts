@@ -1,5 +1,8 @@
 /** Bugs that the simulation must notice, put between the nodes and what is around them. */
 import type { OutboxStore, PhaseStore, StepOutcome } from '../../../src/core/durable-store.ts'
+import { Places, type Lane } from '../../../src/durable/places.ts'
+import { SimulatedTurns } from '../../durable/simulated-turns.ts'
+import { HOG, HOOK } from './hostile.ts'
 import type { Sabotage, World } from './world.ts'
 
 export interface PlantedBug {
@@ -7,6 +10,8 @@ export interface PlantedBug {
   readonly sabotage: Sabotage
   /** What the simulation must say of it. */
   readonly noticed: RegExp
+  /** Only a history with the hostile tenant can show it. */
+  readonly isUnfair?: true
 }
 
 export const BUGS: readonly PlantedBug[] = [
@@ -60,7 +65,8 @@ export const BUGS: readonly PlantedBug[] = [
   {
     name: 'a message is done before its handler has ended',
     sabotage: { endsEarly: true },
-    noticed: /a message is done, and nobody has got it|order:/,
+    // Where its answer was lost, another relay has the message while the first handler still runs.
+    noticed: /a message is done, and nobody has got it|two relays run one message|order:/,
   },
   {
     name: 'messages know nothing of their partition',
@@ -86,7 +92,56 @@ export const BUGS: readonly PlantedBug[] = [
     },
     noticed: /times mailed|order:|divergence:/,
   },
+  {
+    name: 'a store hands out the longest due, and knows no turns',
+    sabotage: { plant: () => replaced(SimulatedTurns.prototype, 'take', () => takeLongestDue) },
+    noticed: /late:/,
+    isUnfair: true,
+  },
+  {
+    name: 'workers, relays and reconcilers have no reserve',
+    sabotage: { hasNoReserve: true },
+    noticed: /late:/,
+    isUnfair: true,
+  },
+  {
+    name: 'a relay never gives back the places of handlers that are late',
+    sabotage: keepsPlaces((group) => group === HOOK || group === 'receipt'),
+    noticed: /late: message/,
+    isUnfair: true,
+  },
+  {
+    name: 'a worker never gives back the places of operations that are late',
+    sabotage: keepsPlaces((group) => group === HOG),
+    noticed: /late: operation/,
+    isUnfair: true,
+  },
 ]
+
+const takeLongestDue: SimulatedTurns['take'] = (due, { limit }) =>
+  due.slice(0, limit).map(({ item }) => item)
+
+function keepsPlaces(isKept: (group: string) => boolean): Sabotage {
+  const take = (own: Places['take']) =>
+    function (this: Places, lane: Lane) {
+      const place = own.call(this, lane)
+      return place && isKept(lane.group) ? { ...place, overdue: () => undefined } : place
+    }
+  return { plant: () => replaced(Places.prototype, 'take', take) }
+}
+
+/** Replaces a method. Returns what takes that back. */
+function replaced<Of extends object, Name extends keyof Of>(
+  of: Of,
+  name: Name,
+  change: (own: Of[Name]) => Of[Name],
+): () => void {
+  const own = of[name]
+  of[name] = change(own)
+  return () => {
+    of[name] = own
+  }
+}
 
 function phasesWith(change: (phases: PhaseStore) => Partial<PhaseStore>): Sabotage {
   return {

@@ -51,7 +51,7 @@ export class Provider {
 
   /** Takes a request as it leaves its sender. The answer may never come. */
   async charge(kind: EffectKind, key: string): Promise<unknown> {
-    const fault = this.#world.next('faults') ?? 'ok'
+    const fault = this.#world.next('faults') ?? this.#world.hostile?.nextFault() ?? 'ok'
     // Of what it does not take it remembers nothing.
     if (fault === 'refused') throw new NotExecutedError('the provider takes nothing now')
     if (kind === 'repeatable' || kind === 'both') {
@@ -67,7 +67,7 @@ export class Provider {
       case 'declined':
         return this.#make(key, 'declined')
       case 'slow':
-        return this.#after(TIMES.arrivesMs / 5, () => this.#arrive(kind, key))
+        return this.#after(TIMES.slowMs, () => this.#arrive(kind, key))
       case 'error_before':
         throw lost()
       case 'effect_lost':
@@ -92,7 +92,7 @@ export class Provider {
 
   /** The query API. */
   async ask(key: string): Promise<Charge | 'pending' | undefined> {
-    switch (this.#world.next('asked') ?? 'ok') {
+    switch (this.#world.next('asked') ?? this.#world.hostile?.nextAsked() ?? 'ok') {
       case 'ok':
         return this.find(key)
       case 'pending':

@@ -1,7 +1,7 @@
 /** How many runs there are, and what one is. */
-import fc from 'fast-check'
-import { plans } from './plans.ts'
-import { simulate } from './simulate.ts'
+import fc, { type Arbitrary } from 'fast-check'
+import { plans, plansWithHostile } from './plans.ts'
+import { simulate, type Plan } from './simulate.ts'
 import type { Sabotage } from './world.ts'
 
 /** As many as fit into a few seconds; for a long run, ONCEKEY_SIM_DURABLE_RUNS. */
@@ -10,5 +10,10 @@ export const DURABLE_RUNS = Number(process.env['ONCEKEY_SIM_DURABLE_RUNS'] ?? 40
 /** Far longer than they take, even on a machine that has much else to do. */
 export const DURABLE_TIMEOUT_MS = 60_000 + DURABLE_RUNS * 500
 
-export const durableRuns = (sabotage: Sabotage = {}) =>
-  fc.asyncProperty(fc.scheduler(), plans, (scheduler, plan) => simulate(scheduler, plan, sabotage))
+export const durableRuns = (sabotage: Sabotage = {}) => runsOf(plans, sabotage)
+
+/** With the hostile tenant in each of them. */
+export const hostileRuns = (sabotage: Sabotage = {}) => runsOf(plansWithHostile, sabotage)
+
+const runsOf = (drawn: Arbitrary<Plan>, sabotage: Sabotage) =>
+  fc.asyncProperty(fc.scheduler(), drawn, (scheduler, plan) => simulate(scheduler, plan, sabotage))

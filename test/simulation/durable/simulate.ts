@@ -3,11 +3,14 @@ import type { Scheduler } from 'fast-check'
 import { newRecordId } from '../../../src/core/identity.ts'
 import { encodeValue } from '../../../src/durable/values.ts'
 import { flush } from '../world.ts'
-import { customerOf, runClient, send, type Answer, type ClientPlan } from './client.ts'
+import { customerOf, runClient, send, tenantOf, type Answer, type ClientPlan } from './client.ts'
+import { beFair } from './fair-phase.ts'
+import type { HostilePlan } from './hostile.ts'
 import { judge, judgeAnswers, judgeEnd } from './judge.ts'
 import { isAnyRefusing } from '../process.ts'
 import { DurableNode } from './node.ts'
 import { actHonestly, isAtRest } from './operator.ts'
+import { check, runAll, runOne } from './run-turns.ts'
 import { TIMES } from './times.ts'
 import { World, type Sabotage, type Troubles } from './world.ts'
 
@@ -30,6 +33,8 @@ export interface Plan {
   readonly troubles: Troubles
   /** Receipts that wait already when the nodes start, by their customer. */
   readonly backlog: readonly number[]
+  /** A tenant that floods all the time; `undefined`: there is none. */
+  readonly hostile: HostilePlan | undefined
   /** For what the package itself draws at random. */
   readonly salt: number
 }
@@ -39,8 +44,6 @@ const NODES = 2
 const FALTERING_ROUNDS = 12
 /** How often an operator comes. */
 const OPERATOR_ROUNDS = 4
-/** More than this in one moment is a loop. */
-const TURNS_MAX = 2_000
 /** A healthy world comes to rest well before this. */
 const REST_MS_MAX = 20 * 60_000
 
@@ -51,21 +54,31 @@ export async function simulate(
 ): Promise<void> {
   const random = Math.random
   Math.random = seeded(plan.salt)
+  const unplant = sabotage.plant?.()
   try {
-    await carryThrough(scheduler, plan, new World(scheduler, plan.troubles, sabotage))
+    await carryThrough(scheduler, plan, new World(scheduler, plan, sabotage))
   } finally {
+    unplant?.()
     Math.random = random
   }
 }
 
 async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Promise<void> {
-  for (const [nth, customer] of plan.backlog.entries()) await leaveReceipt(world, nth, customer)
+  await world.hostile?.flood()
+  for (const customer of plan.backlog) await leaveReceipt(world, customer)
   for (let id = 0; id < NODES; id++) world.nodes.push(new DurableNode(world, id))
   const answers: Answer[] = []
   const answered = (answer: Answer) => answers.push(answer)
-  const all = trackEnd(Promise.all(plan.clients.map((one) => runClient(world, one, answered))))
+  const keys = new Set<number>()
+  const sent: Promise<void>[] = []
+  const clientOf = (client: ClientPlan) => {
+    keys.add(client.key)
+    sent.push(runClient(world, client, answered))
+  }
+  for (const client of plan.clients) clientOf(client)
 
   for (const step of plan.steps) {
+    await world.hostile?.flood()
     await carryOut(world, scheduler, step)
     check(world)
   }
@@ -73,13 +86,17 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
   // What was begun goes on while everything still falters; then the world heals.
   await falter(world, scheduler)
   world.heal()
+  if (world.hostile !== undefined) {
+    const leave = (customer: number) => sent.push(leaveReceipt(world, customer))
+    await beFair({ world, scheduler, send: clientOf, leaveReceipt: leave }, world.hostile)
+  }
+  const all = trackEnd(Promise.all(sent))
   await comeToRest(world, scheduler, all)
   await judge(world)
   judgeAnswers(world, answers)
   check(world)
 
   await clearUp(world, scheduler, all)
-  const keys = new Set(plan.clients.map(({ key }) => key))
   await askAgain(world, scheduler, { keys, answered })
   await judge(world)
   await judgeEnd(world, answers)
@@ -87,14 +104,16 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
 }
 
 /** What an earlier payment has left to be sent. */
-async function leaveReceipt({ store, clock }: World, nth: number, of: number): Promise<void> {
-  const recordId = `before-${nth}`
+async function leaveReceipt(world: World, of: number): Promise<void> {
+  const { store, clock } = world
+  const recordId = `before-${world.earlierPayments++}`
   const customer = customerOf(of)
   await store.transact((tx) => {
     store.write(tx, { recordId, customer, what: 'booked', chargeId: undefined })
     return store.durable.outbox.add(tx, {
       id: newRecordId(clock.nowMs()),
       topic: 'receipt',
+      tenant: tenantOf(customer),
       key: undefined,
       partition: customer,
       payload: encodeValue('a receipt', { recordId, customer }),
@@ -144,11 +163,6 @@ function mayLose(world: World, id: number): boolean {
   return world.nodes.some((node) => node.id !== id && node.serves)
 }
 
-async function runOne(scheduler: Scheduler): Promise<void> {
-  if (scheduler.count() > 0) await scheduler.waitNext(1)
-  await flush()
-}
-
 function trackEnd(promise: Promise<unknown>): { ended: boolean } {
   const state = { ended: false }
   void promise.then(() => {
@@ -159,17 +173,9 @@ function trackEnd(promise: Promise<unknown>): { ended: boolean } {
 
 async function falter(world: World, scheduler: Scheduler): Promise<void> {
   for (let round = 0; round < FALTERING_ROUNDS; round++) {
+    await world.hostile?.flood()
     await runAll(world, scheduler)
     world.clock.advance(TIMES.leaseMs / 2)
-  }
-}
-
-async function runAll(world: World, scheduler: Scheduler): Promise<void> {
-  await flush()
-  for (let turn = 0; scheduler.count() > 0; turn++) {
-    await runOne(scheduler)
-    if (turn > TURNS_MAX) world.violate('somebody asks without end, and no time passes')
-    check(world)
   }
 }
 
@@ -227,10 +233,6 @@ async function askAgain(
     else answered({ key, reply })
   })
   await comeToRest(world, scheduler, trackEnd(Promise.all(asked)))
-}
-
-function check(world: World): void {
-  if (world.violation !== undefined) throw world.violation
 }
 
 /** Mulberry32: small, and random enough for jitter. */

@@ -13,10 +13,16 @@ export const TIMES = {
   /** How long an effect is waited for, and a question about it. */
   answerMs: 700,
   handlerMs: 2_500,
+  /** How long a call that ignores its signal may run on. */
+  hangsOnMs: 400,
   /** The longest that anybody waits for an answer of the store: the reconciler. */
   storeGivesUpMs: 10_000,
+  /** The longest pause of a relay after the store has failed. */
+  relayPauseMs: 5_000,
   waitMs: 900,
   graceMs: 2_000,
+  /** How long a charge of a provider takes that is slow. */
+  slowMs: 380,
   /** A request reaches the provider no later than this, whatever became of its sender. */
   arrivesMs: 1_900,
   /** The wall clock may jump so far in all, in either direction. */

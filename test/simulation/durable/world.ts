@@ -9,6 +9,8 @@ import type { Lease } from '../../../src/core/store.ts'
 import { FakeClock } from '../../../src/testing/fake-clock.ts'
 import { simulatedStore, type SimulatedStore } from '../../durable/simulated-store.ts'
 import { Violation } from '../world.ts'
+import { Fairness } from './fairness.ts'
+import { Hostile, type HostilePlan } from './hostile.ts'
 import { Mailer, type MailFault } from './mailer.ts'
 import type { DurableNode } from './node.ts'
 import type { Mood } from './payment.ts'
@@ -43,6 +45,10 @@ export interface Sabotage {
   readonly trustsNotFound?: boolean
   /** Handlers of messages end before they have done anything. */
   readonly endsEarly?: boolean
+  /** Workers, relays and reconcilers have no reserve, although they should. */
+  readonly hasNoReserve?: boolean
+  /** Changes code of the package or the store for one run. Returns what takes that back. */
+  readonly plant?: () => () => void
 }
 
 export class World {
@@ -53,6 +59,8 @@ export class World {
   readonly provider: Provider
   readonly mailer: Mailer
   readonly nodes: DurableNode[] = []
+  readonly hostile: Hostile | undefined
+  readonly fairness: Fairness
   readonly sabotage: Sabotage
   violation: Violation | undefined
   healed = false
@@ -60,6 +68,8 @@ export class World {
   readonly healing: Promise<void>
   #heal: () => void = () => undefined
   forwardJumps = 0
+  /** Payments from before the history began that have left a receipt to be sent. */
+  earlierPayments = 0
   readonly #scheduler: Scheduler
   readonly #troubles: Troubles
   readonly #used = new Map<keyof Troubles, number>()
@@ -69,10 +79,16 @@ export class World {
   readonly #holders = new Map<string, Lease>()
   readonly #takers = new Map<string, string>()
 
-  constructor(scheduler: Scheduler, troubles: Troubles, sabotage: Sabotage) {
+  constructor(
+    scheduler: Scheduler,
+    { troubles, hostile }: { troubles: Troubles; hostile: HostilePlan | undefined },
+    sabotage: Sabotage,
+  ) {
     this.#scheduler = scheduler
     this.#troubles = troubles
     this.sabotage = sabotage
+    this.hostile = hostile && new Hostile(this, hostile)
+    this.fairness = new Fairness(this)
     this.healing = new Promise((resolve) => {
       this.#heal = resolve
     })
