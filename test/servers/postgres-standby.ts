@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { chownSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { childrenOf, findBinaries, hasEnded, ownerOfServers, run } from './postgres.ts'
+import { findBinaries, hasEnded, ownerOfServers, run, signalChildrenOf } from './postgres.ts'
 import { freePort, untilAnswering } from './programs.ts'
 
 export interface PostgresStandby {
@@ -48,7 +48,7 @@ export async function startSynchronousStandby(url: string): Promise<PostgresStan
 
   const signalAll = (signal: 'SIGSTOP' | 'SIGCONT') => {
     server.kill(signal)
-    for (const pid of childrenOf(server.pid!)) process.kill(pid, signal)
+    signalChildrenOf(server.pid!, signal)
   }
   return {
     of,

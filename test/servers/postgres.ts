@@ -79,7 +79,7 @@ async function privateServer(): Promise<PostgresServer> {
     const ended = once(server, 'exit')
     // The first one first stopped, so that it starts no other while they are killed.
     server.kill('SIGSTOP')
-    for (const pid of childrenOf(server.pid!)) killOne(pid)
+    signalChildrenOf(server.pid!, 'SIGKILL')
     server.kill('SIGKILL')
     await ended
   }
@@ -103,10 +103,17 @@ export function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
   return exitCode !== null || signalCode !== null
 }
 
-export function childrenOf(parent: number): number[] {
-  return processes()
-    .filter(([, ppid]) => ppid === parent)
-    .map(([pid]) => pid)
+/** Passes over children that end by themselves meanwhile, as idle sessions do. */
+export function signalChildrenOf(parent: number, signal: NodeJS.Signals): void {
+  for (const [pid, ppid] of processes()) if (ppid === parent) signalIfThere(pid, signal)
+}
+
+function signalIfThere(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
 }
 
 /** Ids, each with that of its parent. Not every Linux has `ps`, and no other system has /proc. */
@@ -130,15 +137,6 @@ function readIfThere(path: string): string {
     return readFileSync(path, 'utf8')
   } catch {
     return ''
-  }
-}
-
-function killOne(pid: number): void {
-  try {
-    process.kill(pid, 'SIGKILL')
-  } catch (error) {
-    // It has ended by itself meanwhile.
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }
 
