@@ -46,6 +46,8 @@ const ORPHANS_SHOWN = 10
 const AFTER_FAILURE_MS = 1_000
 /** While all ordinary places are taken: how often it looks for work that may use the reserve. */
 const RESERVE_EVERY_MS = 250
+/** While operations end within this time, a look finds more of them than can begin at once. */
+const QUICK_MS = 100
 
 type Outcome = keyof WorkerPass
 
@@ -58,6 +60,10 @@ class OperationWorker implements Worker {
   readonly #running = new Map<string, Promise<Outcome>>()
   /** What could not be taken, by record id, until when it is left alone. */
   readonly #missed = new Map<string, number>()
+  /** Due operations that begin next. The store has counted their turns, so none is dropped. */
+  #found: DueOperation[] = []
+  /** How many a look finds beyond the free places. */
+  #ahead = 0
   #orphansAtMs = Number.NEGATIVE_INFINITY
   /** When it may look for work for the reserve, and when an ordinary place was free last. */
   #reserveAtMs = Number.NEGATIVE_INFINITY
@@ -77,15 +83,19 @@ class OperationWorker implements Worker {
   async run(signal: AbortSignal): Promise<void> {
     const { engine } = this.#options
     const wake = () => this.#awake.abort()
+    const stop = () => {
+      this.#found = []
+      wake()
+    }
     const stopListening = onNudge(engine.store, wake)
-    signal.addEventListener('abort', wake)
+    signal.addEventListener('abort', stop)
     const stopCounting = this.#countOverdueCalls()
     while (!signal.aborted && !engine.isClosed) {
       await engine.untilStoreAnswers(signal)
       if (signal.aborted) break
       // Before it looks: what happens while it looks must not be slept over.
       this.#awake = new AbortController()
-      const started = await this.#start().catch((error: unknown) => {
+      const started = await this.#start({ isAhead: true }).catch((error: unknown) => {
         engine.emit({ kind: 'maintenance_failed', task: 'worker', error })
         return 0
       })
@@ -94,8 +104,9 @@ class OperationWorker implements Worker {
       // Operations that end together make room together: one look finds work for all of them.
       await new Promise<void>((resolve) => engine.clock.soon(resolve))
     }
+    this.#found = []
     stopListening()
-    signal.removeEventListener('abort', wake)
+    signal.removeEventListener('abort', stop)
     await Promise.all(this.#running.values())
     stopCounting()
   }
@@ -111,7 +122,7 @@ class OperationWorker implements Worker {
 
   async #pass(): Promise<WorkerPass> {
     const before = new Set(this.#running.keys())
-    await this.#start()
+    await this.#start({ isAhead: false })
     const mine = [...this.#running].filter(([recordId]) => !before.has(recordId))
     const outcomes = await Promise.all(mine.map(([, outcome]) => outcome))
     const count = (kind: Outcome) => outcomes.filter((outcome) => outcome === kind).length
@@ -139,8 +150,8 @@ class OperationWorker implements Worker {
     })
   }
 
-  /** Starts as many of the due as there are places for. */
-  async #start(): Promise<number> {
+  /** Starts as many of the due as there are places for; `isAhead`: and finds the next ones. */
+  async #start({ isAhead }: { readonly isAhead: boolean }): Promise<number> {
     if (this.#options.engine.isClosed) return 0
     const ask = this.#places.ask(this.#names)
     if (ask !== undefined) {
@@ -148,49 +159,75 @@ class OperationWorker implements Worker {
       this.#askedAtMs = this.#nowMs
       this.#reserveAtMs = this.#nowMs + RESERVE_EVERY_MS
       await this.#tellOrphans()
-      return this.#startDue(ask)
+      const limit = ask.limit + (isAhead ? this.#ahead : 0)
+      const found = await this.#due({ ...ask, limit })
+      this.#found.push(...found)
+      return this.#startFound()
     }
     if (this.#nowMs < this.#reserveAtMs) return 0
     this.#reserveAtMs = this.#nowMs + RESERVE_EVERY_MS
     let started = 0
     for (const reserved of this.#places.askReserve(this.#names)) {
-      started += await this.#startDue(reserved)
+      for (const due of await this.#due(reserved)) if (this.#begin(due)) started++
     }
     return started
   }
 
-  async #startDue({ limit, groups, withoutTenants }: Ask): Promise<number> {
+  async #due({ limit, groups, withoutTenants }: Ask): Promise<DueOperation[]> {
     const { engine, phases } = this.#options
     const operations = this.#options.operations
       .filter(({ name }) => groups.includes(name))
       .map(({ name, version }) => ({ name, version }))
-    const due = await askStore(engine, 'due', (signal) =>
+    return askStore(engine, 'due', (signal) =>
       phases.due({ operations, limit, withoutTenants }, signal),
     )
+  }
+
+  /** Begins what was found, in its turns, while ordinary places are free. */
+  #startFound(): number {
+    if (this.#options.engine.isClosed) this.#found = []
     let started = 0
-    for (const one of due) {
-      const operation = this.#operationOf(one)
-      if (operation === undefined || !this.#isFree(one.record.recordId)) continue
-      const place = this.#places.take({ group: one.name, tenant: one.record.tenant })
-      if (place === undefined) continue
-      this.#begin(one, operation, place)
-      started++
+    while (this.#places.free > 0) {
+      const next = this.#found.shift()
+      if (next === undefined) break
+      if (this.#begin(next)) started++
     }
     return started
   }
 
-  #begin(due: DueOperation, operation: Operation<never>, place: TakenPlace): void {
-    const { recordId } = due.record
+  /** `false` where it cannot begin now. */
+  #begin(due: DueOperation): boolean {
+    const { recordId, tenant } = due.record
+    const operation = this.#operationOf(due)
+    if (operation === undefined || !this.#isFree(recordId)) return false
+    const place = this.#places.take({ group: due.name, tenant })
+    if (place === undefined) return false
+    const beganMs = this.#nowMs
     const ended = this.#resume(due, operation, place).then((outcome) => {
       this.#running.delete(recordId)
-      // It had a place of the reserve, and the ordinary places are stuck: the next one may begin.
-      const isStuck = this.#nowMs - this.#askedAtMs >= RESERVE_EVERY_MS
-      if (this.#places.free === 0 && isStuck) this.#reserveAtMs = Number.NEGATIVE_INFINITY
-      this.#awake.abort()
       if (outcome === 'missed') this.#missed.set(recordId, this.#nowMs + this.#options.pollMs)
+      this.#lookAhead(outcome !== 'missed' && this.#nowMs - beganMs < QUICK_MS)
+      this.#fillPlace()
       return outcome
     })
     this.#running.set(recordId, ended)
+    return true
+  }
+
+  /**
+   * Where operations take long, new tenants would wait behind what was found before them. Where
+   * one was missed, other workers take what this one finds before it begins.
+   */
+  #lookAhead(isWorthIt: boolean): void {
+    this.#ahead = isWorthIt ? Math.min(this.#options.places.places, this.#ahead + 1) : 0
+  }
+
+  /** Something has ended. What was found ahead spares the store a look. */
+  #fillPlace(): void {
+    // It had a place of the reserve, and the ordinary places are stuck: the next one may begin.
+    const isStuck = this.#nowMs - this.#askedAtMs >= RESERVE_EVERY_MS
+    if (this.#places.free === 0 && isStuck) this.#reserveAtMs = Number.NEGATIVE_INFINITY
+    if (this.#startFound() === 0 || this.#places.free > 0) this.#awake.abort()
   }
 
   /** Not what runs here, nor what was out of reach a moment ago: it would be asked for ever. */
