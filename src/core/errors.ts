@@ -1,4 +1,3 @@
-import { isNeverConnected } from './never-connected.ts'
 import { networkAdvice, wordsOf } from './store-advice.ts'
 
 /** Every code this package throws. Each has a heading in `docs/reference/errors.md`. */
@@ -71,7 +70,12 @@ export class StoreFailedError extends OncekeyError {
     readonly operation: string
     readonly failure?: StoreFailure
     readonly wasSent?: boolean
-    /** @default what `wasSent`, `failure` and an error of connecting say */
+    /**
+     * Said by a store that knows it. A connection error alone does not prove it: an earlier
+     * statement of the same call may have been committed.
+     *
+     * @default what `wasSent` and `failure` say
+     */
     readonly wroteNothing?: boolean
     readonly cause: unknown
     /** @default that of a network error, if it is one */
@@ -86,8 +90,7 @@ export class StoreFailedError extends OncekeyError {
     this.operation = operation
     this.failure = failure
     this.wasSent = details.wasSent ?? (failure !== 'overloaded' && failure !== 'refused')
-    this.wroteNothing =
-      details.wroteNothing ?? (!this.wasSent || failure === 'rejected' || isNeverConnected(cause))
+    this.wroteNothing = details.wroteNothing ?? (!this.wasSent || failure === 'rejected')
     this.advice = advice
     this.retryAfterMs = details.retryAfterMs
   }

@@ -76,12 +76,13 @@ describe('after a storm', () => {
     expect(fixture.clock.pendingTimers).toBe(0)
   })
 
-  it('does not look for a claim when no connection to the store was opened', async () => {
+  // A claim of many rows may be several statements, of which the first ones are committed.
+  it('looks for a claim whose store could not connect and does not say what it wrote', async () => {
     const fixture = setup()
     fixture.store.always('claim', Object.assign(new Error('refused'), { code: 'ECONNREFUSED' }))
     await storm(fixture, 10)
     await fixture.clock.advanceAsync(LEASE_MS)
-    expect(releases(fixture)).toEqual([])
+    expect(new Set(releases(fixture)).size).toBe(10)
   })
 
   it.each([200, 10_000])('releases all of %i claims that took hold in time', async (count) => {
