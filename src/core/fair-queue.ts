@@ -1,13 +1,17 @@
+import { ByWeight, type Weighed } from './by-weight.ts'
+
 /** The front of an array that is taken from is cut off once it is this long. */
 const SPENT_MAX = 1_024
 
 /** What one tenant has waiting: one after the other; the newest may leave from the back. */
-class Line<Item> {
+class Line<Item> implements Weighed<Line<Item>> {
   readonly tenant: string
   /** Whose turn is after this one's. */
   next: Line<Item> | undefined
   /** How much it has waiting. */
   weight = 0
+  before: Line<Item> | undefined
+  after: Line<Item> | undefined
   #items: (Item | undefined)[] = []
   #front = 0
 
@@ -59,8 +63,7 @@ export class FairQueue<Item> {
   readonly #weightOf: (item: Item) => number
   #size = 0
   #rows = 0
-  /** The tenant that had most waiting at the last look. */
-  #crowd = ''
+  readonly #byWeight = new ByWeight<Line<Item>>()
 
   /** `weightOf`: how much an item counts; it may change only as `grow` and `crowdOut` say. */
   constructor(weightOf: (item: Item) => number = () => 1) {
@@ -90,11 +93,9 @@ export class FairQueue<Item> {
     if (line !== undefined) this.#weigh(line, 1)
   }
 
-  #weigh(line: Line<Item>, weight: number): void {
-    line.weight += weight
-    this.#size += weight
-    const { tenant } = line
-    if (tenant !== this.#crowd && line.weight > this.#weightFor(this.#crowd)) this.#crowd = tenant
+  #weigh(line: Line<Item>, change: number): void {
+    this.#size += change
+    this.#byWeight.weigh(line, line.weight + change)
   }
 
   /** What `shift` would give. A tenant that is held loses its turn until `readmit`. */
@@ -121,9 +122,7 @@ export class FairQueue<Item> {
     const line = this.#head
     if (first === undefined || line === undefined) return undefined
     line.shift()
-    const weight = this.#weightOf(first)
-    line.weight -= weight
-    this.#size -= weight
+    this.#weigh(line, -this.#weightOf(first))
     this.#rows--
     if (line.length === 0) this.#close(line)
     else if (line !== this.#tail) this.#append(this.#unlink(line))
@@ -137,15 +136,11 @@ export class FairQueue<Item> {
    * for another queue.
    */
   crowdOut(tenant?: string): Item | undefined {
-    const own = tenant === undefined ? 0 : this.#weightFor(tenant) + 1
-    // The heaviest has at least the average.
-    const leastMax = tenant === undefined ? this.#size / this.#lines.size : own + 1
-    if (this.#weightFor(this.#crowd) < leastMax) this.#crowd = this.#heaviest()
-    const line = this.#lines.get(this.#crowd)
+    const own = tenant === undefined ? 0 : (this.#lines.get(tenant)?.weight ?? 0) + 1
+    const line = this.#byWeight.heaviest
     if (line === undefined || line.weight <= own) return undefined
     const { last } = line
-    this.#size--
-    line.weight--
+    this.#weigh(line, -1)
     if (this.#weightOf(last) > 1) return last
     this.#rows--
     return line.pop()
@@ -175,17 +170,5 @@ export class FairQueue<Item> {
     if (this.#head === undefined) this.#tail = undefined
     line.next = undefined
     return line
-  }
-
-  #weightFor(tenant: string): number {
-    return this.#lines.get(tenant)?.weight ?? 0
-  }
-
-  #heaviest(): string {
-    let heaviest = ''
-    for (const tenant of this.#lines.keys()) {
-      if (this.#weightFor(tenant) > this.#weightFor(heaviest)) heaviest = tenant
-    }
-    return heaviest
   }
 }
