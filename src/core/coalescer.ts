@@ -93,9 +93,9 @@ export class Coalescer<Request, Outcome> {
     this.#lanes = new WaitingLanes(options.limits.flushesMax, options.limits.lanes)
   }
 
-  /** Requests that wait to be sent. */
-  get waiting(): number {
-    return this.#lanes.size
+  /** Requests that wait to be sent, in the queue of this lane. */
+  waitingIn(lane: number | undefined): number {
+    return this.#lanes.at(this.#lanes.placeOf(lane)).waiting.size
   }
 
   add(request: Request, tenant: string): Promise<Outcome> {

@@ -3,9 +3,6 @@ import type { Clock } from './clock.ts'
 /** Looks that may follow each other at once after a quiet time. */
 const BURST = 16
 
-/** Looks under way at once: one batch of most stores, and a third of what DynamoDB is given. */
-const AT_ONCE_MAX = 16
-
 /** However many claims are lost. Enough for two looks at 10,000 of them within a lease of 60 s. */
 const PER_SECOND_MAX = 500
 /** Few lost claims are looked for soon, if no request has to wait for that. */
@@ -15,34 +12,24 @@ const PER_SECOND_BUSY = 5
 /** Room for more than the looks that each claim needs. */
 const CALM_SHARE = 1.5
 
-const REST_MS_FIRST = 100
-const REST_MS_MAX = 5_000
-
 /**
- * How fast lost claims may be looked for, all together: a number per second that follows from how
- * many there are, and a rest for all of them while the store fails.
+ * How fast lost claims may be looked for, those of all lanes together: a number per second that
+ * follows from how many there are.
  */
 export class LookPace {
   readonly #clock: Clock
   /** Looks that may be made now; a part of one is the time that has passed towards it. */
   #saved = BURST
   #savedAtMs: number
-  #failures = 0
-  #restUntilMs = Number.NEGATIVE_INFINITY
 
   constructor(clock: Clock) {
     this.#clock = clock
     this.#savedAtMs = clock.monotonicMs()
   }
 
-  /** While the store fails, one look finds out whether it is back. */
-  get atOnceMax(): number {
-    return this.#failures > 0 ? 1 : AT_ONCE_MAX
-  }
-
   /**
    * How long the next look has to wait. `neededPerSecond`: what gives every claim the looks that it
-   * needs in time. While requests wait for the store (`isBusy`), no more than that is sent.
+   * needs in time. While requests wait (`isBusy`), no more than that is sent.
    */
   waitMs(neededPerSecond: number, isBusy: boolean): number {
     const nowMs = this.#clock.monotonicMs()
@@ -52,25 +39,10 @@ export class LookPace {
     const perMs = Math.min(wanted, PER_SECOND_MAX) / 1_000
     this.#saved = Math.min(BURST, this.#saved + (nowMs - this.#savedAtMs) * perMs)
     this.#savedAtMs = nowMs
-    if (nowMs < this.#restUntilMs) return this.#restUntilMs - nowMs
     return this.#saved >= 1 ? 0 : Math.ceil((1 - this.#saved) / perMs)
   }
 
   spend(): void {
     this.#saved--
-  }
-
-  /** The store has answered a look. */
-  answered(): void {
-    this.#failures = 0
-    this.#restUntilMs = Number.NEGATIVE_INFINITY
-  }
-
-  /** A look has failed. Those that were under way with it count as one failure. */
-  failed(): void {
-    const nowMs = this.#clock.monotonicMs()
-    if (nowMs < this.#restUntilMs) return
-    this.#restUntilMs = nowMs + Math.min(REST_MS_FIRST * 2 ** this.#failures, REST_MS_MAX)
-    this.#failures++
   }
 }

@@ -1,26 +1,20 @@
+import { ByWeight, type Weighed } from './by-weight.ts'
 import type { Clock } from './clock.ts'
 import { isRejected } from './errors.ts'
-import { FairQueue } from './fair-queue.ts'
+import type { FairQueue } from './fair-queue.ts'
+import { LaneLooks } from './lane-looks.ts'
 import { LookPace } from './look-pace.ts'
+import {
+  endMs,
+  neededPerSecond,
+  nextLookMs,
+  retryMs,
+  URGENCIES,
+  urgencyOf,
+  type Looked,
+} from './look-schedule.ts'
 import type { StorePort } from './store-port.ts'
 import type { ClaimRequest, SettleOutcome, Settlement } from './store.ts'
-
-/** After the first look, which comes at once; then three times as long after each. */
-const PAUSE_MS_FIRST = 1_000
-const PAUSE_GROWTH = 3
-
-/** A look that failed is repeated after this time, and after twice as long each time. */
-const RETRY_MS_FIRST = 500
-const RETRY_MS_MAX = 5_000
-/** Nor later than after this part of the lease. */
-const RETRY_PART = 1 / 8
-
-/** The pauses reach their longest, or the end of every lease, before that. */
-const GROWTHS_MAX = 20
-
-/** A look in the second half of the lease is made in any case; one near its end, if it can be. */
-const HALF = 1 / 2
-const LATE = 7 / 8
 
 /** Claims looked after at once. One more is left to lapse, as if this process had died. */
 const LOST_MAX = 10_000
@@ -32,19 +26,33 @@ const COLLECT_MS_MAX = 1_000
 const BUSY_MS = 100
 
 /** One claim that may be held without work. */
-interface Lost {
-  readonly tenant: string
+interface Lost extends Looked {
+  readonly owner: Owner
+  readonly lane: LaneLooks<Lost>
   readonly release: Settlement
-  readonly leaseMs: number
-  readonly sinceMs: number
-  /** Looks that were answered, and those that have failed since. */
-  looks: number
-  failures: number
-  answeredMs: number | undefined
   /** When it is to be looked for; `undefined` while it waits for its turn, or is asked about. */
   dueMs: number | undefined
   isAsked: boolean
   isOpen: boolean
+}
+
+/** The lost claims of one tenant, the oldest first. */
+class Owner implements Weighed<Owner> {
+  readonly tenant: string
+  readonly claims = new Set<Lost>()
+  weight = 0
+  before: Owner | undefined
+  after: Owner | undefined
+
+  constructor(tenant: string) {
+    this.tenant = tenant
+  }
+}
+
+interface NextLook {
+  readonly lost: Lost
+  readonly queue: FairQueue<Lost>
+  readonly isBusy: boolean
 }
 
 /**
@@ -56,25 +64,24 @@ interface Lost {
  * after an earlier release found nothing. That ends once a release has hit, or when the lease of a
  * claim that had taken hold would be over.
  *
- * A storm loses thousands of claims at once. All of them share one pace (`LookPace`), tenants take
- * turns, and the requests that wait for the store go first. While they wait, only the looks are
- * made that each claim needs: the first, and one in the second half of its lease.
+ * A storm loses thousands of claims at once. All of them share one pace (`LookPace`), and the
+ * lanes of the store and the tenants take turns. Each lane has its own rest while it fails: a lane
+ * that is silent keeps the claims of no other. The requests that wait for a lane go first: while
+ * they do, only the looks are made that each claim needs, and those late in its lease.
  */
 export class LostClaims {
   readonly #clock: Clock
   readonly #port: StorePort
   readonly #pace: LookPace
   /** By tenant, the one whose turn is next before the others. */
-  readonly #byTenant = new Map<string, Set<Lost>>()
-  /** What is due: looks that a claim needs, and looks that free its key sooner. */
-  #needed = new FairQueue<Lost>()
-  #extra = new FairQueue<Lost>()
+  readonly #byTenant = new Map<string, Owner>()
+  readonly #byWeight = new ByWeight<Owner>()
+  /** The one whose turn is next before the others. */
+  readonly #lanes = new Map<number | undefined, LaneLooks<Lost>>()
   #pending = 0
   #underWay = 0
   /** Looks per second that give every claim those it needs. */
   #neededPerSecond = 0
-  /** The tenant with most lost claims, when they were gone through last. */
-  #heaviest = ''
   #collectedMs = Number.NEGATIVE_INFINITY
   #collectAtMs = Number.POSITIVE_INFINITY
   #isStopped = false
@@ -103,7 +110,8 @@ export class LostClaims {
     const lease = { identity, token, attempt: 0 }
     const release = { kind: 'release', lease, proof: 'proven', retentionMs } as const
     const lost: Lost = {
-      tenant,
+      owner: this.#ownerOf(tenant),
+      lane: this.#laneOf(identity),
       release: { ...release, errorCode: 'claim_unanswered' },
       leaseMs,
       sinceMs: this.#clock.monotonicMs(),
@@ -116,27 +124,40 @@ export class LostClaims {
     }
     this.#add(lost)
     if (this.#isStopped) return void this.#look(lost)
-    this.#needed.push(tenant, lost)
+    lost.lane.due('needed').push(tenant, lost)
     this.#pump()
   }
 
   /** Where there are too many, the oldest of the tenant with most is given up, or this one. */
   #makeRoom(tenant: string): boolean {
     if (this.#pending < LOST_MAX) return true
-    const most = this.#byTenant.get(this.#heaviest)
-    const own = this.#byTenant.get(tenant)?.size ?? 0
-    if (most === undefined || most.size <= own + 1) return false
-    const [oldest] = most
+    const most = this.#byWeight.heaviest
+    const own = this.#byTenant.get(tenant)?.weight ?? 0
+    if (most === undefined || most.weight <= own + 1) return false
+    const [oldest] = most.claims
     this.#remove(oldest!)
     // It may still stand in a queue, which is made anew then.
     this.#collectAtMs = this.#clock.monotonicMs()
     return true
   }
 
+  #ownerOf(tenant: string): Owner {
+    const owner = this.#byTenant.get(tenant) ?? new Owner(tenant)
+    this.#byTenant.set(tenant, owner)
+    return owner
+  }
+
+  #laneOf(identity: string): LaneLooks<Lost> {
+    const number = this.#port.laneOf(identity)
+    const lane = this.#lanes.get(number) ?? new LaneLooks<Lost>(number)
+    this.#lanes.set(number, lane)
+    return lane
+  }
+
   #add(lost: Lost): void {
-    const own = this.#byTenant.get(lost.tenant)
-    if (own === undefined) this.#byTenant.set(lost.tenant, new Set([lost]))
-    else own.add(lost)
+    const { owner } = lost
+    owner.claims.add(lost)
+    this.#byWeight.weigh(owner, owner.claims.size)
     this.#pending++
     this.#neededPerSecond += neededPerSecond(lost, lost.sinceMs)
     this.#collectAtMs = Math.min(this.#collectAtMs, lost.sinceMs + COLLECT_MS_MAX)
@@ -145,14 +166,15 @@ export class LostClaims {
   #remove(lost: Lost): void {
     if (!lost.isOpen) return
     lost.isOpen = false
-    const own = this.#byTenant.get(lost.tenant)
-    own?.delete(lost)
-    if (own?.size === 0) this.#byTenant.delete(lost.tenant)
+    const { owner } = lost
+    owner.claims.delete(lost)
+    this.#byWeight.weigh(owner, owner.claims.size)
+    if (owner.claims.size === 0) this.#byTenant.delete(owner.tenant)
     this.#pending--
   }
 
   *#all(): Iterable<Lost> {
-    for (const own of this.#byTenant.values()) yield* own
+    for (const { claims } of this.#byTenant.values()) yield* claims
   }
 
   /** Makes the looks that may be made now, and comes back for the others. */
@@ -162,26 +184,40 @@ export class LostClaims {
     this.#cancel = () => undefined
     const nowMs = this.#clock.monotonicMs()
     if (nowMs >= this.#nextCollectMs()) this.#collect(nowMs)
-    const waitMs = Math.min(this.#send(), this.#nextCollectMs() - nowMs)
+    const waitMs = Math.min(this.#send(nowMs), this.#nextCollectMs() - nowMs)
     if (this.#pending === 0) return
     this.#cancel = this.#clock.after(Math.ceil(waitMs), () => this.#pump())
   }
 
   /** How long the next look has to wait; for ever, where the end of another one comes first. */
-  #send(): number {
-    while (this.#underWay < this.#pace.atOnceMax) {
-      const isBusy = this.#port.waiting > 0
-      const next = open(this.#needed) ?? open(this.#extra)
-      if (next === undefined) return Number.POSITIVE_INFINITY
-      if (isBusy && this.#needed.rows === 0) return BUSY_MS
-      const waitMs = this.#pace.waitMs(this.#neededPerSecond, isBusy)
+  #send(nowMs: number): number {
+    for (;;) {
+      const next = this.#nextLook(nowMs)
+      if (typeof next === 'number') return next
+      const waitMs = this.#pace.waitMs(this.#neededPerSecond, next.isBusy)
       if (waitMs > 0) return waitMs
-      if (this.#needed.rows > 0) this.#needed.shift()
-      else this.#extra.shift()
       this.#pace.spend()
-      void this.#look(next)
+      next.queue.shift()
+      void this.#look(next.lost)
     }
-    return Number.POSITIVE_INFINITY
+  }
+
+  /** What is most urgent in a lane that may be asked; or how long there is none. */
+  #nextLook(nowMs: number): NextLook | number {
+    let leastMs = Number.POSITIVE_INFINITY
+    for (const urgency of URGENCIES) {
+      for (const lane of this.#lanes.values()) {
+        const queue = lane.due(urgency)
+        const lost = open(queue)
+        const restMs = lane.waitMs(nowMs, this.#underWay)
+        if (lost === undefined || restMs === Number.POSITIVE_INFINITY) continue
+        const isBusy = this.#port.waitingIn(lane.lane) > 0
+        const waitMs = isBusy && urgency === 'extra' ? Math.max(BUSY_MS, restMs) : restMs
+        if (waitMs === 0) return { lost, queue, isBusy }
+        leastMs = Math.min(leastMs, waitMs)
+      }
+    }
+    return leastMs
   }
 
   #nextCollectMs(): number {
@@ -190,17 +226,13 @@ export class LostClaims {
 
   /** Makes the queues of what is due anew, and forgets what is over. */
   #collect(nowMs: number): void {
-    this.#needed = new FairQueue()
-    this.#extra = new FairQueue()
+    for (const lane of this.#lanes.values()) lane.clear()
     this.#collectedMs = nowMs
     this.#collectAtMs = nowMs + COLLECT_MS_MAX
     this.#neededPerSecond = 0
-    let most = 0
     for (const lost of [...this.#all()]) {
-      const { size } = this.#byTenant.get(lost.tenant)!
-      if (size > most) [most, this.#heaviest] = [size, lost.tenant]
       if (lost.isAsked) continue
-      if (nowMs >= at(lost, 1)) {
+      if (nowMs >= endMs(lost)) {
         this.#remove(lost)
         continue
       }
@@ -210,8 +242,7 @@ export class LostClaims {
         continue
       }
       lost.dueMs = undefined
-      const queue = needsLook(lost, nowMs) ? this.#needed : this.#extra
-      queue.push(lost.tenant, lost)
+      lost.lane.due(urgencyOf(lost, nowMs)).push(lost.owner.tenant, lost)
     }
   }
 
@@ -220,7 +251,7 @@ export class LostClaims {
     const isLast = this.#isStopped
     lost.isAsked = true
     this.#underWay++
-    this.#passTurn(lost.tenant)
+    this.#passTurn(lost)
     const outcome = await this.#release(lost)
     this.#underWay--
     lost.isAsked = false
@@ -231,15 +262,17 @@ export class LostClaims {
     this.#pump()
   }
 
-  async #release({ release, tenant }: Lost): Promise<SettleOutcome | undefined> {
+  async #release({ release, owner, lane }: Lost): Promise<SettleOutcome | undefined> {
+    const begunMs = this.#clock.monotonicMs()
+    lane.begun()
     try {
-      const outcome = await this.#port.releaseLost(release, tenant)
-      this.#pace.answered()
+      const outcome = await this.#port.releaseLost(release, owner.tenant)
+      lane.answered()
       return outcome
     } catch (error) {
       // Reported by the port as a store error; a later look tries again.
-      if (isRejected(error)) this.#pace.answered()
-      else this.#pace.failed()
+      if (isRejected(error)) lane.answered()
+      else lane.failed(begunMs, this.#clock.monotonicMs())
       return undefined
     }
   }
@@ -252,16 +285,20 @@ export class LostClaims {
       lost.answeredMs = nowMs
     } else lost.failures++
     lost.dueMs = isAnswered ? nextLookMs(lost, nowMs) : nowMs + retryMs(lost)
-    if (lost.dueMs >= at(lost, 1)) return this.#remove(lost)
+    if (lost.dueMs >= endMs(lost)) return this.#remove(lost)
     this.#collectAtMs = Math.min(this.#collectAtMs, lost.dueMs)
   }
 
-  /** The queues are made in the order of the tenants. */
-  #passTurn(tenant: string): void {
-    const own = this.#byTenant.get(tenant)
-    if (own === undefined || this.#byTenant.size === 1) return
-    this.#byTenant.delete(tenant)
-    this.#byTenant.set(tenant, own)
+  /** The queues are made in the order of the tenants, and gone through in that of the lanes. */
+  #passTurn({ owner, lane }: Lost): void {
+    const { tenant } = owner
+    if (this.#byTenant.size > 1 && this.#byTenant.get(tenant) === owner) {
+      this.#byTenant.delete(tenant)
+      this.#byTenant.set(tenant, owner)
+    }
+    if (this.#lanes.size === 1) return
+    this.#lanes.delete(lane.lane)
+    this.#lanes.set(lane.lane, lane)
   }
 }
 
@@ -272,33 +309,4 @@ function open(queue: FairQueue<Lost>): Lost | undefined {
     queue.shift()
   }
   return undefined
-}
-
-/** When this part of the lease would be over, had the claim taken hold when it was lost. */
-function at({ sinceMs, leaseMs }: Lost, part: number): number {
-  return sinceMs + leaseMs * part
-}
-
-/** How fast looks must be made, if this one is to be made in the part of the lease it is for. */
-function neededPerSecond(lost: Lost, nowMs: number): number {
-  if (!needsLook(lost, nowMs)) return 0
-  const part = [HALF, LATE].find((end) => nowMs < at(lost, end)) ?? 1
-  return 1_000 / Math.max(1_000, at(lost, part) - nowMs)
-}
-
-function needsLook(lost: Lost, nowMs: number): boolean {
-  if (lost.answeredMs === undefined) return true
-  return nowMs >= at(lost, HALF) && lost.answeredMs < at(lost, HALF)
-}
-
-/** At the end of the lease: it is not looked for again. */
-function nextLookMs(lost: Lost, nowMs: number): number {
-  if (nowMs >= at(lost, LATE)) return at(lost, 1)
-  const pauseMs = PAUSE_MS_FIRST * PAUSE_GROWTH ** Math.min(lost.looks - 1, GROWTHS_MAX)
-  return Math.min(nowMs + pauseMs, at(lost, nowMs < at(lost, HALF) ? HALF : LATE))
-}
-
-function retryMs({ failures, leaseMs }: Lost): number {
-  const pauseMs = RETRY_MS_FIRST * 2 ** Math.min(failures - 1, GROWTHS_MAX)
-  return Math.min(pauseMs, RETRY_MS_MAX, leaseMs * RETRY_PART)
 }

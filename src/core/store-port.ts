@@ -5,6 +5,7 @@ import { Coalescer, type CoalescerLimits } from './coalescer.ts'
 import { hasCode, isUnavailable, type StoreFailedError } from './errors.ts'
 import type { EventListener } from './events.ts'
 import { FairSlots } from './fair-slots.ts'
+import { laneOf } from './lane-of.ts'
 import type { StoreHealth } from './store-health.ts'
 import type {
   ClaimOutcome,
@@ -67,7 +68,6 @@ export class StorePort {
     this.#clock = clock
     this.#timeoutMs = limits.timeoutMs
     this.#lanes = limits.lanes
-    const laneOf = (identity: string) => this.#lanes?.of(identity)
     const shared = { clock, limits, store: store.name }
     const report = (call: string) => (error: unknown) => this.#report(call, error)
     this.#claims = new Coalescer({
@@ -75,7 +75,7 @@ export class StorePort {
       call: 'claim',
       onFailure: report('claim'),
       sharing: CLAIM_SHARING,
-      laneOf: ({ identity }) => laneOf(identity),
+      laneOf: ({ identity }) => this.laneOf(identity),
       onCallEnd: (error, lane) => health.claimEnded(error, lane),
       gate: {
         isShut: () => health.breaker.isRefusingSome,
@@ -89,7 +89,7 @@ export class StorePort {
       ...shared,
       call: 'settle',
       onFailure: report('settle'),
-      laneOf: ({ lease }: Settlement) => laneOf(lease.identity),
+      laneOf: ({ lease }: Settlement) => this.laneOf(lease.identity),
       onCallEnd: (error: unknown, lane: number | undefined) => health.callEnded(error, lane),
       flush: (batch: readonly Settlement[], signal: AbortSignal) => store.settle(batch, signal),
       bytesOf: (settlement: Settlement) =>
@@ -101,7 +101,7 @@ export class StorePort {
       ...shared,
       call: 'renew',
       onFailure: report('renew'),
-      laneOf: ({ identity }) => laneOf(identity),
+      laneOf: ({ identity }) => this.laneOf(identity),
       onCallEnd: (error, lane) => health.callEnded(error, lane),
       flush: (renewals, signal) => store.renew(renewals, signal),
       bytesOf: () => ROW_BYTES,
@@ -130,7 +130,7 @@ export class StorePort {
   #refusal(request: ClaimRequest): StoreFailedError | undefined {
     const { breaker } = this.#health
     if (!breaker.isRefusingSome || this.#ignoring.has(request)) return undefined
-    const refusal = breaker.refusal(this.#lanes?.of(request.identity))
+    const refusal = breaker.refusal(this.laneOf(request.identity))
     if (refusal === undefined) return undefined
     const { tenant, operation } = request
     this.#emit({ kind: 'claim_refused', tenant, operation, reason: 'breaker_open' })
@@ -146,9 +146,18 @@ export class StorePort {
     return this.#releases.add(settlement, tenant)
   }
 
-  /** Claims, results and renewals that wait to be sent: releases of lost claims go after them. */
-  get waiting(): number {
-    return this.#claims.waiting + this.#settlements.waiting + this.#renewals.waiting
+  /** The lane of a record; `undefined`: the store as one whole. */
+  laneOf(identity: string): number | undefined {
+    return laneOf(this.#lanes, identity)
+  }
+
+  /**
+   * Claims, results and renewals of this lane that wait to be sent: releases of lost claims go
+   * after them. Where lanes share their calls, those of all lanes.
+   */
+  waitingIn(lane: number | undefined): number {
+    const claims = this.#claims.waitingIn(lane)
+    return claims + this.#settlements.waitingIn(lane) + this.#renewals.waitingIn(lane)
   }
 
   renew(renewal: Renewal, tenant: string): Promise<boolean> {

@@ -1,4 +1,5 @@
 import { FairQueue } from './fair-queue.ts'
+import { isLane } from './lane-of.ts'
 import type { Place } from './waiting-row.ts'
 
 /** What waits for one part of a store, and the calls of that part that are under way. */
@@ -51,7 +52,7 @@ export class WaitingLanes<Row extends WeighedRow> {
   /** The place of a lane among the queues. A lane that does not exist is the store as a whole. */
   placeOf(lane: number | undefined): number {
     const whole = this.#lanes.length - 1
-    return lane !== undefined && lane >= 0 && lane < whole && Number.isInteger(lane) ? lane : whole
+    return isLane(lane, whole) ? lane : whole
   }
 
   at(place: number): Lane<Row> {

@@ -113,6 +113,16 @@ describe('after a storm', () => {
   })
 })
 
+it('releases 9,000 claims in time on a store that takes 200 ms for each answer', async () => {
+  const fixture = setup()
+  const { store, records, clock } = fixture
+  store.always('claim', 'lose')
+  await storm(fixture, 9_000)
+  store.always('settle', { lateMs: 200 })
+  await clock.advanceAsync(LEASE_MS - 1)
+  expect(await records.list({ state: 'in_progress', limit: 10 })).toEqual([])
+})
+
 describe('while the store fails', () => {
   it('rests with all lost claims together, and releases them in time when it is back', async () => {
     const fixture = setup()
@@ -165,6 +175,19 @@ describe('tenants', () => {
     await clock.advanceAsync(LEASE_MS - 1)
     const held = await records.list({ state: 'in_progress', limit: 20_000 })
     expect(held.filter(({ tenant }) => tenant === 'other')).toEqual([])
+  })
+
+  it('keep a claim that is lost right after the thousands of another', async () => {
+    const fixture = setup()
+    const { store, clock, records } = fixture
+    store.always('claim', 'lose')
+    store.always('settle', 'fail')
+    await storm(fixture, 10_000)
+    await storm(fixture, 1, 'quiet')
+    store.always('settle', 'ok')
+    await clock.advanceAsync(LEASE_MS - 1)
+    const held = await records.list({ state: 'in_progress', limit: 10 })
+    expect(held.map(({ tenant }) => tenant)).toEqual(['acme'])
   })
 })
 
@@ -264,6 +287,33 @@ describe('live traffic', () => {
     await clock.advanceAsync(35_000)
     const looks = countsOf(backend.released.map(toRelease))
     expect(looks.filter((count) => count >= 2)).toHaveLength(300)
+  })
+
+  it('leaves room for a look late in the lease, also where it never ends', async () => {
+    const clock = new FakeClock()
+    const backend = slowStore(clock)
+    const engine = createEngine({
+      store: backend.store,
+      clock,
+      breaker: false,
+      storeTimeoutMs: 2 * LEASE_MS,
+      sweepEveryMs: 0,
+      reapEveryMs: 0,
+    })
+    const scope = { tenant: 'acme', operation: 'pay' }
+    const run = (key: string) =>
+      engine.run({ scope, key, fingerprint: 'f' }, () => bytes('x')).catch(() => undefined)
+    backend.fail(true)
+    await Promise.all(Array.from({ length: 10 }, (_, n) => run(`lost-${n}`)))
+    backend.fail(false)
+    backend.slow()
+    const live = [run('live-1'), run('live-2'), run('live-3')]
+    await clock.advanceAsync(LEASE_MS * (7 / 8) - 1)
+    expect(countsOf(backend.released.map(toRelease))).toEqual(Array.from({ length: 10 }, () => 2))
+    await clock.advanceAsync(LEASE_MS / 8)
+    expect(countsOf(backend.released.map(toRelease))).toEqual(Array.from({ length: 10 }, () => 3))
+    backend.answer()
+    await Promise.all(live)
   })
 })
 
