@@ -12,18 +12,28 @@ export interface LaneBreakersOptions {
   readonly store: string
   /** `undefined`: claims are never refused. */
   readonly settings: ResolvedBreakerOptions | undefined
+  /** How long a claim call may take. */
+  readonly storeTimeoutMs: number
   readonly probe: StoreProbe
   /** Hears how a probe of the whole store ended. */
   readonly onProbed: (error?: unknown) => void
   readonly emit: EventListener
 }
 
+interface FailingLane {
+  readonly breaker: ClaimBreaker
+  /** Its last failure, without those while it was refused. */
+  failedMs: number
+}
+
 /**
  * The breaker of the whole store, and one for each lane that fails.
  *
- * A lane is opened after so many failures in a row, its own and those of other lanes that fail
- * now: where a server falls silent under load, all its lanes are opened after one timeout. One
- * success in a lane says that the lane works, and nothing about the others.
+ * A lane is opened after so many failures in a row, its own and those of other lanes within the
+ * last `storeTimeoutMs`: where a server falls silent under load, all its lanes are opened after one
+ * timeout. A lane that was opened before that has no say: it fails as long as its server is gone,
+ * and one accident would open any other lane. One success in a lane says that the lane works, and
+ * nothing about the others.
  *
  * Each time a lane is opened, the whole store is probed in other lanes. Only where none of them
  * answers, claims for all lanes are refused: so a store that is gone is noticed as soon as a store
@@ -33,7 +43,9 @@ export class LaneBreakers {
   readonly #options: LaneBreakersOptions
   readonly #whole: ClaimBreaker
   /** Those that have failed since their last success. */
-  readonly #lanes = new Map<number, ClaimBreaker>()
+  readonly #lanes = new Map<number, FailingLane>()
+  /** Claim calls that have succeeded. */
+  #successes = 0
   #isStopped = false
 
   constructor(options: LaneBreakersOptions) {
@@ -51,11 +63,9 @@ export class LaneBreakers {
     return this.#whole.state
   }
 
-  /** Claim calls that have failed since the last that succeeded, or the last of their lane. */
+  /** Claim calls outside of lanes that have failed since the last that succeeded. */
   get failures(): number {
-    let failures = this.#whole.failures
-    for (const breaker of this.#lanes.values()) failures += breaker.failures
-    return failures
+    return this.#whole.failures
   }
 
   /** Claims for all lanes are refused. */
@@ -66,26 +76,27 @@ export class LaneBreakers {
   /** Claims for some lane are refused, or for all. */
   get isRefusingSome(): boolean {
     if (this.#whole.isRefusing) return true
-    for (const breaker of this.#lanes.values()) if (breaker.isRefusing) return true
+    for (const { breaker } of this.#lanes.values()) if (breaker.isRefusing) return true
     return false
   }
 
   isRefusingIn(lane: number): boolean {
-    return this.#lanes.get(lane)?.isRefusing === true
+    return this.#lanes.get(lane)?.breaker.isRefusing === true
   }
 
   /** Why a claim for this lane is not sent; `undefined` where it is. */
   refusal(lane: number | undefined): StoreFailedError | undefined {
     if (this.#whole.isRefusing) return this.#whole.refusal()
-    const breaker = lane === undefined ? undefined : this.#lanes.get(lane)
-    return breaker?.isRefusing === true ? breaker.refusal() : undefined
+    if (lane === undefined || !this.isRefusingIn(lane)) return undefined
+    return this.#lanes.get(lane)?.breaker.refusal()
   }
 
   /** A claim call has succeeded. */
   succeeded(lane: number | undefined): void {
+    this.#successes++
     this.#whole.succeeded()
     if (lane === undefined || this.#lanes.size === 0) return
-    this.#lanes.get(lane)?.succeeded()
+    this.#lanes.get(lane)?.breaker.succeeded()
     this.#forget(lane)
   }
 
@@ -95,11 +106,23 @@ export class LaneBreakers {
     const { settings } = this.#options
     // While the whole store is refused, a lane has nothing to add.
     if (settings === undefined || this.#isStopped || this.#whole.isRefusing) return
-    this.#laneBreaker(lane).failed(error)
-    if (this.failures < settings.failures) return
-    for (const breaker of this.#lanes.values()) {
+    const failing = this.#failing(lane)
+    if (!failing.breaker.isRefusing) failing.failedMs = this.#options.clock.monotonicMs()
+    failing.breaker.failed(error)
+    const recent = this.#recent()
+    const failures = recent.reduce((sum, breaker) => sum + breaker.failures, this.failures)
+    if (failures < settings.failures) return
+    for (const breaker of recent) {
       if (breaker.failures > 0 && !breaker.isRefusing) breaker.trip(error)
     }
+  }
+
+  /** The breakers of lanes that have failed, or were opened, within the time of one call. */
+  #recent(): ClaimBreaker[] {
+    const sinceMs = this.#options.clock.monotonicMs() - this.#options.storeTimeoutMs
+    return [...this.#lanes.values()].flatMap(({ breaker, failedMs }) =>
+      failedMs >= sinceMs ? [breaker] : [],
+    )
   }
 
   /** Resolves at once while the store as a whole is asked; see `ClaimBreaker.untilClosed`. */
@@ -114,7 +137,7 @@ export class LaneBreakers {
     this.#forgetAll()
   }
 
-  #laneBreaker(lane: number): ClaimBreaker {
+  #failing(lane: number): FailingLane {
     const known = this.#lanes.get(lane)
     if (known !== undefined) return known
     const { probe } = this.#options
@@ -125,16 +148,22 @@ export class LaneBreakers {
         if (from === 'closed' && to === 'open') void this.#suspect(error)
       },
     })
-    this.#lanes.set(lane, breaker)
-    return breaker
+    const failing = { breaker, failedMs: Number.NEGATIVE_INFINITY }
+    this.#lanes.set(lane, failing)
+    return failing
   }
 
   /** Is it only this lane? */
   async #suspect(error: unknown): Promise<void> {
-    const end = await this.#options.probe.run()
+    const { probe, onProbed } = this.#options
+    const before = this.#successes
+    const end = await probe.run()
     if (this.#isStopped || this.#whole.isRefusing) return
-    this.#options.onProbed(end.kind === 'failed' ? end.error : undefined)
-    if (end.kind === 'failed') this.#whole.trip(error)
+    if (end.kind === 'answered') return onProbed()
+    // A store that has answered a claim meanwhile is not gone.
+    if (this.#successes > before) return
+    onProbed(end.error)
+    this.#whole.trip(error)
   }
 
   #onWholeChange(change: BreakerChange): void {
@@ -153,7 +182,7 @@ export class LaneBreakers {
   }
 
   #forget(lane: number): void {
-    this.#lanes.get(lane)?.stop()
+    this.#lanes.get(lane)?.breaker.stop()
     this.#lanes.delete(lane)
   }
 

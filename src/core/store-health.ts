@@ -4,10 +4,11 @@ import type { Clock } from './clock.ts'
 import { isUnavailable } from './errors.ts'
 import type { EventListener } from './events.ts'
 import { LaneBreakers } from './lane-breakers.ts'
+import type { Lanes } from './lane-of.ts'
 import { pausedWork, type PausedWork } from './paused-work.ts'
 import { printable } from './printable.ts'
 import { StoreProbe } from './store-probe.ts'
-import type { Store, StoreLanes } from './store.ts'
+import type { Store } from './store.ts'
 
 /** Whether this process should get requests, and why not. */
 export interface EngineHealth {
@@ -38,7 +39,7 @@ export interface StoreHealthOptions {
   readonly store: Store
   readonly clock: Clock
   readonly storeTimeoutMs: number
-  readonly lanes?: Pick<StoreLanes, 'count' | 'of'> | undefined
+  readonly lanes?: Lanes | undefined
   readonly breaker: ResolvedBreakerOptions | undefined
   readonly emit: EventListener
 }
@@ -74,12 +75,14 @@ export class StoreHealth {
       emit,
       lanes,
       isRefusing: (lane) => this.breaker.isRefusingIn(lane),
+      failing: () => this.#failingLanes(),
       onLaneProbed: (lane, error) => this.callEnded(error, lane),
     })
     this.breaker = new LaneBreakers({
       clock,
       store: store.name,
       settings: breaker,
+      storeTimeoutMs,
       probe: this.#probe,
       emit,
       onProbed: (error) => this.#onProbed(error),
@@ -146,9 +149,14 @@ export class StoreHealth {
   #status(): 'ready' | 'degraded' | 'unready' {
     const { isRefusing, failures } = this.breaker
     if (isRefusing || this.#isProbeFailed) return 'unready'
-    const isPartFailing = [...this.#errors.keys()].some((lane) => lane !== undefined)
+    const isPartFailing = this.#failingLanes().length > 0
     const isPaused = pausedWork(this.#store).length > 0
     return failures > 0 || isPartFailing || isPaused ? 'degraded' : 'ready'
+  }
+
+  /** Lanes whose last call has failed, the one that was asked longest ago first. */
+  #failingLanes(): readonly number[] {
+    return [...this.#errors.keys()].filter((lane) => lane !== undefined)
   }
 
   /** While claims are refused, the breaker probes by itself. */

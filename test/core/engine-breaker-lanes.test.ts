@@ -3,7 +3,7 @@ import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
 import type { StoreFailedError } from '../../src/core/errors.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import { identityOf } from '../../src/core/identity.ts'
-import type { Store } from '../../src/core/store.ts'
+import type { Store, StoreLanes } from '../../src/core/store.ts'
 import { memoryStore } from '../../src/stores/memory/memory-store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { SCOPE, bytes, heldWork, standing } from './engine-fixture.ts'
@@ -22,20 +22,21 @@ function keyIn(lane: number, n = 0): string {
 type Fate = 'ok' | 'fail' | 'hang'
 
 /** An engine on a store of eight lanes, each of which can be made to fail or to hang. */
-function setup(options: Partial<EngineOptions> = {}) {
+function setup(options: Partial<EngineOptions> = {}, of: StoreLanes['of'] = laneOf) {
   const clock = new FakeClock()
   const records = memoryStore({ clock })
   const fates = new Map<number, Fate>()
   const asked: string[] = []
+  let probes: Fate | undefined
   const meet = async <Answer>(call: string, identity: string, act: () => Promise<Answer>) => {
     const lane = laneOf(identity)
     asked.push(`${call} ${lane}`)
-    const fate = fates.get(lane) ?? 'ok'
+    const fate = call === 'renew' ? (probes ?? fates.get(lane)) : fates.get(lane)
     if (fate === 'fail') throw new Error(`lane ${lane} failed`)
     return fate === 'hang' ? new Promise<never>(() => undefined) : act()
   }
   const calls: Pick<Store, 'batching' | 'claim' | 'settle' | 'renew'> = {
-    batching: { lanes: { count: LANES, of: laneOf } },
+    batching: { lanes: { count: LANES, of } },
     claim: (all) => meet('claim', all[0]!.identity, () => records.claim(all)),
     settle: (all) => meet('settle', all[0]!.lease.identity, () => records.settle(all)),
     renew: (all) => meet('renew', all[0]!.identity, () => records.renew(all)),
@@ -65,8 +66,9 @@ function setup(options: Partial<EngineOptions> = {}) {
   const setAll = (fate: Fate) => {
     for (let lane = 0; lane < LANES; lane++) fates.set(lane, fate)
   }
+  const hangProbes = () => (probes = 'hang')
   const count = (what: string) => asked.filter((one) => one === what).length
-  return { clock, engine, events, fates, run, setAll, count, asked }
+  return { clock, engine, events, fates, run, setAll, hangProbes, count, asked }
 }
 
 const changesOf = (events: readonly EngineEvent[]) =>
@@ -137,6 +139,31 @@ describe('a lane that fails', () => {
     expect((await engine.health()).status).toBe('degraded')
   })
 
+  it('is not opened by one failure because another lane was opened long ago', async () => {
+    const { run, fates, clock } = setup()
+    fates.set(3, 'fail')
+    for (let n = 0; n < 3; n++) await run(3)
+    await clock.advanceAsync(5_001)
+    expect(await run(3)).toBe('refused')
+    fates.set(5, 'fail')
+    expect(await run(5)).toBe('unavailable')
+    expect(await run(5)).toBe('unavailable')
+    await clock.advanceAsync(0)
+    fates.set(5, 'ok')
+    expect(await run(5)).toBe('ran')
+  })
+
+  it('is not opened by failures of other lanes that came long before', async () => {
+    const { run, fates, clock } = setup()
+    for (const lane of [1, 2, 3]) {
+      fates.set(lane, 'fail')
+      expect(await run(lane)).toBe('unavailable')
+      await clock.advanceAsync(5_001)
+    }
+    fates.clear()
+    for (const lane of [1, 2, 3]) expect(await run(lane)).toBe('ran')
+  })
+
   it('never lets successes of other lanes hide it', async () => {
     const { run, fates, clock } = setup({ breaker: { failures: 5 } })
     fates.set(3, 'fail')
@@ -188,6 +215,46 @@ it('renews and records in one lane while another gives no answer', async () => {
   fates.set(0, 'ok')
   await clock.advanceAsync(60_000)
   for (const { running } of stuck) expect((await running) instanceof Error).toBe(true)
+})
+
+// The four lanes that are probed first are dead, whichever way they are shared among servers.
+describe.each([
+  ['every second lane', [0, 2, 4, 6]],
+  ['all lanes but one', [0, 1, 2, 3, 4, 5, 6]],
+])('a store of which %s fails', (_, dead) => {
+  it.each(['fail', 'hang'] as const)('is served in the others: %s', async (fate) => {
+    const { run, fates, clock, events, engine } = setup()
+    for (const lane of dead) fates.set(lane, fate)
+    const healthy = Array.from({ length: LANES }, (_lane, n) => n).filter((n) => !dead.includes(n))
+    for (let second = 0; second < 30; second++) {
+      for (const lane of dead) void run(lane)
+      for (const lane of healthy) expect(await run(lane)).toBe('ran')
+      await clock.advanceAsync(1_000)
+    }
+    for (const lane of dead) expect(await run(lane)).toBe('refused')
+    expect(changesOf(events)).toEqual([])
+    expect(await engine.health()).toMatchObject({ status: 'degraded', breaker: 'closed' })
+  })
+
+  it.each(['fail', 'hang'] as const)('is ready before any request: %s', async (fate) => {
+    const { fates, clock, engine } = setup()
+    for (const lane of dead) fates.set(lane, fate)
+    const health = engine.health()
+    await clock.advanceAsync(2_500)
+    expect((await health).status).not.toBe('unready')
+  })
+})
+
+it('keeps the breaker closed where a claim is answered while all probes fail', async () => {
+  const { run, fates, clock, events, setAll, hangProbes } = setup()
+  hangProbes()
+  setAll('fail')
+  for (const lane of [0, 1, 2]) await run(lane)
+  fates.set(7, 'ok')
+  expect(await run(7)).toBe('ran')
+  await clock.advanceAsync(2_500)
+  expect(changesOf(events)).toEqual([])
+  expect(await run(7)).toBe('ran')
 })
 
 describe('a store whose lanes all fail', () => {
@@ -257,6 +324,43 @@ it('is degraded, and not unready, where the probe of one lane fails', async () =
   expect(await engine.health()).toMatchObject(degraded)
   await run(2)
   expect(await engine.health()).toMatchObject(degraded)
+})
+
+it('is ready again once a probe answers in a lane that failed and has no claims', async () => {
+  const { engine, fates, run, clock } = setup()
+  fates.set(3, 'fail')
+  await run(3)
+  expect((await engine.health()).status).toBe('degraded')
+  fates.set(3, 'ok')
+  await clock.advanceAsync(1_000)
+  await engine.health()
+  await clock.advanceAsync(0)
+  expect(await engine.health()).toMatchObject({ status: 'ready', store: { error: undefined } })
+})
+
+it('reports the failure of all lanes in those that were asked first, and no others', async () => {
+  const { engine, setAll, events, asked } = setup()
+  setAll('fail')
+  expect((await engine.health()).status).toBe('unready')
+  expect(asked).toHaveLength(LANES)
+  expect(events.filter(({ kind }) => kind === 'store_error')).toHaveLength(4)
+})
+
+it.each([
+  ['throws', () => expect.fail('no lane')],
+  ['names lanes that do not exist', (identity: string) => LANES + Number.parseInt(identity, 16)],
+  ['names parts of lanes', () => 0.5],
+])('takes a store for one whole where its of() %s', async (_, of) => {
+  const { engine, fates, run, setAll, clock } = setup({}, of)
+  expect(await run(3)).toBe('ran')
+  fates.set(3, 'fail')
+  for (let n = 0; n < 2; n++) expect(await run(3)).toBe('unavailable')
+  expect(await engine.health()).toMatchObject({ status: 'degraded', breaker: 'closed' })
+  setAll('fail')
+  await run(3)
+  await clock.advanceAsync(0)
+  expect(await run(3)).toBe('refused')
+  expect((await engine.health()).breaker).not.toBe('closed')
 })
 
 it.each([
