@@ -7,7 +7,7 @@ type Fixture = ReturnType<typeof fairFixture>
 
 /** Notes how many due operations each look asks for. */
 function watchLooks({ store }: Fixture): number[] {
-  const { phases } = store.durable!
+  const { phases } = store.durable
   const due = phases.due.bind(phases)
   const limits: number[] = []
   phases.due = (query: DueQuery, signal) => {
