@@ -91,14 +91,12 @@ it('makes room for another queue, also by the only item of a tenant', () => {
   expect(drain(queue)).toEqual(['a2'])
 })
 
-// 10,000 searches among 10,000 tenants took ten seconds; without them it is a hundredth of one.
+// 20,000 searches among 10,000 tenants take longer than a test may.
 it('makes room without a search among all tenants', () => {
   const queue = new FairQueue<number>()
   const tenants = Array.from({ length: 10_000 }, (_, n) => `tenant ${n}`)
   for (const [n, tenant] of tenants.entries()) queue.push(tenant, n)
-  const startedMs = performance.now()
   expect(tenants.filter((tenant) => queue.crowdOut(tenant) !== undefined)).toEqual([])
   const gone = tenants.map(() => queue.crowdOut())
   expect([gone[0], gone.at(-1), queue.size]).toEqual([0, 9_999, 0])
-  expect(performance.now() - startedMs).toBeLessThan(3_000)
 })
