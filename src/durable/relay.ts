@@ -20,6 +20,7 @@ import { RelayRoom, type RoomAsk } from './relay-room.ts'
 import { isLookDue, noteRelay, tellUnrelayed } from './unrelayed.ts'
 import { resolveRelayOptions, type ResolvedRelayOptions } from './relay-options.ts'
 import { laneOf } from './waiting-messages.ts'
+import { Watchers } from './watchers.ts'
 
 export function createRelay(options: RelayOptions): Relay {
   return new OutboxRelay(resolveRelayOptions(options))
@@ -87,7 +88,7 @@ class OutboxRelay implements Relay {
   #unnote: () => void = () => undefined
   /** The look for messages of other topics that is under way. */
   #look: Promise<unknown> | undefined
-  readonly #watchers = new Set<() => void>()
+  readonly #watchers: Watchers
   #tally: Record<RunEnd, number> = newTally()
 
   constructor(options: ResolvedRelayOptions) {
@@ -96,6 +97,7 @@ class OutboxRelay implements Relay {
     this.#port = new OutboxPort(engine, outbox)
     this.#leases = new MessageLeases({ clock: engine.clock, port: this.#port, leaseMs })
     this.#lookMs = pollMs
+    this.#watchers = new Watchers(engine.clock)
     this.#room = new RelayRoom(options)
     this.#parts = {
       options,
@@ -120,7 +122,7 @@ class OutboxRelay implements Relay {
       signal?.removeEventListener('abort', stop)
       // Where the engine was closed, nobody has said so before.
       this.#giveBackWaiting()
-      await this.#until(() => this.#open.size === 0)
+      await this.#watchers.until(() => this.#open.size === 0)
       await this.#look
       this.#unnote()
       this.#use = 'none'
@@ -132,7 +134,7 @@ class OutboxRelay implements Relay {
     try {
       if (!this.#isClosed) await this.#take()
       this.#tellUnrelayed()
-      await this.#until(() => this.#open.size === 0)
+      await this.#watchers.until(() => this.#open.size === 0)
       await this.#look
     } finally {
       this.#use = 'none'
@@ -152,7 +154,7 @@ class OutboxRelay implements Relay {
     this.#isClosed = true
     this.#stop()
     const isQuiet = () => this.#open.size + this.#handling.size === 0 && !this.#isClaiming
-    await this.#until(isQuiet, graceMs)
+    await this.#watchers.until(isQuiet, graceMs)
     const abandoned = this.#handling.size
     const handled = [...this.#handling.values()].map(({ run }) => run)
     for (const run of [...handled, ...this.#open]) run.abandon()
@@ -429,7 +431,7 @@ class OutboxRelay implements Relay {
 
   #changed(): void {
     if (this.#mayTake()) this.#wake()
-    for (const check of [...this.#watchers]) check()
+    this.#watchers.changed()
   }
 
   /** Until there may be something to take, and room for it. */
@@ -470,25 +472,6 @@ class OutboxRelay implements Relay {
     if (atMs >= this.#lookAtMs) return
     this.#lookAtMs = atMs
     this.#wake()
-  }
-
-  /** Resolves when `test` holds, or after `limitMs`. */
-  #until(test: () => boolean, limitMs?: number): Promise<void> {
-    const { clock } = this.#options.engine
-    return new Promise((resolve) => {
-      if (test() || limitMs === 0) return resolve()
-      let cancel = () => {}
-      const end = () => {
-        cancel()
-        this.#watchers.delete(check)
-        resolve()
-      }
-      const check = () => {
-        if (test()) end()
-      }
-      this.#watchers.add(check)
-      if (limitMs !== undefined) cancel = clock.after(limitMs, end)
-    })
   }
 }
 
