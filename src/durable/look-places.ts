@@ -80,7 +80,7 @@ export class LookPlaces {
   /** One record of each operation that was left alone for long enough. */
   askTrials(): LookAsk[] {
     const broken = [...this.#groups].filter(
-      ([name, { breaker }]) => isBroken(breaker) && !this.#places.isPaused(name),
+      ([name, { breaker }]) => isBroken(breaker) && !this.#places.pauses.isPaused(name),
     )
     const due = broken.filter(([, { breaker }]) => breaker!.mayTry())
     return due.map(([name]) => {
@@ -109,7 +109,7 @@ export class LookPlaces {
         if (group.looks === 0 && group.breaker === undefined) this.#groups.delete(name)
       },
       overdue: (ended) => {
-        void ended.then(this.#places.countOverdue(name, record.recordId))
+        void ended.then(this.#places.pauses.countOverdue(name, record.recordId))
       },
     }
   }

@@ -28,7 +28,7 @@ export interface PlaceBounds {
 const RESERVE_PART = 0.4
 /** One for a tenant, and one for an operation or topic. */
 const RESERVE_MIN = 2
-/** A few calls that hang must not pause an operation or topic, however few places there are. */
+/** A few records that hang must not pause an operation or topic, however few places there are. */
 const OVERDUE_MIN = 10
 
 /** Checks the options that divide places, and fills in their defaults. */

@@ -1,7 +1,4 @@
-import type { Clock } from '../core/clock.ts'
-import type { EventListener } from '../core/events.ts'
-import { notePaused, type PausedWork, type WorkPart } from '../core/paused-work.ts'
-import type { Store } from '../core/store.ts'
+import { Pauses, type PausesOptions, type PausesStats, type WorkEnd } from './pauses.ts'
 
 /** What a piece of work is counted by. */
 export interface Lane {
@@ -10,11 +7,7 @@ export interface Lane {
   readonly tenant: string
 }
 
-export interface PlacesOptions {
-  readonly part: WorkPart
-  readonly clock: Clock
-  readonly store: Store
-  readonly emit: EventListener
+export interface PlacesOptions extends PausesOptions {
   /** Places for any work. */
   readonly places: number
   /** Places of one group, and of one tenant, at the most. */
@@ -22,8 +15,6 @@ export interface PlacesOptions {
   readonly perTenant: number
   /** Further places, for tenants and for groups that have none. */
   readonly reserve: number
-  /** Overdue calls of one group from which on the group is paused. */
-  readonly overdueMax: number
 }
 
 /** What may be begun now: at most `limit`, of these groups, and of none of these tenants. */
@@ -38,8 +29,8 @@ type Pool = 'ordinary' | 'tenants' | 'groups'
 
 /** One place that is taken. */
 export interface TakenPlace {
-  /** The work has ended. */
-  end(): void
+  /** The work has ended. @default 'ran' */
+  end(end?: WorkEnd): void
   /**
    * The work runs on although its time limit is over: the place is free for other work, and the
    * work counts as overdue until `end`. `subject` is the id of its record or message.
@@ -47,17 +38,10 @@ export interface TakenPlace {
   overdue(subject: string): void
 }
 
-export interface PlacesStats {
+export interface PlacesStats extends PausesStats {
   /** Places that are taken. */
   readonly running: number
-  /** Calls that run on although their time limit is over. */
-  readonly overdue: number
-  /** Groups of which nothing is begun, because too many of their calls are overdue. */
-  readonly paused: readonly PausedWork[]
 }
-
-/** Code that obeys its signal ends within this time, and is not worth an event. */
-const OBEYS_WITHIN_MS = 1_000
 
 /**
  * Divides the places of a worker, a relay or a reconciler, so that one operation, topic or tenant
@@ -67,24 +51,21 @@ const OBEYS_WITHIN_MS = 1_000
  * are taken, half of the reserve is left for tenants that have no place, and the rest for groups
  * that have no place. The halves are counted apart: many operations of one tenant do not fill what
  * is left for other tenants. Work that ignores its time limit gives its place back and is counted.
- * Where too much of one group does so, the group is paused, because each such call keeps its memory
- * and its connections.
+ * Where too much of one group does so, the group is paused (`pauses`), because each such call keeps
+ * its memory and its connections.
  */
 export class Places {
+  readonly pauses: Pauses
   readonly #options: PlacesOptions
   readonly #groups = new Map<string, number>()
   readonly #tenants = new Map<string, number>()
-  readonly #overdue = new Map<string, number>()
-  /** Groups that were told to be paused, and what ends that note. */
-  readonly #toldPaused = new Map<string, () => void>()
-  /** For calls that have just become overdue: each tells of it, unless it is cancelled. */
-  readonly #timers = new Set<() => void>()
   /** Places that are taken. */
   readonly #taken: Record<Pool, number> = { ordinary: 0, tenants: 0, groups: 0 }
   readonly #sizes: Readonly<Record<Pool, number>>
 
   constructor(options: PlacesOptions) {
     this.#options = options
+    this.pauses = new Pauses(options)
     const { places, reserve } = options
     const tenants = Math.floor(reserve / 2)
     this.#sizes = { ordinary: places, tenants, groups: reserve - tenants }
@@ -133,6 +114,12 @@ export class Places {
     ].filter((ask) => ask !== undefined)
   }
 
+  /** One piece of work for each of these groups that is paused and should try one now. */
+  askTries(groups: readonly string[]): Ask[] {
+    const tries = this.pauses.askTries(groups)
+    return tries.map((group) => ({ limit: 1, groups: [group], withoutTenants: [] }))
+  }
+
   /** Takes a place; `undefined` where this work may not begin now. */
   take(lane: Lane): TakenPlace | undefined {
     const pool = this.#poolFor(lane)
@@ -140,19 +127,23 @@ export class Places {
     this.#taken[pool]++
     add(this.#groups, lane.group, 1)
     add(this.#tenants, lane.tenant, 1)
+    const tellEnd = this.pauses.begin(lane.group)
     let state: 'running' | 'overdue' | 'ended' = 'running'
     let endOverdue: () => void = () => undefined
     return {
-      end: () => {
-        if (state === 'running') this.#leave(lane, pool)
+      end: (end = 'ran') => {
         if (state === 'overdue') endOverdue()
+        if (state === 'running') {
+          this.#leave(lane, pool)
+          tellEnd(end)
+        }
         state = 'ended'
       },
       overdue: (subject) => {
         if (state !== 'running') return
         state = 'overdue'
         this.#leave(lane, pool)
-        endOverdue = this.countOverdue(lane.group, subject)
+        endOverdue = this.pauses.countOverdue(lane.group, subject)
       },
     }
   }
@@ -161,56 +152,22 @@ export class Places {
     return this.#poolFor(lane) !== undefined
   }
 
-  #poolFor({ group, tenant }: Lane): Pool | undefined {
-    const ofTenant = this.ofTenant(tenant)
-    if (!this.#isOpen(group) || ofTenant >= this.#options.perTenant) return undefined
+  /** Whether the limits of its group and its tenant leave room for this work. */
+  isWithinLimits({ group, tenant }: Lane): boolean {
+    const { perGroup, perTenant } = this.#options
+    if (this.ofGroup(group) >= perGroup || this.ofTenant(tenant) >= perTenant) return false
+    return this.pauses.mayBegin(group)
+  }
+
+  #poolFor(lane: Lane): Pool | undefined {
+    if (!this.isWithinLimits(lane)) return undefined
     if (this.free > 0) return 'ordinary'
-    if (ofTenant === 0 && this.#freeIn('tenants') > 0) return 'tenants'
-    return !this.#groups.has(group) && this.#freeIn('groups') > 0 ? 'groups' : undefined
-  }
-
-  /** Nothing of this group is begun, because too many of its calls are overdue. */
-  isPaused(group: string): boolean {
-    return (this.#overdue.get(group) ?? 0) >= this.#options.overdueMax
-  }
-
-  /** Counts a call that runs on although its time limit is over. Returns what ends that. */
-  countOverdue(group: string, subject: string): () => void {
-    const { clock } = this.#options
-    add(this.#overdue, group, 1)
-    const tell = () => {
-      this.#timers.delete(cancel)
-      this.#tellOverdue(group, subject)
-    }
-    const cancel = clock.after(OBEYS_WITHIN_MS, tell, { background: true })
-    this.#timers.add(cancel)
-    let isOver = false
-    return () => {
-      if (isOver) return
-      isOver = true
-      this.#timers.delete(cancel)
-      cancel()
-      add(this.#overdue, group, -1)
-      if (!this.isPaused(group)) this.#tellResumed(group)
-    }
-  }
-
-  /** Tells nothing more of what is overdue now: its owner is closed. */
-  stop(): void {
-    for (const cancel of this.#timers) cancel()
-    this.#timers.clear()
+    if (this.ofTenant(lane.tenant) === 0 && this.#freeIn('tenants') > 0) return 'tenants'
+    return !this.#groups.has(lane.group) && this.#freeIn('groups') > 0 ? 'groups' : undefined
   }
 
   stats(): PlacesStats {
-    const { part } = this.#options
-    const overdue = [...this.#overdue]
-    return {
-      running: this.running,
-      overdue: overdue.reduce((sum, [, count]) => sum + count, 0),
-      paused: overdue
-        .filter(([name]) => this.isPaused(name))
-        .map(([name, count]) => ({ part, name, overdue: count })),
-    }
+    return { running: this.running, ...this.pauses.stats() }
   }
 
   #freeIn(pool: Pool): number {
@@ -218,36 +175,16 @@ export class Places {
   }
 
   #open(groups: readonly string[]): string[] {
-    return groups.filter((group) => this.#isOpen(group))
-  }
-
-  #isOpen(group: string): boolean {
     const { perGroup } = this.#options
-    return !this.isPaused(group) && this.ofGroup(group) < perGroup
+    return groups.filter((group) => {
+      return !this.pauses.isPaused(group) && this.ofGroup(group) < perGroup
+    })
   }
 
   #leave({ group, tenant }: Lane, pool: Pool): void {
     this.#taken[pool]--
     add(this.#groups, group, -1)
     add(this.#tenants, tenant, -1)
-  }
-
-  #tellOverdue(name: string, subject: string): void {
-    const { part, store, emit } = this.#options
-    const overdue = this.#overdue.get(name) ?? 0
-    emit({ kind: 'work_overdue', part, name, subject, overdue })
-    if (!this.isPaused(name) || this.#toldPaused.has(name)) return
-    this.#toldPaused.set(name, notePaused(store, { part, name, overdue }))
-    emit({ kind: 'work_paused', part, name, overdue })
-  }
-
-  #tellResumed(name: string): void {
-    const unnote = this.#toldPaused.get(name)
-    if (unnote === undefined) return
-    const { part, emit } = this.#options
-    this.#toldPaused.delete(name)
-    unnote()
-    emit({ kind: 'work_resumed', part, name })
   }
 }
 

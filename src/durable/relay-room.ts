@@ -75,7 +75,7 @@ export class RelayRoom {
 
   /** Messages that one topic may have more, here. */
   topicRoom(topic: string): number {
-    if (this.places.isPaused(topic)) return 0
+    if (this.places.pauses.isPaused(topic)) return 0
     const { perGroup } = this.#options.places
     const taken = this.places.ofGroup(topic) + this.waiting.ofTopic(topic)
     return Math.max(0, perGroup + this.#inAdvance(perGroup) - taken)
@@ -84,7 +84,7 @@ export class RelayRoom {
   /** Whether a message may wait here: not where it would only keep others of its topic out. */
   hasRoomFor(run: MessageRun): boolean {
     const { group, tenant } = laneOf(run)
-    return !this.places.isPaused(group) && this.#tenantRoom(tenant) > 0
+    return !this.places.pauses.isPaused(group) && this.#tenantRoom(tenant) > 0
   }
 
   /** Whether the topic and the tenant of a message have room for half as many as they may have. */

@@ -84,7 +84,7 @@ class OutboxRelay implements Relay {
   #lookAtMs = 0
   #lookMs: number
   #wake: () => void = () => undefined
-  /** Ends the note that this relay has its topics. */
+  /** Ends the notes that this relay has its topics, and which of them are paused. */
   #unnote: () => void = () => undefined
   /** The look for messages of other topics that is under way. */
   #look: Promise<unknown> | undefined
@@ -159,7 +159,7 @@ class OutboxRelay implements Relay {
     const handled = [...this.#handling.values()].map(({ run }) => run)
     for (const run of [...handled, ...this.#open]) run.abandon()
     this.#leases.stop()
-    this.#room.places.stop()
+    this.#room.places.pauses.stop()
     this.#unnote()
     return { abandoned }
   }
@@ -174,7 +174,12 @@ class OutboxRelay implements Relay {
     this.#use = use
     const { engine, handlers } = this.#options
     this.#unnote()
-    this.#unnote = noteRelay(engine.store, [...handlers.keys()])
+    const forget = noteRelay(engine.store, [...handlers.keys()])
+    const endUse = this.#room.places.pauses.use()
+    this.#unnote = () => {
+      forget()
+      endUse()
+    }
     this.#stopping = new AbortController()
     this.#isDue = true
     this.#isMore = false
@@ -415,7 +420,7 @@ class OutboxRelay implements Relay {
     const { topic, id } = run.message
     this.#handling.get(id)?.place.overdue(id)
     // Another relay may have better luck with the rest of a topic that is paused here.
-    this.#giveBackWaiting((one) => one === topic && this.#room.places.isPaused(one))
+    this.#giveBackWaiting((one) => one === topic && this.#room.places.pauses.isPaused(one))
     this.#startNext()
     this.#changed()
   }

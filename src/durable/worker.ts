@@ -5,6 +5,7 @@ import { askStore } from './durable-engine.ts'
 import { onNudge } from './nudge.ts'
 import type { Operation } from './operation.ts'
 import { onOverdueCall } from './overdue-calls.ts'
+import type { WorkEnd } from './pauses.ts'
 import { Places, type Ask, type PlacesStats, type TakenPlace } from './places.ts'
 import {
   resolveWorkerOptions,
@@ -89,7 +90,7 @@ class OperationWorker implements Worker {
     }
     const stopListening = onNudge(engine.store, wake)
     signal.addEventListener('abort', stop)
-    const stopCounting = this.#countOverdueCalls()
+    const endUse = this.#use()
     while (!signal.aborted && !engine.isClosed) {
       await engine.untilStoreAnswers(signal)
       if (signal.aborted) break
@@ -108,15 +109,15 @@ class OperationWorker implements Worker {
     stopListening()
     signal.removeEventListener('abort', stop)
     await Promise.all(this.#running.values())
-    stopCounting()
+    endUse()
   }
 
   async runOnce(): Promise<WorkerPass> {
-    const stopCounting = this.#countOverdueCalls()
+    const endUse = this.#use()
     try {
       return await this.#pass()
     } finally {
-      stopCounting()
+      endUse()
     }
   }
 
@@ -139,20 +140,31 @@ class OperationWorker implements Worker {
     return Math.min(pollMs, Math.max(1, this.#reserveAtMs - this.#nowMs))
   }
 
-  #countOverdueCalls(): () => void {
-    const { engine } = this.#options
-    return onOverdueCall(engine.store, ({ name, recordId, ended }) => {
-      const end = this.#places.countOverdue(name, recordId)
-      void ended.then(() => {
-        end()
-        this.#awake.abort()
-      })
+  /** While it works: counts the calls that hang, and tells health what is paused. */
+  #use(): () => void {
+    const { pauses } = this.#places
+    const stopListening = onOverdueCall(this.#options.engine.store, {
+      has: ({ name, recordId }) => this.#running.has(recordId) || pauses.isOverdue(name, recordId),
+      knows: (name) => this.#names.includes(name),
+      count: ({ name, recordId, ended }) => {
+        const end = pauses.countOverdue(name, recordId)
+        void ended.then(() => {
+          end()
+          this.#awake.abort()
+        })
+      },
     })
+    const endUse = pauses.use()
+    return () => {
+      stopListening()
+      endUse()
+    }
   }
 
   /** Starts as many of the due as there are places for; `isAhead`: and finds the next ones. */
   async #start({ isAhead }: { readonly isAhead: boolean }): Promise<number> {
     if (this.#options.engine.isClosed) return 0
+    const tried = await this.#startEach(this.#places.askTries(this.#names))
     const ask = this.#places.ask(this.#names)
     if (ask !== undefined) {
       // While ordinary places become free, turns alone are enough.
@@ -162,13 +174,17 @@ class OperationWorker implements Worker {
       const limit = ask.limit + (isAhead ? this.#ahead : 0)
       const found = await this.#due({ ...ask, limit })
       this.#found.push(...found)
-      return this.#startFound()
+      return tried + this.#startFound()
     }
-    if (this.#nowMs < this.#reserveAtMs) return 0
+    if (this.#nowMs < this.#reserveAtMs) return tried
     this.#reserveAtMs = this.#nowMs + RESERVE_EVERY_MS
+    return tried + (await this.#startEach(this.#places.askReserve(this.#names)))
+  }
+
+  async #startEach(asks: readonly Ask[]): Promise<number> {
     let started = 0
-    for (const reserved of this.#places.askReserve(this.#names)) {
-      for (const due of await this.#due(reserved)) if (this.#begin(due)) started++
+    for (const ask of asks) {
+      for (const due of await this.#due(ask)) if (this.#begin(due)) started++
     }
     return started
   }
@@ -253,6 +269,7 @@ class OperationWorker implements Worker {
     let { attempt } = record
     let working: Promise<unknown> | undefined
     let isOver = false
+    let end: WorkEnd = 'ran'
     try {
       const outcome = await engine.resume(
         record,
@@ -272,10 +289,13 @@ class OperationWorker implements Worker {
     } catch (error) {
       engine.emit({ kind: 'operation_failed', ...subject, name, attempt, error })
       // A store that is down fails everything at once: give it a moment.
-      if (hasCode(error, 'STORE_FAILED')) await sleep(engine.clock, AFTER_FAILURE_MS)
+      if (!hasCode(error, 'STORE_FAILED')) return 'failed'
+      end = 'not_run'
+      await sleep(engine.clock, AFTER_FAILURE_MS)
       return 'failed'
     } finally {
-      if (working === undefined || isOver) place.end()
+      if (working === undefined) place.end('not_run')
+      else if (isOver) place.end(end)
       else this.#leaveOverdue(working, recordId, place)
     }
   }

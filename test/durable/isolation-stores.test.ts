@@ -106,7 +106,7 @@ describe.each(DATABASES)('%s', (kind) => {
     await accept(slow, times(500, 'crowd'))
     const worker = createWorker({ engine, operations: [slow, quick], concurrency: 4, pollMs: 50 })
     runOn(worker)
-    await expect.poll(() => sent.length).toBe(4)
+    await expect.poll(() => sent.length, { timeout: 20_000 }).toBe(4)
     await accept(quick, OTHERS)
     await expect.poll(() => ran.length, { timeout: 20_000 }).toBe(OTHERS.length)
     expect(ran.toSorted()).toEqual(OTHERS.toSorted())

@@ -73,9 +73,11 @@ it('gives the places of a hanging operation to other work after its time limit',
   expect(worker.stats()).toEqual({ running: 0, overdue, paused: [paused] })
   expect(ofKind('work_overdue').length).toBe(overdue)
   expect(ofKind('work_paused')).toMatchObject([{ part: 'operation', name: 'hangs' }])
-  // Paused: it is not begun again, and nothing grows.
-  await clock.advanceAsync(600_000)
-  expect(begun.length).toBe(overdue)
+  // Paused: but for one try in five minutes, it is not begun again.
+  await clock.advanceAsync(290_000)
+  expect(begun.length).toBeLessThanOrEqual(overdue + 1)
+  await clock.advanceAsync(1_200_000)
+  expect(begun.length).toBeLessThanOrEqual(overdue + 5)
   expect(engine.isClosed).toBe(false)
   stop()
 })
