@@ -1,7 +1,6 @@
 import { Breaker, type BreakerState } from '../core/breaker.ts'
 import type { DueUnknown, UnknownOperation, UnknownRequest } from '../core/durable-store.ts'
 import type { Engine } from '../core/engine-contract.ts'
-import { notePaused } from '../core/paused-work.ts'
 import { Places, type Ask, type PlacesStats } from './places.ts'
 import type { PlaceLimits } from './place-options.ts'
 
@@ -11,9 +10,14 @@ export interface LookAsk extends Pick<UnknownRequest, 'limit'> {
   readonly withoutTenants: readonly string[]
 }
 
-/** One look at a provider. */
+/** `not_asked`: the look says nothing of the provider. */
+export type LookOutcome = 'answered' | 'timeout' | 'not_asked'
+
+/** One look into a record. */
 export interface Look {
-  end(isTimeout: boolean): void
+  /** The provider is asked now. */
+  ask(): void
+  end(outcome: LookOutcome): void
   /** The provider's code runs on although its time limit is over, until `ended` resolves. */
   overdue(ended: Promise<unknown>): void
 }
@@ -21,6 +25,8 @@ export interface Look {
 export interface LookPlacesOptions {
   readonly engine: Engine
   readonly places: PlaceLimits
+  /** The operations that can be looked into here. */
+  readonly known: readonly UnknownOperation[]
   /** How long one answer may take. */
   readonly timeoutMs: number
 }
@@ -29,15 +35,14 @@ export interface LookPlacesOptions {
 const TIMEOUTS_MAX = 3
 /** The longest time for which it is left alone. */
 const BREAK_MS_MAX = 300_000
-/** Operations with timeouts that are remembered. */
-const BREAKERS_MAX = 1_000
 /** Stands for all operations of which nothing is known here. */
 const OTHERS = ''
 
 interface Group {
   readonly operation: UnknownOperation
+  /** Absent for operations that cannot be looked into here: their providers are never asked. */
+  readonly breaker: Breaker | undefined
   looks: number
-  breaker: Breaker | undefined
 }
 
 /**
@@ -47,19 +52,28 @@ interface Group {
 export class LookPlaces {
   readonly #options: LookPlacesOptions
   readonly #places: Places
-  /** Operations that are looked into, or whose looks have timed out. */
+  /** The known operations, and those of others while one of their records is looked into. */
   readonly #groups = new Map<string, Group>()
 
   constructor(options: LookPlacesOptions) {
     this.#options = options
-    const { engine, places } = options
+    const { engine, places, known } = options
     const { clock, store } = engine
     const emit = engine.emit.bind(engine)
     this.#places = new Places({ part: 'reconciler', clock, store, emit, ...places })
+    for (const operation of known) {
+      const name = nameOf(operation)
+      this.#groups.set(name, { operation, breaker: this.#newBreaker(name), looks: 0 })
+    }
   }
 
   get free(): number {
     return this.#places.free
+  }
+
+  /** While it works, health is told what is paused. Returns what ends that. */
+  use(): () => void {
+    return this.#places.pauses.use()
   }
 
   stats(): PlacesStats {
@@ -77,35 +91,30 @@ export class LookPlaces {
     return this.#places.askReserve(this.#names()).map((ask) => this.#toAsk({ ...ask, limit: 1 }))
   }
 
-  /** One record of each operation that was left alone for long enough. */
-  askTrials(): LookAsk[] {
-    const broken = [...this.#groups].filter(
-      ([name, { breaker }]) => isBroken(breaker) && !this.#places.pauses.isPaused(name),
-    )
-    const due = broken.filter(([, { breaker }]) => breaker!.mayTry())
-    return due.map(([name]) => {
-      const others = [...this.#groups].filter(([other]) => other !== name)
-      return {
-        limit: 1,
-        withoutOperations: others.map(([, { operation }]) => operation),
-        withoutTenants: [],
-      }
+  /** One record of each paused operation that was left alone for long enough. */
+  askTries(): LookAsk[] {
+    const rested = [...this.#groups].filter(([, { breaker }]) => {
+      return breaker !== undefined && (breaker.state === 'closed' || breaker.leftMs === 0)
     })
+    return this.#places.askTries(rested.map(([name]) => name)).map((ask) => this.#toAsk(ask))
   }
 
   /** A record that was taken from the store gets its place, also where that is one too many. */
   begin({ record, operation: stored }: DueUnknown): Look {
     const operation: UnknownOperation = stored ?? { name: record.operation, version: undefined }
     const name = nameOf(operation)
-    const group = this.#groups.get(name) ?? { operation, looks: 0, breaker: undefined }
+    const group = this.#groups.get(name) ?? { operation, breaker: undefined, looks: 0 }
     this.#groups.set(name, group)
     group.looks++
     const place = this.#places.take({ group: name, tenant: record.tenant })
     return {
-      end: (isTimeout) => {
-        place?.end()
+      // Not before: a look that asks no provider must not use up the try of a break.
+      ask: () => void group.breaker?.mayTry(),
+      end: (outcome) => {
+        place?.end(outcome === 'not_asked' ? 'not_run' : 'ran')
+        if (outcome === 'answered') group.breaker?.succeeded()
+        if (outcome === 'timeout') group.breaker?.failed()
         group.looks--
-        this.#note(name, group, isTimeout)
         if (group.looks === 0 && group.breaker === undefined) this.#groups.delete(name)
       },
       overdue: (ended) => {
@@ -115,8 +124,7 @@ export class LookPlaces {
   }
 
   #names(): string[] {
-    const known = [...this.#groups].filter(([, { breaker }]) => !isBroken(breaker))
-    return [OTHERS, ...known.map(([name]) => name)]
+    return [OTHERS, ...this.#groups.keys()]
   }
 
   #toAsk({ limit, groups, withoutTenants }: Ask): LookAsk {
@@ -128,40 +136,17 @@ export class LookPlaces {
     }
   }
 
-  #note(name: string, group: Group, isTimeout: boolean): void {
-    if (isTimeout) {
-      group.breaker ??= this.#newBreaker(name)
-      group.breaker?.failed()
-    } else if (group.breaker !== undefined) {
-      group.breaker.succeeded()
-      group.breaker = undefined
-    }
-  }
-
-  #newBreaker(name: string): Breaker | undefined {
-    const broken = [...this.#groups.values()].filter(({ breaker }) => breaker !== undefined)
-    if (broken.length >= BREAKERS_MAX) return undefined
+  #newBreaker(name: string): Breaker {
     const { engine, timeoutMs } = this.#options
-    const part = 'reconciler'
-    let unnote: () => void = () => undefined
+    let release: () => void = () => undefined
     const onChange = (from: BreakerState, to: BreakerState) => {
-      if (from === 'closed') {
-        const { overdue } = this.#places.stats()
-        unnote = notePaused(engine.store, { part, name, overdue })
-        engine.emit({ kind: 'work_paused', part, name, overdue })
-      } else if (to === 'closed') {
-        unnote()
-        engine.emit({ kind: 'work_resumed', part, name })
-      }
+      if (from === 'closed') release = this.#places.pauses.hold(name)
+      else if (to === 'closed') release()
     }
     const breakMs = (number: number) =>
       Math.min(BREAK_MS_MAX, timeoutMs * 2 ** Math.min(number, 20))
     return new Breaker(engine.clock, { failuresMax: TIMEOUTS_MAX, breakMs, onChange })
   }
-}
-
-function isBroken(breaker: Breaker | undefined): boolean {
-  return breaker !== undefined && breaker.state !== 'closed'
 }
 
 function nameOf({ name, version }: UnknownOperation): string {

@@ -18,7 +18,7 @@ import { askStore, STORE_TIMEOUT_MS, storeTimeMs } from './durable-engine.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN, RESULT_NOT_RECORDED } from './doubts.ts'
 import { findOut, type FoundOut } from './find-out.ts'
 import type { Effect } from './operation-contract.ts'
-import { LookPlaces, type LookAsk } from './look-places.ts'
+import { LookPlaces, type Look, type LookAsk, type LookOutcome } from './look-places.ts'
 import type { PlacesStats } from './places.ts'
 import { nextLookInMs } from './reconcile-schedule.ts'
 import {
@@ -108,10 +108,10 @@ interface Begun {
   readonly isMore: boolean
 }
 
-/** How a provider answers during one look. */
+/** What one look says of the provider. */
 interface Asking {
-  isTimeout: boolean
-  readonly onOverdue: (ended: Promise<unknown>) => void
+  outcome: LookOutcome
+  readonly look: Look
 }
 
 const OPEN: Answer = { kind: 'open', provenInMs: undefined }
@@ -129,13 +129,19 @@ class PollingReconciler implements Reconciler {
 
   constructor(options: ResolvedReconcilerOptions) {
     this.#options = options
-    this.#places = new LookPlaces(options)
+    const { operations, handlers } = options
+    const known = [
+      ...operations.map(({ name, version }) => ({ name, version })),
+      ...[...handlers.keys()].map((name) => ({ name, version: undefined })),
+    ]
+    this.#places = new LookPlaces({ ...options, known })
     this.#desk = new Desk(options.engine, options.durable, options.operations)
   }
 
   async runOnce(): Promise<ReconcileReport> {
     const tally = emptyTally()
     const own = new Set<Promise<void>>()
+    const endUse = this.#places.use()
     let left = this.#options.recordsMax
     try {
       while (left > 0) {
@@ -147,6 +153,7 @@ class PollingReconciler implements Reconciler {
       }
     } finally {
       await Promise.all(own)
+      endUse()
     }
     return tally
   }
@@ -154,6 +161,7 @@ class PollingReconciler implements Reconciler {
   async run(signal: AbortSignal): Promise<void> {
     const { engine, pollMs } = this.#options
     const tally = emptyTally()
+    const endUse = this.#places.use()
     while (!signal.aborted && !engine.isClosed) {
       await engine.untilStoreAnswers(signal)
       if (signal.aborted) break
@@ -167,6 +175,7 @@ class PollingReconciler implements Reconciler {
       else await sleep(engine.clock, pollMs, signal)
     }
     await Promise.all(this.#looks)
+    endUse()
   }
 
   stats(): PlacesStats {
@@ -214,7 +223,7 @@ class PollingReconciler implements Reconciler {
     const takeEach = async (asks: readonly LookAsk[]) => {
       for (const ask of asks.slice(0, limit)) begun.push(...(await this.#take(ask, tally)))
     }
-    await takeEach(this.#places.askTrials())
+    await takeEach(this.#places.askTries())
     const ask = this.#places.ask(Math.max(0, limit - begun.length))
     if (ask === undefined) {
       await takeEach(this.#places.askReserve())
@@ -244,7 +253,7 @@ class PollingReconciler implements Reconciler {
   /** Never rejects: one bad record does not stop the others. */
   async #look(due: DueUnknown, tally: Tally): Promise<void> {
     const look = this.#places.begin(due)
-    const asking: Asking = { isTimeout: false, onOverdue: (ended) => look.overdue(ended) }
+    const asking: Asking = { outcome: 'not_asked', look }
     tally.looked++
     try {
       tally[await this.#lookInto(due, asking)]++
@@ -252,7 +261,7 @@ class PollingReconciler implements Reconciler {
       // The store has failed, and that was reported. The record is due again by itself.
       tally.failed++
     } finally {
-      look.end(asking.isTimeout)
+      look.end(asking.outcome)
     }
   }
 
@@ -357,9 +366,11 @@ class PollingReconciler implements Reconciler {
     ask: (signal: AbortSignal) => Found | Promise<Found>,
   ): Promise<Found> {
     const { engine, timeoutMs } = this.#options
+    asking.look.ask()
+    asking.outcome = 'answered'
     const onOverdue = (ended: Promise<unknown>) => {
-      asking.isTimeout = true
-      asking.onOverdue(ended)
+      asking.outcome = 'timeout'
+      asking.look.overdue(ended)
     }
     return askWithin({ clock: engine.clock, timeoutMs, who, onOverdue }, ask)
   }

@@ -1,53 +1,6 @@
-import { expect, it, onTestFinished } from 'vitest'
-import { createReconciler, type ReconcilerOptions } from '../../src/durable/index.ts'
-import type { Finding } from '../../src/durable/operation-contract.ts'
-import { fairFixture, hangingEffect } from './fair-fixture.ts'
-
-type Fixture = ReturnType<typeof fairFixture>
-
-type Reconcile = (tenant: string, signal: AbortSignal) => Finding<string> | Promise<never>
-
-/** An operation whose outcome is unknown until the provider is asked. */
-function unknown(name: string, reconcile: Reconcile) {
-  const asked: string[] = []
-  const { one, ends } = hangingEffect(name, {
-    timeoutMs: 10,
-    reconcile: ({ request, signal }) => {
-      if (!isAsking) return { kind: 'pending' }
-      asked.push(request)
-      return reconcile(request, signal)
-    },
-  })
-  let isAsking = false
-  /** Runs it for these tenants, each with a lost answer. */
-  const lose = async ({ clock, run }: Fixture, tenants: readonly string[]) => {
-    for (const tenant of tenants) {
-      const lost = run(one, tenant).catch(() => undefined)
-      await clock.advanceAsync(20)
-      await lost
-    }
-    for (const end of ends) end()
-    isAsking = true
-  }
-  return { one, asked, lose }
-}
-
-const done = (): Finding<string> => ({ kind: 'done', result: 'paid' })
-/** Ignores its signal. */
-const hang = () => new Promise<never>(() => undefined)
-const hangUntilAborted: Reconcile = (_tenant, signal) =>
-  new Promise<never>((_, reject) => {
-    signal.addEventListener('abort', () => reject(new Error('aborted')))
-  })
-const times = (count: number, tenant: string) => Array.from({ length: count }, () => tenant)
-
-function start({ engine }: Fixture, options: Omit<ReconcilerOptions, 'engine'>) {
-  const reconciler = createReconciler({ engine, ...options })
-  const stop = new AbortController()
-  onTestFinished(() => stop.abort())
-  const ended = reconciler.run(stop.signal)
-  return { reconciler, stop: () => stop.abort(), ended }
-}
+import { expect, it } from 'vitest'
+import { fairFixture } from './fair-fixture.ts'
+import { done, hang, hangUntilAborted, start, times, unknown } from './fair-unknown.ts'
 
 it('asks other providers while one provider hangs', async () => {
   const fixture = fairFixture()
