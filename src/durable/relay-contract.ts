@@ -67,7 +67,8 @@ export interface RelayOptions {
 
   /**
    * How many handlers of one topic run at once. Lower it for a receiver that is slow, so that its
-   * topic leaves more of `concurrency` to the others.
+   * topic leaves more of `concurrency` to the others. As many messages again are taken in advance,
+   * however quick the handlers are.
    *
    * @default no limit beside `concurrency` and `reserve`
    */
@@ -75,7 +76,7 @@ export interface RelayOptions {
 
   /**
    * How many handlers for messages of one tenant run at once. Messages without a tenant count as
-   * one tenant.
+   * one tenant. As many messages again are taken in advance.
    *
    * @default no limit beside `concurrency` and `reserve`
    */
@@ -141,7 +142,8 @@ export interface RelayOptions {
    * message gets its place. A handler that runs on all the same is counted and reported
    * (`work_overdue`), and its message is not handled a second time beside it in this relay. Once a
    * topic has as many of these as `concurrency` (at least 10), the topic is paused until one of
-   * them ends (`work_paused`, `work_resumed`); other topics go on.
+   * them ends, or until a try ends in time, of which there is one every five minutes
+   * (`work_paused`, `work_resumed`); other topics go on.
    *
    * @default 60_000
    */

@@ -16,7 +16,7 @@ import type {
   RelayReport,
   RelayStats,
 } from './relay-contract.ts'
-import { RelayRoom, type RoomAsk } from './relay-room.ts'
+import { RelayRoom, type ClaimKind, type RoomAsk } from './relay-room.ts'
 import { isLookDue, noteRelay, tellUnrelayed } from './unrelayed.ts'
 import { resolveRelayOptions, type ResolvedRelayOptions } from './relay-options.ts'
 import { laneOf } from './waiting-messages.ts'
@@ -69,8 +69,6 @@ class OutboxRelay implements Relay {
   /** When it may claim for the reserve, and when it made an ordinary claim last. */
   #reserveAtMs = 0
   #askedAtMs = Number.NEGATIVE_INFINITY
-  /** The last claim could not ask for all topics and tenants. */
-  #wasFull = false
   #use: 'none' | 'run' | 'once' = 'none'
   #isClosed = false
   #stopping = new AbortController()
@@ -248,6 +246,10 @@ class OutboxRelay implements Relay {
   }
 
   #mayTake(): boolean {
+    return this.#mayAsk() || this.#room.hasCrowd(this.#open.size)
+  }
+
+  #mayAsk(): boolean {
     if (!this.#isDue && !this.#isMore) return false
     return this.#isWorthCall() || this.#reserveInMs() === 0
   }
@@ -271,45 +273,57 @@ class OutboxRelay implements Relay {
     return Math.max(0, this.#reserveAtMs - this.#options.engine.clock.monotonicMs())
   }
 
-  /** One ordinary claim; or, where there is no room for one, those for the reserve. */
+  /** Claims for tries and crowds; then one ordinary claim or, without room, for the reserve. */
   async #take(): Promise<void> {
-    const { clock } = this.#options.engine
     const failed = this.#claimToRepeat()
     if (failed !== undefined) return this.#send(failed)
+    for (const one of this.#room.askTries()) await this.#send(this.#newClaim(one))
+    const crowd = this.#room.askCrowd(this.#open.size)
+    if (crowd !== undefined) {
+      await this.#send(this.#newClaim(crowd))
+      if (!this.#mayAsk()) return
+    }
+    const { clock } = this.#options.engine
     const ask = this.#room.ask(this.#open.size)
-    this.#wasFull = ask === undefined || this.#room.isNarrow(ask)
     if (ask === undefined || !this.#isWorthCall()) {
       this.#reserveAtMs = clock.monotonicMs() + RESERVE_EVERY_MS
     }
-    if (ask !== undefined) {
-      this.#askedAtMs = clock.monotonicMs()
-      return this.#send(this.#newClaim(ask))
-    }
-    const reserved = this.#room.askReserve(this.#open.size)
+    if (ask === undefined) return this.#takeForReserve()
+    this.#askedAtMs = clock.monotonicMs()
+    await this.#send(this.#newClaim(ask))
+  }
+
+  async #takeForReserve(): Promise<void> {
+    // Had they been able to begin, they would have by now. What is fetched next may be.
+    for (const run of this.#room.takeReserved()) run.giveBack()
+    const asks = this.#room.askReserve()
     // Where every topic is paused, there is nothing to ask for until one of them goes on.
-    if (reserved.length === 0 && this.#room.room(this.#open.size) > 0) {
+    if (asks.length === 0 && this.#room.room(this.#open.size) > 0) {
       this.#isDue = false
       this.#isMore = false
     }
-    for (const one of reserved) await this.#send(this.#newClaim(one), true)
+    for (const ask of asks) await this.#send(this.#newClaim(ask))
   }
 
-  async #send(claim: Claim, isReserve = false): Promise<void> {
+  async #send(claim: Claim): Promise<void> {
     const { engine, leaseMs } = this.#options
-    if (!isReserve) this.#isDue = false
-    this.#lookAtMs = engine.clock.monotonicMs() + this.#lookMs
-    const { sentMs, ...request } = claim
+    const { sentMs, kind, ...request } = claim
+    const isOrdinary = kind === 'ordinary'
+    if (isOrdinary) this.#isDue = false
+    // Claims for a crowd may follow on each other, and must not put off the look for the others.
+    if (kind !== 'crowd') this.#lookAtMs = engine.clock.monotonicMs() + this.#lookMs
     this.#claim = claim
     this.#isClaiming = true
     try {
       const messages = await this.#port.claim({ ...request, leaseMs })
       this.#claim = undefined
-      if (!isReserve) {
+      if (isOrdinary) {
         this.#measure(sentMs)
         this.#isMore = messages.length >= claim.limit
       }
-      if (messages.length > 0) this.#foundSome()
-      this.#accept(messages, sentMs)
+      this.#room.took(claim, messages)
+      if (kind === 'crowd' ? messages.length < claim.limit : messages.length > 0) this.#foundSome()
+      this.#accept(messages, claim)
     } catch (error) {
       if (!mayHaveTakenHold(error)) this.#claim = undefined
       throw error
@@ -341,7 +355,7 @@ class OutboxRelay implements Relay {
     return { ...ask, token: newToken(), sentMs: this.#options.engine.clock.monotonicMs() }
   }
 
-  #accept(messages: readonly HeldMessage[], sentMs: number): void {
+  #accept(messages: readonly HeldMessage[], { sentMs, kind }: Claim): void {
     const { engine, attemptsMax } = this.#options
     const nowMs = engine.clock.monotonicMs()
     for (const message of messages) {
@@ -349,15 +363,14 @@ class OutboxRelay implements Relay {
       this.#open.add(run)
       this.#leases.add(run)
       if (nowMs >= run.heldUntilMs) run.lose()
-      else if (message.attempt > Math.min(TRUSTED_MAX, attemptsMax)) void this.#lookInto(run)
-      else this.#queue(run)
+      else if (message.attempt > Math.min(TRUSTED_MAX, attemptsMax)) void this.#lookInto(run, kind)
+      else this.#queue(run, kind)
     }
     this.#startNext()
   }
 
-  #queue(run: MessageRun): void {
-    if (this.#mustStop() || !this.#room.hasRoomFor(run)) run.giveBack()
-    else this.#room.waiting.push(run)
+  #queue(run: MessageRun, kind: ClaimKind): void {
+    if (this.#mustStop() || !this.#room.admit(run, kind)) run.giveBack()
   }
 
   /**
@@ -365,11 +378,11 @@ class OutboxRelay implements Relay {
    * of this very message, perhaps of one beside it. So it is put off, each by a pause of its own
    * that parts the one from the others; or given up, where it was taken as often as it may be.
    */
-  async #lookInto(run: MessageRun): Promise<void> {
+  async #lookInto(run: MessageRun, kind: ClaimKind): Promise<void> {
     const { id, attempt } = run.message
     try {
       const view = await this.#port.read(id)
-      if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run)
+      if (view?.errors.at(-1)?.attempt === attempt - 1) this.#queue(run, kind)
       else run.fail(new Error(`of ${attempt - 1} attempts, the last never came back`))
     } catch {
       // Reported by the port. Not given back at once, or it would be taken again without end.
@@ -399,8 +412,8 @@ class OutboxRelay implements Relay {
     this.#leases.watch(run)
   }
 
-  #giveBackWaiting(test: (topic: string) => boolean = () => true): void {
-    for (const run of this.#room.waiting.takeTopics(test)) run.giveBack()
+  #giveBackWaiting(test: (run: MessageRun) => boolean = () => true): void {
+    for (const run of this.#room.waiting.take(test)) run.giveBack()
   }
 
   #onHandled(run: MessageRun): void {
@@ -409,9 +422,9 @@ class OutboxRelay implements Relay {
     this.#handled++
     // It had a place of the reserve, and the ordinary places are stuck: the next one may begin.
     const sinceMs = this.#options.engine.clock.monotonicMs() - this.#askedAtMs
-    if (this.#room.places.free === 0 && sinceMs >= RESERVE_EVERY_MS) this.#reserveAtMs = 0
-    // The last claim left out topics or tenants that were full, or paused, and now have room.
-    if (this.#wasFull && (run.isLate || this.#room.isHalfEmptyFor(run))) this.#isDue = true
+    const isStuck = this.#room.places.free === 0 && sinceMs >= RESERVE_EVERY_MS
+    if (isStuck && !this.#room.hasReserved) this.#reserveAtMs = 0
+    if (run.isLate || this.#room.isBehind(run)) this.#isDue = true
     this.#startNext()
     this.#changed()
   }
@@ -420,7 +433,8 @@ class OutboxRelay implements Relay {
     const { topic, id } = run.message
     this.#handling.get(id)?.place.overdue(id)
     // Another relay may have better luck with the rest of a topic that is paused here.
-    this.#giveBackWaiting((one) => one === topic && this.#room.places.pauses.isPaused(one))
+    const isPaused = this.#room.places.pauses.isPaused(topic)
+    if (isPaused) this.#giveBackWaiting(({ message }) => message.topic === topic)
     this.#startNext()
     this.#changed()
   }

@@ -58,16 +58,28 @@ export class WaitingMessages {
     return undefined
   }
 
-  /** Takes out all messages of the topics that `test` holds for. */
-  takeTopics(test: (topic: string) => boolean): MessageRun[] {
+  /** Messages of the lanes that `test` holds for. */
+  count(test: (lane: Lane) => boolean): number {
+    let count = 0
+    for (const [group, tenants] of this.#topics) {
+      for (const [tenant, runs] of tenants) if (test({ group, tenant })) count += runs.length
+    }
+    return count
+  }
+
+  /** Takes out all messages that `test` holds for. */
+  take(test: (run: MessageRun) => boolean): MessageRun[] {
     const taken: MessageRun[] = []
     for (const [topic, tenants] of this.#topics) {
-      if (!test(topic)) continue
-      this.#topics.delete(topic)
       for (const [tenant, runs] of tenants) {
-        taken.push(...runs)
-        this.#count(tenant, -runs.length)
+        const rest = runs.filter((run) => !test(run))
+        if (rest.length === runs.length) continue
+        if (rest.length > 0) tenants.set(tenant, rest)
+        else tenants.delete(tenant)
+        this.#count(tenant, rest.length - runs.length)
+        taken.push(...runs.filter(test))
       }
+      if (tenants.size === 0) this.#topics.delete(topic)
     }
     return taken
   }

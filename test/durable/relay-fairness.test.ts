@@ -1,35 +1,7 @@
-import { expect, it, onTestFinished } from 'vitest'
-import { createRelay, type RelayMessage, type RelayOptions } from '../../src/durable/index.ts'
+import { expect, it } from 'vitest'
+import type { RelayMessage } from '../../src/durable/index.ts'
 import { fairFixture } from './fair-fixture.ts'
-
-type Fixture = ReturnType<typeof fairFixture>
-
-function start({ engine }: Fixture, options: Omit<RelayOptions, 'engine'>) {
-  const relay = createRelay({ engine, random: () => 0.5, ...options })
-  const stop = new AbortController()
-  onTestFinished(() => stop.abort())
-  const ended = relay.run(stop.signal)
-  return { relay, stop: () => stop.abort(), ended }
-}
-
-/** A handler that never ends and ignores its signal, until it is told to. */
-function hanging() {
-  const begun: string[] = []
-  const ends: (() => void)[] = []
-  const handler = ({ tenant = '' }: RelayMessage) => {
-    begun.push(tenant)
-    return new Promise<void>((resolve) => ends.push(resolve))
-  }
-  return { handler, begun, ends }
-}
-
-function quick() {
-  const handled: string[] = []
-  const handler = ({ tenant = '' }: RelayMessage) => {
-    handled.push(tenant)
-  }
-  return { handler, handled }
-}
+import { hanging, quick, start } from './fair-relay.ts'
 
 it('relays another topic while a hundred handlers of one topic never end', async () => {
   const fixture = fairFixture()
@@ -161,4 +133,47 @@ it('goes on with a paused topic once a handler has ended', async () => {
   stop()
   await clock.advanceAsync(10_000)
   await ended
+})
+
+it('goes on with a paused topic whose handlers never end, once a try ends in time', async () => {
+  const fixture = fairFixture()
+  const { clock, add, ofKind } = fixture
+  const hung = hanging()
+  let isDown = true
+  const handled: unknown[] = []
+  const topics = {
+    bad: (message: RelayMessage) => {
+      if (isDown) return hung.handler(message)
+      handled.push(message.id)
+      return undefined
+    },
+  }
+  await add('bad', undefined, 40)
+  const options = { concurrency: 10, handlerTimeoutMs: 1_000, attemptsMax: 1 }
+  const { relay } = start(fixture, { topics, ...options })
+  await clock.advanceAsync(10_000)
+  const before = hung.begun.length
+  expect(relay.stats().paused.length).toBe(1)
+  // Each try that hangs is one more handler.
+  await clock.advanceAsync(600_000)
+  expect(hung.begun.length).toBe(before + 2)
+  isDown = false
+  await clock.advanceAsync(300_000)
+  expect(ofKind('work_resumed').length).toBe(1)
+  expect(handled.length).toBe(40 - before - 2)
+  expect(relay.stats()).toMatchObject({ overdue: before + 2, paused: [] })
+})
+
+it('leaves health ready after it is closed', async () => {
+  const fixture = fairFixture()
+  const { clock, add, engine } = fixture
+  await add('bad', undefined, 40)
+  const options = { concurrency: 10, handlerTimeoutMs: 1_000 }
+  const { relay, ended } = start(fixture, { topics: { bad: hanging().handler }, ...options })
+  await clock.advanceAsync(10_000)
+  expect((await engine.health()).status).toBe('degraded')
+  const closing = relay.close({ graceMs: 100 })
+  await clock.advanceAsync(10_000)
+  await Promise.all([closing, ended])
+  expect(await engine.health()).toMatchObject({ status: 'ready', paused: [] })
 })
