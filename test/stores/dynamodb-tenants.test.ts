@@ -4,6 +4,7 @@ import type { StoreFailedError } from '../../src/core/errors.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import { identityOf } from '../../src/core/identity.ts'
 import type { Store } from '../../src/core/store.ts'
+import { shardOf } from '../../src/stores/dynamodb/items.ts'
 import { bytes } from '../../src/testing/store-cases/store-case.ts'
 import { around, useDynamodb } from './dynamodb-setup.ts'
 
@@ -40,6 +41,11 @@ function about(identities: readonly string[]): (input: object) => boolean {
   }
 }
 
+const throttled = () =>
+  Object.assign(new Error('The level of configured throughput was exceeded'), {
+    name: 'ProvisionedThroughputExceededException',
+  })
+
 it('serves other tenants while 200 calls of one tenant have no answer', async () => {
   const { client, open } = await setup()
   const keys = Array.from({ length: 200 }, (_, n) => `slow-${n}`)
@@ -68,12 +74,12 @@ it('serves other keys while every call about one key is throttled', async () => 
   const { client, open } = await setup()
   const hot = identityOf(scopeOf('hot'), 'hot')
   const isHot = about([hot])
-  const throttled = Object.assign(new Error('The level of configured throughput was exceeded'), {
-    name: 'ProvisionedThroughputExceededException',
-  })
-  const stand = around(client, ({ input, go }) => (isHot(input) ? Promise.reject(throttled) : go()))
-  const { run, events } = serve(open({ client: stand }))
-  const laneOf = (identity: string) => Number.parseInt(identity.slice(0, 2), 16) % 64
+  const stand = around(client, ({ input, go }) =>
+    isHot(input) ? Promise.reject(throttled()) : go(),
+  )
+  const store = open({ client: stand })
+  const { run, events } = serve(store)
+  const laneOf = (identity: string) => store.batching!.lanes!.of(identity)
   const others = Array.from({ length: 100 }, (_, n) => `key-${n}`)
     .filter((key) => laneOf(identityOf(scopeOf('other'), key)) !== laneOf(hot))
     .slice(0, 40)
@@ -82,5 +88,29 @@ it('serves other keys while every call about one key is throttled', async () => 
     for (let n = 0; n < 10; n++) expect(await run('hot', 'hot')).not.toBe('ran')
     expect(await run('other', key)).toBe('ran')
   }
+  expect(events.filter(({ kind }) => kind === 'breaker_changed')).toEqual([])
+})
+
+// The service writes the index with the record, so a shard without capacity fails its claims.
+it.each([8, 20])('refuses no key of another shard while one of %s is throttled', async (shards) => {
+  const { client, open } = await setup()
+  const stand = around(client, ({ input, go }) => {
+    const { stateShard } = (input['Item'] ?? {}) as { stateShard?: { S?: string } }
+    return stateShard?.S === 'in_progress#3' ? Promise.reject(throttled()) : go()
+  })
+  const { run, events } = serve(open({ client: stand, shards }))
+  const ends = { healthy: new Set<string>(), throttled: new Set<string>() }
+  for (let wave = 0; wave < 40; wave++) {
+    const keys = Array.from({ length: 20 }, (_, n) => `key-${wave}-${n}`)
+    await Promise.all(
+      keys.map(async (key) => {
+        const shard = shardOf(identityOf(scopeOf('t'), key), shards)
+        ends[shard === 3 ? 'throttled' : 'healthy'].add(await run('t', key))
+      }),
+    )
+  }
+  expect(ends.healthy).toEqual(new Set(['ran']))
+  // The breaker was at work, in the lanes of the shard that is throttled.
+  expect(ends.throttled).toEqual(new Set(['unavailable', 'refused']))
   expect(events.filter(({ kind }) => kind === 'breaker_changed')).toEqual([])
 })

@@ -16,13 +16,14 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
+  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
 import { checkClaim, checkRenewal, checkSettlement, checkVerdict } from './checks.ts'
 import { storeFailed } from './failures.ts'
 import { findById, History } from './history.ts'
-import { recordKey } from './items.ts'
+import { lanesOf, recordKey } from './items.ts'
 import {
   resolveDynamodbStoreOptions,
   type DynamodbStoreOptions,
@@ -35,8 +36,8 @@ import { StateIndex } from './state-index.ts'
 import { Upkeep } from './upkeep.ts'
 import { watchingWrites } from './write-attempts.ts'
 
-/** By the first digits of the identity, which is a hash. */
-const LANES = 64
+/** Calls of each kind, such as claims, that are under way at once. */
+const CALLS_MAX = 64
 
 /** Rows of one call that are under way at once. */
 const ROWS_AT_ONCE = 16
@@ -59,14 +60,7 @@ export function dynamodbStore(options: DynamodbStoreOptions): Store {
 
 class ItemStore implements Store {
   readonly name = 'dynamodb'
-  // The service has no conditional write of several items that one of them could not fail for all.
-  // So rows travel alone: none waits for the slowest of its batch. One tenant has at most 48 of
-  // the calls, and keys that are throttled have only the claims of their own lane refused.
-  readonly batching = {
-    rowsMax: 1,
-    flushesMax: 64,
-    lanes: { count: LANES, of: laneOf },
-  } as const
+  readonly batching: StoreBatching
   readonly history?: (query: HistoryQuery, signal?: AbortSignal) => Promise<RecordView[]>
   readonly now?: (signal?: AbortSignal) => Promise<Date>
   readonly #table: RecordTable
@@ -77,6 +71,10 @@ class ItemStore implements Store {
 
   constructor(options: ResolvedDynamodbStoreOptions) {
     const { client, table: name, history, shards, inlineBytesMax, clock } = options
+    // The service has no conditional write of several items that one of them could not fail for
+    // all. So rows travel alone: none waits for the slowest of its batch. One tenant has at most 48
+    // of the calls, and keys that are throttled have only the claims of their own lane refused.
+    this.batching = { rowsMax: 1, flushesMax: CALLS_MAX, lanes: lanesOf(shards) }
     this.#table = new RecordTable(client, { name, shards })
     this.#time = timeOf(client, clock)
     this.#moves = new RecordMoves({
@@ -262,10 +260,6 @@ interface Addressed {
 
 function refOf({ ref }: Verdict): string {
   return ref.identity ?? ref.recordId
-}
-
-function laneOf(identity: string): number {
-  return Number.parseInt(identity.slice(0, 2), 16) % LANES
 }
 
 function identityOf({ identity }: { readonly identity: string }): string {

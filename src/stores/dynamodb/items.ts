@@ -1,5 +1,6 @@
 /** Records as items of the table, and back. */
 import { RECORD_STATES, type RecordState, type StoredRecord } from '../../core/record.ts'
+import type { StoreLanes } from '../../core/store.ts'
 import type { FoundItem, Item } from './client.ts'
 
 /** A record together with what only this store knows of it. */
@@ -98,8 +99,25 @@ export function stateShard(state: RecordState, shard: number): string {
   return `${state}#${shard}`
 }
 
-function shardOf(identity: string, shards: number): number {
-  return Number.parseInt(identity.slice(-8), 16) % shards
+/** At least so many, so that one hot key has the claims of few others refused. */
+const LANES_MIN = 64
+
+/**
+ * The parts of the table that are throttled apart. A lane lies in one shard of the index: a shard
+ * without capacity fails in its own lanes, and the breaker leaves the keys of the others alone.
+ */
+export function lanesOf(shards: number): StoreLanes {
+  const count = shards * Math.ceil(LANES_MIN / shards)
+  return { count, of: (identity) => numberOf(identity) % count }
+}
+
+export function shardOf(identity: string, shards: number): number {
+  return numberOf(identity) % shards
+}
+
+/** An identity is a hash, so that some of its digits do. */
+function numberOf(identity: string): number {
+  return Number.parseInt(identity.slice(-8), 16)
 }
 
 function listedAtMs(record: StoredRecord): number {
