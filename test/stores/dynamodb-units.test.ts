@@ -211,13 +211,54 @@ it('lists the oldest of all shards, and reads little more than that', async () =
   expect(await keys(1_000)).toEqual(all)
 })
 
+const inShard = (n: number, shard: number) => `${n}`.padStart(24, '0') + `${shard}`.padStart(8, '0')
+
+/** As many records under lease, all of them in the first shard. */
+const holdInOne = async (store: Store, name: string, count: number) => {
+  const numbers = Array.from({ length: count }, (_, n) => n + name.length * 1_000)
+  return Promise.all(
+    numbers.map((n) => hold(store, { key: `${name}-${n}`, identity: inShard(n, 0) })),
+  )
+}
+
+/** A store with 8 shards on a table that once had 256: all but a few of them are empty. */
+async function loweredSetup() {
+  const { open } = await setup()
+  const clock = new FakeClock()
+  await finish(open({ clock, shards: 256 }), { key: 'once' })
+  return { clock, store: open({ clock }), other: open({ clock }) }
+}
+
+it('sweeps the youngest records after the number of shards was lowered', async () => {
+  const { clock, store, other } = await loweredSetup()
+  // More than a 256th of what the sweep keeps an eye on.
+  const live = await holdInOne(store, 'live', 100)
+  clock.advance(10)
+  const crashed = await holdInOne(store, 'crashed', 5)
+  const swept: string[] = []
+  for (let n = 0; n < 4; n++) {
+    swept.push(...(await other.sweep({ limit: 1_000 })).map(({ identity }) => identity))
+    clock.advance(LEASE_MS / 2)
+    await Promise.all(live.map((lease) => store.renew([{ ...lease, leaseMs: LEASE_MS }])))
+  }
+  expect(swept.toSorted()).toEqual(crashed.map(({ identity }) => identity))
+})
+
+it('reaps a full shard in one pass after the number of shards was lowered', async () => {
+  const { clock, store, other } = await loweredSetup()
+  // More than a 256th of what a pass looks through.
+  const leases = await holdInOne(store, 'released', 60)
+  await Promise.all(leases.map((lease) => settle(store, releaseOf(lease))))
+  clock.advance(RETENTION_MS)
+  // With the record that was made before.
+  expect((await other.reap({ limit: 1_000 })).removed).toBe(61)
+})
+
 // All of one shard are older than the only one of another.
 it('reads a shard on before it goes to younger records of another', async () => {
   const { open } = await setup()
   const clock = new FakeClock()
   const store = open({ clock })
-  const inShard = (n: number, shard: number) =>
-    `${n}`.padStart(24, '0') + `${shard}`.padStart(8, '0')
   for (let n = 0; n < 50; n++) {
     await hold(store, { key: `old-${n}`, identity: inShard(n, 0) })
     clock.advance(1)

@@ -3,6 +3,7 @@ import { Slots } from '../../core/slots.ts'
 import type { FoundItem, Item, QueryInput } from './client.ts'
 import { stateShard } from './items.ts'
 import type { RecordTable } from './record-table.ts'
+import { goneOn, nextStart, shareOf, startOf, type Walk } from './shard-walks.ts'
 import { BY_STATE } from './table-definition.ts'
 
 export interface IndexEntry {
@@ -22,15 +23,14 @@ const PAGE_MIN = 20
 /** Shards that are read at once. */
 const SHARDS_AT_ONCE = 16
 
-const START = { last: undefined, count: 0 } as const
-
 /**
  * Which records are in a state. The index is behind the table by a moment, so what it says is
  * where to look, never what to do: everything found here is read again before it is touched.
  */
 export class StateIndex {
   readonly #table: RecordTable
-  readonly #stoppedAt = new Map<string, { readonly last: FoundItem; readonly count: number }>()
+  /** Where the next pass begins in each shard. */
+  readonly #walks = new Map<string, Walk>()
 
   constructor(table: RecordTable) {
     this.#table = table
@@ -68,21 +68,32 @@ export class StateIndex {
   /**
    * All of a state, or as much as one pass may look through; then the next pass has the rest. Of
    * more than `max`, passes look through the oldest only.
+   *
+   * Each shard has an equal share of both limits, and shards with more entries have what the others
+   * leave: of the shards that were ever announced, most may be empty.
    */
   async nextPass(state: RecordState, max: number = Infinity): Promise<IndexEntry[]> {
     const names = await this.#shardsOf(state)
-    const passMax = Math.ceil(PASS_MAX / names.length)
-    const shardMax = Math.max(1, Math.floor(max / names.length))
-    const found = await each(names, async (name) => {
-      const { last: after, count: before } = this.#stoppedAt.get(name) ?? START
-      const limit = Math.min(passMax, shardMax - before)
-      const { entries, last } = await this.#collect(name, { limit, after })
-      const count = before + entries.length
-      if (last === undefined || count >= shardMax) this.#stoppedAt.delete(name)
-      else this.#stoppedAt.set(name, { last, count })
-      return entries
-    })
-    return byAge(found.flat())
+    let walks = names.map((name) => this.#walks.get(name) ?? startOf(name))
+    const found: IndexEntry[] = []
+    for (;;) {
+      const shardMax = shareOf(max, walks)
+      const unread = walks.filter(({ isAtEnd, count }) => !isAtEnd && count < shardMax)
+      const passMax = Math.floor((PASS_MAX - found.length) / unread.length)
+      if (unread.length === 0 || passMax === 0) {
+        // Not before all are read: what a failed pass has seen is looked at again.
+        for (const walk of walks) this.#walks.set(walk.name, nextStart(walk, shardMax))
+        return byAge(found)
+      }
+      const read = await each(unread, async (walk): Promise<[string, Walk]> => {
+        const limit = Math.min(passMax, shardMax - walk.count)
+        const { entries, last } = await this.#collect(walk.name, { limit, after: walk.last })
+        found.push(...entries)
+        return [walk.name, goneOn(walk, entries.length, last)]
+      })
+      const byName = new Map(read)
+      walks = walks.map((walk) => byName.get(walk.name) ?? walk)
+    }
   }
 
   async #shardsOf(state: RecordState): Promise<string[]> {
