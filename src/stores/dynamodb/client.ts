@@ -97,10 +97,11 @@ export interface DynamodbClient {
   /** Its `requestHandler` has the connections. */
   readonly config?: { readonly requestHandler?: unknown }
   /**
-   * A middleware stands around each attempt at a call, and not around all of them: the store
-   * learns from it whether an earlier attempt may have been carried out.
+   * A middleware stands around a whole call, or around each attempt at it: the store learns from
+   * both whether an earlier attempt may have been carried out.
    */
   readonly middlewareStack: {
+    add(middleware: Middleware, options: { step: 'initialize'; priority: 'high' }): void
     add(middleware: Middleware, options: { step: 'deserialize'; priority: 'low' }): void
   }
 }

@@ -21,7 +21,7 @@ import type {
   Verdict,
 } from '../../core/store.ts'
 import { checkClaim, checkRenewal, checkSettlement, checkVerdict } from './checks.ts'
-import { storeFailed } from './failures.ts'
+import { NothingWritten, storeFailed } from './failures.ts'
 import { findById, History } from './history.ts'
 import { lanesOf, recordKey } from './items.ts'
 import {
@@ -34,7 +34,7 @@ import { RecordTable } from './record-table.ts'
 import { timeOf, type StoreTime } from './service-time.ts'
 import { StateIndex } from './state-index.ts'
 import { Upkeep } from './upkeep.ts'
-import { watchingWrites } from './write-attempts.ts'
+import { RowWrites } from './write-attempts.ts'
 
 /** Calls of each kind, such as claims, that are under way at once. */
 const CALLS_MAX = 64
@@ -202,11 +202,16 @@ class ItemStore implements Store {
     return this.#table.until(signal, () => ask(operation, run))
   }
 
-  #claim(request: ClaimRequest): Promise<ClaimOutcome> {
-    return watchingWrites(() => this.#claimWatched(request))
+  async #claim(request: ClaimRequest): Promise<ClaimOutcome> {
+    const writes = new RowWrites()
+    try {
+      return await this.#claimRow(request, writes)
+    } catch (error) {
+      throw writes.mayHaveWritten ? error : new NothingWritten(error)
+    }
   }
 
-  async #claimWatched(request: ClaimRequest): Promise<ClaimOutcome> {
+  async #claimRow(request: ClaimRequest, writes: RowWrites): Promise<ClaimOutcome> {
     const { identity, leaseMs } = request
     let from: 'free' | 'read' = request.mode === 'take' ? 'read' : 'free'
     for (let tries = 1; tries <= RESULT_TRIES; tries++) {
@@ -214,6 +219,7 @@ class ItemStore implements Store {
         identity,
         from,
         leaseMs,
+        writes,
         decide: (record, nowMs) => decideClaim(record, request, nowMs),
       })
       if (outcome.kind !== 'completed' || kept?.parts === undefined) return outcome

@@ -9,16 +9,14 @@ export function isConditionFailed(error: unknown): error is Error & { Item?: Fou
   return error instanceof Error && error.name === 'ConditionalCheckFailedException'
 }
 
-/** Errors of rows for which the service has refused every attempt to write. */
-const unwritten = new WeakSet<object>()
-
-/** The row that failed with this error has changed nothing. */
-export function noteNothingWritten(error: unknown): void {
-  if (typeof error === 'object' && error !== null) unwritten.add(error)
-}
-
-function hasWrittenNothing(error: unknown): boolean {
-  return typeof error === 'object' && error !== null && unwritten.has(error)
+/**
+ * A row has failed with `cause`, and has changed nothing. Around the error and not a mark on it:
+ * the reason of a signal is one object for all that are given up with it.
+ */
+export class NothingWritten extends Error {
+  constructor(cause: unknown) {
+    super('nothing was written', { cause })
+  }
 }
 
 /**
@@ -27,7 +25,8 @@ function hasWrittenNothing(error: unknown): boolean {
  *
  * Throttling is `unavailable` and not `overloaded`: it was sent, and counts against the store.
  */
-export function storeFailed(operation: string, cause: unknown, isAlone = false): StoreFailedError {
+export function storeFailed(operation: string, error: unknown, isAlone = false): StoreFailedError {
+  const cause = error instanceof NothingWritten ? error.cause : error
   if (cause instanceof StoreFailedError) return cause
   const isRejected = cause instanceof RowFault || (isAlone && isInvalid(cause))
   const failure: StoreFailure = isRejected ? 'rejected' : 'unavailable'
@@ -35,7 +34,7 @@ export function storeFailed(operation: string, cause: unknown, isAlone = false):
     store: 'dynamodb',
     operation,
     failure,
-    wroteNothing: isRejected || (isAlone && hasWrittenNothing(cause)),
+    wroteNothing: isRejected || (isAlone && error instanceof NothingWritten),
     cause,
     advice: adviceOn(cause),
   })

@@ -8,6 +8,7 @@ import type { RecordTable } from './record-table.ts'
 import { Results } from './results.ts'
 import type { StoreTime } from './service-time.ts'
 import { Sightings } from './sightings.ts'
+import type { RowWrites } from './write-attempts.ts'
 
 /** What a record becomes: as `core/decide.ts` says it, or removed. */
 export type Step<Outcome> = Decision<Outcome> & { readonly isRemoval?: boolean }
@@ -22,6 +23,8 @@ export interface Move<Outcome> {
    * it remembers; `free`, the guess that there is no record.
    */
   readonly from: 'read' | 'known' | 'free'
+  /** Learns what becomes of the writes. */
+  readonly writes?: RowWrites
 }
 
 export interface Moved<Outcome> {
@@ -150,7 +153,7 @@ export class RecordMoves {
     }
 
     const next = await this.results.store(this.#next(move, step.write, { kept, judged }))
-    const outcome = await table.put(next, kept)
+    const outcome = await table.put(next, kept, move.writes)
     if (outcome.kind === 'conflict' && outcome.found?.version !== next.version) {
       // No late copy of this write can land any more, so nobody will ever refer to its parts.
       await this.results.discard(next)

@@ -12,7 +12,7 @@ import type {
 import { isConditionFailed } from './failures.ts'
 import { LISTED, recordKey, SHARDS_KEY, toItem, toKept, type Kept } from './items.ts'
 import { ShardCount } from './shard-count.ts'
-import { asWrite, listenToAttempts } from './write-attempts.ts'
+import { listenToAttempts, type RowWrites } from './write-attempts.ts'
 
 /** The service's own limit. */
 const BATCH_MAX = 100
@@ -130,14 +130,15 @@ export class RecordTable {
     return found
   }
 
-  /** Writes in place of `expected`, or of nothing. */
-  async put(next: Kept, expected: Kept | undefined): Promise<PutOutcome> {
+  /** Writes in place of `expected`, or of nothing. `writes` learns what becomes of it. */
+  async put(next: Kept, expected: Kept | undefined, writes?: RowWrites): Promise<PutOutcome> {
     await this.shards.announce()
     const item = toItem(next, this.#shardsWritten)
     const input = { TableName: this.#name, Item: item, ...onlyIf(expected) }
-    return this.#ifUnchanged(next.record.identity, (options) =>
-      this.#client.putItem(input, options),
-    )
+    return this.#ifUnchanged(next.record.identity, (options) => {
+      const put = () => this.#client.putItem(input, options)
+      return writes === undefined ? put() : writes.make(next.version, put)
+    })
   }
 
   async remove(expected: Kept): Promise<PutOutcome> {
@@ -185,7 +186,7 @@ export class RecordTable {
     write: (options: CallOptions) => Promise<unknown>,
   ): Promise<PutOutcome> {
     try {
-      await asWrite(() => this.#call(write))
+      await this.#call(write)
       return { kind: 'written' }
     } catch (error) {
       if (!isConditionFailed(error)) throw error

@@ -1,59 +1,99 @@
-import { AsyncLocalStorage } from 'node:async_hooks'
 import { isNeverConnected } from '../../core/never-connected.ts'
 import type { DynamodbClient, Handler } from './client.ts'
-import { noteNothingWritten } from './failures.ts'
 
-/** What the attempts at the writes of one row have come to. */
-interface Row {
-  mayHaveWritten: boolean
+/** What has become of one call that writes a record. */
+interface Call {
+  /** Times that the client was called and has not ended: a wrapper may call it again. */
+  underWay: number
+  /** Attempts of the SDK. */
+  begun: number
+  refused: number
+  /** The last error that the client ended with. */
+  error: unknown
 }
 
-const rows = new AsyncLocalStorage<Row>()
-/** The row again, only while it writes: what becomes of its reads says nothing. */
-const writing = new AsyncLocalStorage<Row | undefined>()
+/** By the version that they write: it is random, and no wrapper of the client takes it away. */
+const calls = new Map<string, Call>()
 
-/**
- * Runs the calls of one row. An error of it is noted as one that wrote nothing where the service
- * has refused every attempt at every write.
- *
- * The last error of a call does not tell: the SDK tries a call several times, and a throttled last
- * attempt may follow one whose answer was lost.
- */
-export async function watchingWrites<Result>(run: () => Promise<Result>): Promise<Result> {
-  const row: Row = { mayHaveWritten: false }
-  try {
-    return await rows.run(row, run)
-  } catch (error) {
-    if (!row.mayHaveWritten) noteNothingWritten(error)
-    throw error
+/** The writes of one row. */
+export class RowWrites {
+  /** Some write was carried out, or may have been, or may be yet. */
+  mayHaveWritten = false
+
+  /** Makes a call that writes this version. */
+  async make<Answer>(version: string, write: () => Promise<Answer>): Promise<Answer> {
+    const call: Call = { underWay: 0, begun: 0, refused: 0, error: undefined }
+    calls.set(version, call)
+    try {
+      const answer = await write()
+      this.mayHaveWritten = true
+      return answer
+    } catch (error) {
+      if (!isRefused(call, error)) this.mayHaveWritten = true
+      throw error
+    } finally {
+      calls.delete(version)
+    }
   }
 }
 
-/** A call that writes to the row which is being watched. */
-export function asWrite<Answer>(call: () => Promise<Answer>): Promise<Answer> {
-  return writing.run(rows.getStore(), call)
+/**
+ * Whether the service has refused every attempt at the call, and none will follow.
+ *
+ * The last error of a call does not tell: the SDK tries a call several times, and a throttled last
+ * attempt may follow one whose answer was lost. And where the error is not the client's own, a
+ * wrapper may have given the call up while the SDK pauses before its next attempt.
+ */
+function isRefused({ underWay, begun, refused, error }: Call, failure: unknown): boolean {
+  return underWay === 0 && begun > 0 && refused === begun && error === failure
 }
 
 const heard = new WeakSet<object>()
 
-/** Hears of every attempt that a client makes, once, however many stores share it. */
+/** Hears of every call and every attempt of a client, once, however many stores share it. */
 export function listenToAttempts({ middlewareStack }: DynamodbClient): void {
   if (heard.has(middlewareStack)) return
   heard.add(middlewareStack)
-  const middleware =
-    (next: Handler): Handler =>
-    async (request) => {
-      const row = writing.getStore()
-      try {
-        const answer = await next(request)
-        if (row !== undefined && !isRefusal(answer.response)) row.mayHaveWritten = true
-        return answer
-      } catch (error) {
-        if (row !== undefined && !isNeverConnected(error)) row.mayHaveWritten = true
-        throw error
-      }
+  middlewareStack.add(aroundCall, { step: 'initialize', priority: 'high' })
+  middlewareStack.add(aroundAttempt, { step: 'deserialize', priority: 'low' })
+}
+
+function aroundCall(next: Handler): Handler {
+  return async (request) => {
+    const call = callOf(request)
+    if (call === undefined) return next(request)
+    call.underWay++
+    try {
+      return await next(request)
+    } catch (error) {
+      call.error = error
+      throw error
+    } finally {
+      call.underWay--
     }
-  middlewareStack.add(middleware, { step: 'deserialize', priority: 'low' })
+  }
+}
+
+function aroundAttempt(next: Handler): Handler {
+  return async (request) => {
+    const call = callOf(request)
+    if (call === undefined) return next(request)
+    call.begun++
+    try {
+      const answer = await next(request)
+      if (isRefusal(answer.response)) call.refused++
+      return answer
+    } catch (error) {
+      if (isNeverConnected(error)) call.refused++
+      throw error
+    }
+  }
+}
+
+function callOf(request: unknown): Call | undefined {
+  const item = fieldOf(fieldOf(request, 'input'), 'Item')
+  const version = fieldOf(fieldOf(item, 'version'), 'S')
+  return typeof version === 'string' ? calls.get(version) : undefined
 }
 
 /**
@@ -61,10 +101,13 @@ export function listenToAttempts({ middlewareStack }: DynamodbClient): void {
  * hold. After 500 it may have written. An answer without its id is that of a proxy.
  */
 function isRefusal(response: unknown): boolean {
-  if (typeof response !== 'object' || response === null) return false
-  if (!('statusCode' in response) || response.statusCode !== 400) return false
-  if (!('headers' in response)) return false
-  const { headers } = response
+  if (fieldOf(response, 'statusCode') !== 400) return false
+  const headers = fieldOf(response, 'headers')
   if (typeof headers !== 'object' || headers === null) return false
   return Object.keys(headers).some((name) => name.toLowerCase() === 'x-amzn-requestid')
+}
+
+function fieldOf(value: unknown, name: string): unknown {
+  if (typeof value !== 'object' || value === null) return undefined
+  return Reflect.get(value, name) as unknown
 }
