@@ -186,6 +186,45 @@ it('writes no record to a new shard before the others can know of it', async () 
   ofKind(await claim(store), 'claimed')
 })
 
+// Two claims wait for the number to be in the table, and the one that came first is given up.
+it('announces its shards for all claims that wait, whichever is given up', async () => {
+  const { open, client } = await setup()
+  const [asked, answer] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  const slow = around(client, async ({ input, go }) => {
+    const { item } = (input['Key'] ?? {}) as { item?: { S?: string } }
+    if (item?.S === 'shards') {
+      asked.resolve()
+      await answer.promise
+    }
+    return go()
+  })
+  const store = open({ clock: new FakeClock(), client: slow, shards: 32 })
+  const givenUp = new AbortController()
+  const [one, two] = claimRequests(2)
+  const first = store.claim([one!], givenUp.signal)
+  const second = store.claim([two!])
+  await asked.promise
+  givenUp.abort(new Error('no answer'))
+  await expect(first).rejects.toMatchObject({ failure: 'unavailable', wroteNothing: true })
+  answer.resolve()
+  expect((await second)[0]!.kind).toBe('claimed')
+})
+
+it('announces its shards again on a table that was made anew', async () => {
+  const { open, items, client, table } = await setup()
+  const clock = new FakeClock()
+  const store = open({ clock, shards: 32 })
+  await hold(store, { key: 'before' })
+  for (const { identity, item } of await items()) {
+    const key = { identity: { S: String(identity) }, item: { S: String(item) } }
+    await client.deleteItem({ TableName: table, Key: key })
+  }
+  clock.advance(60_000)
+  await hold(store, { key: 'after' })
+  const isThere = async () => (await items()).some(({ shards }) => shards === 32)
+  await expect.poll(isThere).toBe(true)
+})
+
 it('lists the oldest of all shards, and reads little more than that', async () => {
   const { open, client } = await setup()
   const clock = new FakeClock()

@@ -75,7 +75,7 @@ class ItemStore implements Store {
     // all. So rows travel alone: none waits for the slowest of its batch. One tenant has at most 48
     // of the calls, and keys that are throttled have only the claims of their own lane refused.
     this.batching = { rowsMax: 1, flushesMax: CALLS_MAX, lanes: lanesOf(shards) }
-    this.#table = new RecordTable(client, { name, shards })
+    this.#table = new RecordTable(client, { name, shards, clock })
     this.#time = timeOf(client, clock)
     this.#moves = new RecordMoves({
       table: this.#table,

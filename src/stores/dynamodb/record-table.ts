@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { sleep, systemClock } from '../../core/clock.ts'
+import { sleep, systemClock, type Clock } from '../../core/clock.ts'
 import { CallLimits } from './call-limits.ts'
 import type {
   CallOptions,
@@ -28,6 +28,13 @@ export type PutOutcome =
   /** What is there instead; nothing, where the key is free. */
   | { readonly kind: 'conflict'; readonly found: Kept | undefined }
 
+export interface RecordTableOptions {
+  readonly name: string
+  readonly shards: number
+  /** For tests. */
+  readonly clock?: Clock | undefined
+}
+
 /**
  * The calls that are made to the service. Reads are consistent. Writes of records are conditional
  * on the version that was read, so a write that the SDK repeats, or that arrives late, does nothing
@@ -42,8 +49,8 @@ export class RecordTable {
   /** The signal of the store call that is being served: it makes many calls to the service. */
   readonly #signal = new AsyncLocalStorage<AbortSignal | undefined>()
 
-  constructor(client: DynamodbClient, { name, shards }: { name: string; shards: number }) {
-    this.shards = new ShardCount(this, shards)
+  constructor(client: DynamodbClient, { name, shards, clock = systemClock }: RecordTableOptions) {
+    this.shards = new ShardCount(this, shards, clock)
     this.#shardsWritten = shards
     this.#client = client
     listenToAttempts(client)
@@ -132,7 +139,10 @@ export class RecordTable {
 
   /** Writes in place of `expected`, or of nothing. `writes` learns what becomes of it. */
   async put(next: Kept, expected: Kept | undefined, writes?: RowWrites): Promise<PutOutcome> {
-    await this.shards.announce()
+    const announcing = this.shards.announce()
+    if (announcing !== undefined) {
+      await this.#call(({ abortSignal }) => untilAborted(announcing, abortSignal!))
+    }
     const item = toItem(next, this.#shardsWritten)
     const input = { TableName: this.#name, Item: item, ...onlyIf(expected) }
     return this.#ifUnchanged(next.record.identity, (options) => {
@@ -199,6 +209,14 @@ export class RecordTable {
   #call<Answer>(call: (options: CallOptions) => Promise<Answer>): Promise<Answer> {
     return this.#limits.call(call, this.#signal.getStore())
   }
+}
+
+/** Rejects as soon as the signal of a call aborts, whatever becomes of what it waits for. */
+function untilAborted(shared: Promise<void>, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true })
+    shared.then(resolve, reject)
+  })
 }
 
 function onlyIf(expected: Kept | undefined) {
