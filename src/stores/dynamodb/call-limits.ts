@@ -1,4 +1,5 @@
 import { systemClock } from '../../core/clock.ts'
+import { agentsOf } from './agents.ts'
 import type { CallOptions, DynamodbClient } from './client.ts'
 
 /** The SDK waits for an answer for ever unless its client is told otherwise. */
@@ -56,33 +57,10 @@ export class CallLimits {
 
   /** A healthy one among them costs the next call a new connection. */
   #endIdle(): void {
-    for (const agent of agentsOf(this.#client.config?.requestHandler)) {
+    for (const agent of agentsOf(this.#client)) {
       for (const sockets of Object.values(agent.freeSockets)) {
         for (const socket of sockets ?? []) socket.destroy()
       }
     }
   }
-}
-
-/** The part of an `Agent` of `node:http` that is used. */
-interface Agent {
-  readonly freeSockets: Readonly<Record<string, readonly { destroy(): unknown }[] | undefined>>
-}
-
-/** Of the SDK's own handler for Node; another one may have none, or not show them. */
-function agentsOf(handler: unknown): Agent[] {
-  if (typeof handler !== 'object' || handler === null) return []
-  if (!('httpHandlerConfigs' in handler)) return []
-  const { httpHandlerConfigs: ask } = handler
-  const configs: unknown = typeof ask === 'function' ? ask.call(handler) : undefined
-  if (typeof configs !== 'object' || configs === null) return []
-  return ['httpAgent', 'httpsAgent'].flatMap((name) => {
-    const agent: unknown = Reflect.get(configs, name)
-    return isAgent(agent) ? [agent] : []
-  })
-}
-
-function isAgent(agent: unknown): agent is Agent {
-  if (typeof agent !== 'object' || agent === null || !('freeSockets' in agent)) return false
-  return typeof agent.freeSockets === 'object' && agent.freeSockets !== null
 }

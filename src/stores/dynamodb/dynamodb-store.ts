@@ -20,6 +20,7 @@ import type {
   SweptRecord,
   Verdict,
 } from '../../core/store.ts'
+import { warnOfFewSockets } from './agents.ts'
 import { checkClaim, checkRenewal, checkSettlement, checkVerdict } from './checks.ts'
 import { NothingWritten, storeFailed } from './failures.ts'
 import { findById, History } from './history.ts'
@@ -33,11 +34,14 @@ import { RecordMoves } from './record-moves.ts'
 import { RecordTable } from './record-table.ts'
 import { timeOf, type StoreTime } from './service-time.ts'
 import { StateIndex } from './state-index.ts'
-import { Upkeep } from './upkeep.ts'
+import { MOVES_AT_ONCE, Upkeep } from './upkeep.ts'
 import { RowWrites } from './write-attempts.ts'
 
 /** Calls of each kind, such as claims, that are under way at once. */
 const CALLS_MAX = 64
+
+/** Claims, results, renewals and releases of lost claims; beside them a sweep and a reap. */
+const CALLS_AT_ONCE = 4 * CALLS_MAX + 2 * MOVES_AT_ONCE
 
 /** Rows of one call that are under way at once. */
 const ROWS_AT_ONCE = 16
@@ -75,6 +79,7 @@ class ItemStore implements Store {
     // all. So rows travel alone: none waits for the slowest of its batch. One tenant has at most 48
     // of the calls, and keys that are throttled have only the claims of their own lane refused.
     this.batching = { rowsMax: 1, flushesMax: CALLS_MAX, lanes: lanesOf(shards) }
+    warnOfFewSockets(client, CALLS_AT_ONCE)
     this.#table = new RecordTable(client, { name, shards, clock })
     this.#time = timeOf(client, clock)
     this.#moves = new RecordMoves({

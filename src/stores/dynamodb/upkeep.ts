@@ -6,7 +6,7 @@ import type { StoreTime } from './service-time.ts'
 import type { StateIndex } from './state-index.ts'
 
 /** Records moved at the same time. */
-const MOVES_AT_ONCE = 16
+export const MOVES_AT_ONCE = 16
 
 /** What becomes of records that nobody asks for. Safe on every node at once. */
 export class Upkeep {

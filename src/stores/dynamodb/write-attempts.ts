@@ -1,5 +1,6 @@
 import { isNeverConnected } from '../../core/never-connected.ts'
 import type { DynamodbClient, Handler } from './client.ts'
+import { fieldOf } from './field-of.ts'
 
 /** What has become of one call that writes a record. */
 interface Call {
@@ -105,9 +106,4 @@ function isRefusal(response: unknown): boolean {
   const headers = fieldOf(response, 'headers')
   if (typeof headers !== 'object' || headers === null) return false
   return Object.keys(headers).some((name) => name.toLowerCase() === 'x-amzn-requestid')
-}
-
-function fieldOf(value: unknown, name: string): unknown {
-  if (typeof value !== 'object' || value === null) return undefined
-  return Reflect.get(value, name) as unknown
 }
