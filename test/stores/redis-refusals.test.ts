@@ -1,11 +1,16 @@
 /** Which failed claims certainly took nothing: those are not looked for afterwards. */
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
-import { Cluster, type Redis } from 'ioredis'
+import { Cluster, Redis } from 'ioredis'
 import { createCluster } from 'redis'
 import { expect, it, onTestFinished } from 'vitest'
 import type { Store } from '../../src/core/store.ts'
 import { Buckets } from '../../src/stores/redis/buckets.ts'
+import { Calls } from '../../src/stores/redis/calls.ts'
+import type { Argument, Driver } from '../../src/stores/redis/client.ts'
 import { redisStore } from '../../src/stores/redis/index.ts'
+import { notingRefusals } from '../../src/stores/redis/refusals.ts'
+import { CLAIM_PACKING } from '../../src/stores/redis/requests.ts'
+import { CLAIM } from '../../src/stores/redis/scripts.ts'
 import { claim, claimRequests, ofKind, only } from '../../src/testing/store-cases/store-case.ts'
 import { startRedis, startRedisCluster } from '../servers/redis.ts'
 import { CONNECT, connectIoRedis } from './redis-setup.ts'
@@ -39,11 +44,11 @@ it.each(KINDS)(
 )
 
 /**
- * Stands before a server. Once armed, it cuts the connection of the next script when that is
- * answered, and refuses the script that follows.
+ * Stands before a server. Once armed, it does with the next scripts as the plan says: it passes
+ * one on, or cuts its connection when it is answered, or gives it an answer of its own.
  */
 async function refusingProxy(port: number) {
-  let next: 'pass' | 'cut' | 'refuse' = 'pass'
+  let plan: readonly string[] = []
   const sockets = new Set<Socket>()
   const proxy = createServer((client) => {
     const upstream = connect(port, '127.0.0.1')
@@ -57,16 +62,11 @@ async function refusingProxy(port: number) {
       socket.on('error', end).on('close', end)
     }
     client.on('data', (chunk: Buffer) => {
-      const isScript = chunk.toString('latin1').includes('EVALSHA')
-      if (isScript && next === 'refuse') {
-        next = 'pass'
-        client.write('-LOADING Redis is loading the dataset in memory\r\n')
-        return
-      }
-      if (isScript && next === 'cut') {
-        isCut = true
-        next = 'refuse'
-      }
+      const isScript = chunk.toString('latin1').includes('EVAL')
+      const [step = 'pass', ...rest] = isScript ? plan : []
+      if (isScript) plan = rest
+      if (step.startsWith('-')) return void client.write(`${step}\r\n`)
+      if (step === 'cut') isCut = true
       upstream.write(chunk)
     })
     upstream.on('data', (chunk: Buffer) => (isCut ? end() : client.write(chunk)))
@@ -79,21 +79,107 @@ async function refusingProxy(port: number) {
     proxy.close()
   })
   const { port: own } = proxy.address() as AddressInfo
-  return { url: `redis://127.0.0.1:${own}`, arm: () => (next = 'cut') }
+  const arm = (...steps: readonly string[]) => (plan = steps)
+  return { url: `redis://127.0.0.1:${own}`, arm }
 }
 
+const UNCLEAR = { failure: 'unavailable', wroteNothing: false }
+const LOADING = '-LOADING Redis is loading the dataset in memory'
+
 // The claim runs · its answer is lost · the client sends it again · the server refuses that.
-it('does not say so of a claim that ran before it was sent again and refused', async () => {
+it.each([
+  ['refused', []],
+  ['a missing script, which is then sent whole and refused', ['-NOSCRIPT No matching script.']],
+  ['late, and is then sent with another deadline and refused', [`-LATE ${Date.now()} ms`]],
+])('does not say so of a claim that ran and, sent again, is %s', async (_, answers) => {
   const { server, admin } = await startServer()
   const proxy = await refusingProxy(server.port)
   const store = redisStore({ client: connectIoRedis(proxy.url) })
   ofKind(await claim(store, { key: 'before' }), 'claimed')
-  proxy.arm()
+  proxy.arm('cut', ...answers, LOADING)
   const error = await claim(store).catch((failure: unknown) => failure)
   expect(String(error)).toContain('LOADING')
-  expect(error).toMatchObject({ failure: 'unavailable', wroteNothing: false })
+  expect(error).toMatchObject(UNCLEAR)
   const held = await redisStore({ client: admin }).list({ state: 'in_progress', limit: 10 })
   expect(held).toHaveLength(2)
+})
+
+it('says so of a claim whose script is missing and, sent whole, is refused', async () => {
+  const { server } = await startServer()
+  const proxy = await refusingProxy(server.port)
+  const store = redisStore({ client: connectIoRedis(proxy.url) })
+  ofKind(await claim(store, { key: 'before' }), 'claimed')
+  proxy.arm('-NOSCRIPT No matching script.', LOADING)
+  await expect(claim(store)).rejects.toMatchObject(NOTHING)
+})
+
+it('says so of a claim that waited for a server which is not there', async () => {
+  const client = new Redis({ port: 1, maxRetriesPerRequest: 0 })
+  client.on('error', () => undefined)
+  onTestFinished(() => client.disconnect())
+  await expect(claim(redisStore({ client }))).rejects.toMatchObject(NOTHING)
+})
+
+it('says so of a claim for which no connection to wait for replicas was opened', async () => {
+  const { server } = await startServer()
+  const client = await CONNECT['node-redis'](server.url)
+  const store = redisStore({ client, waitReplicas: { count: 1, timeoutMs: 1 } })
+  onTestFinished(() => store.close())
+  await expect(claim(store)).rejects.toMatchObject(UNCLEAR)
+  await server.close()
+  // The first may find the connection before its end is known.
+  await claim(store).catch(() => undefined)
+  await expect(claim(store)).rejects.toMatchObject(NOTHING)
+})
+
+// No replica has the claim · its release is refused.
+it('does not say so of a claim that cannot be given back', async () => {
+  const { server, admin } = await startServer()
+  const proxy = await refusingProxy(server.port)
+  const client = connectIoRedis(proxy.url)
+  const store = redisStore({ client, waitReplicas: { count: 1, timeoutMs: 1 } })
+  onTestFinished(() => store.close())
+  await expect(claim(store, { key: 'before' })).rejects.toThrow('0 of 1 replicas')
+  proxy.arm('pass', LOADING)
+  await expect(claim(store)).rejects.toMatchObject(UNCLEAR)
+  const held = await redisStore({ client: admin }).list({ state: 'in_progress', limit: 10 })
+  expect(held).toHaveLength(1)
+})
+
+// The script of one bucket runs; the time for that of the other is not told.
+it('does not say so of a batch of which one bucket has run and another was not sent', async () => {
+  const buckets = new Buckets('oncekey')
+  const requests = claimRequests(2)
+  const [one, two] = requests.map(({ identity }) => buckets.of(identity))
+  expect(one).not.toBe(two)
+  let down: readonly unknown[] = [two]
+  const send = async (args: readonly Argument[], key: string) => {
+    const bucket = key.startsWith(one!.base) ? one : two
+    if (down.includes(bucket)) throw new Error('CLUSTERDOWN Hash slot not served')
+    return args.length === 4 ? '1000' : [Buffer.from('1'), Buffer.from('1000')]
+  }
+  const driver: Driver = {
+    isCluster: true,
+    send: (args, key) =>
+      notingRefusals(
+        () => [],
+        () => send(args, key),
+      ),
+    askMasters: () => Promise.resolve([]),
+  }
+  const claimAll = () =>
+    new Calls(driver, buckets, undefined).run({
+      operation: 'claim',
+      script: CLAIM,
+      requests,
+      identityOf: ({ identity }) => identity,
+      packing: CLAIM_PACKING,
+      now: '',
+      deadline: { askedMs: performance.now(), withinMs: 60_000 },
+    })
+  await expect(claimAll()).rejects.toMatchObject(UNCLEAR)
+  down = [one, two]
+  await expect(claimAll()).rejects.toMatchObject(NOTHING)
 })
 
 const CLUSTER_CLIENTS = {
@@ -126,7 +212,7 @@ it.each(KINDS)('says so of a claim for a slot that no master serves (%s)', async
   await expect(store.claim([first!])).rejects.toMatchObject(NOTHING)
   // The other buckets of the same call have run.
   const several = store.claim([first!, ...others])
-  await expect(several).rejects.toMatchObject({ failure: 'unavailable', wroteNothing: false })
+  await expect(several).rejects.toMatchObject(UNCLEAR)
 })
 
 function slotOf(identity: string) {

@@ -3,10 +3,17 @@ import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock } from '../../core/clock.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import type { Argument, Driver } from './client.ts'
-import { isCrossSlot, isRowFault, isScriptMissing, storeFailed } from './failures.ts'
+import {
+  isCrossSlot,
+  isRowFault,
+  isScriptMissing,
+  notSent,
+  ranNothing,
+  storeFailed,
+} from './failures.ts'
 import { Packer } from './packer.ts'
 import type { Replication } from './replication.ts'
-import { isRefused } from './refusals.ts'
+import { sendAgain, unsent } from './refusals.ts'
 import { checkIdentity, type Packing } from './requests.ts'
 import { ServerClocks } from './server-clocks.ts'
 import { untilAborted } from './until-aborted.ts'
@@ -17,6 +24,9 @@ export const ROWS_MAX = 128
 /** The server's time, of whichever server has the key: `TIME` itself has none to go by. */
 const TELL_TIME = `local time = redis.call('TIME')
 return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))`
+
+/** For messages. */
+const TELL = 'tell the time'
 
 /** An answer to that which takes longer is of no use to a claim, and is asked for again. */
 const TELL_TIME_MS = 5_000
@@ -128,9 +138,9 @@ export class Calls {
     )
     const failed = ended.filter((one) => one.status === 'rejected')
     if (failed.length === 0) return answers
-    const unclear = failed.find(({ reason }) => !isRowFault(reason) && !isRefused(reason))
+    const unclear = failed.find(({ reason }) => !isRowFault(reason) && !ranNothing(reason))
     if (unclear !== undefined) throw unclear.reason
-    const refused = failed.find(({ reason }) => isRefused(reason))
+    const refused = failed.find(({ reason }) => ranNothing(reason))
     if (refused !== undefined && !hasRun) throw refused.reason
     // Some did not run, and others have: no row can be told which it was.
     if (refused !== undefined) {
@@ -197,12 +207,16 @@ export class Calls {
   ): Promise<unknown> {
     const { askedMs, withinMs } = deadline!
     const place = this.#isCluster ? bucket.base : ''
-    if (!this.#clocks.knows(place)) await this.#learnTime(place, bucket, signal)
+    if (!this.#clocks.knows(place)) {
+      await this.#learnTime(place, bucket, signal).catch((error: unknown) => {
+        throw notSent(TELL, error)
+      })
+    }
     const ask = async () => {
       const sentMs = systemClock.monotonicMs()
       const leftMs = withinMs - (sentMs - askedMs)
       // What comes first, the check or the time, was kept by the client for too long.
-      if (leftMs <= 0) throw new Error(`LATE by ${Math.ceil(-leftMs)} ms: it was not sent`)
+      if (leftMs <= 0) throw unsent(new Error(`LATE by ${Math.ceil(-leftMs)} ms: it was not sent`))
       const replies = await evaluate(this.#clocks.deadline(place, sentMs, leftMs))
       this.#clocks.learn(place, Number((replies as Buffer[]).at(-1)), sentMs)
       return replies
@@ -211,8 +225,8 @@ export class Calls {
       return await ask()
     } catch (error) {
       if (!this.#clocks.isCorrected(place, error, { askedMs, withinMs })) throw error
+      return sendAgain(error, ask)
     }
-    return ask()
   }
 
   /** Before the first claim: it could not say until when it is meant. */
@@ -220,7 +234,7 @@ export class Calls {
     const underWay = this.#tellings.get(place)
     // The claim that came first may wait for longer than this one.
     if (underWay !== undefined) return untilAborted(underWay, signal)
-    const limit = { store: 'redis', call: 'tell the time', timeoutMs: TELL_TIME_MS }
+    const limit = { store: 'redis', call: TELL, timeoutMs: TELL_TIME_MS }
     const ask = (limited: AbortSignal) =>
       this.ask(TELL_TIME, { keys: [due] }, signal ?? limited).catch((error: unknown) => {
         throw storeFailed(limit.call, error)
@@ -278,8 +292,8 @@ export class Calls {
       return await send(['EVALSHA', hash, ...rest], keys[0]!)
     } catch (error) {
       if (!isScriptMissing(error)) throw error
+      return sendAgain(error, () => send(['EVAL', script, ...rest], keys[0]!))
     }
-    return send(['EVAL', script, ...rest], keys[0]!)
   }
 
   #sending(signal: AbortSignal | undefined) {

@@ -11,12 +11,29 @@ export function storeFailed(
   cause: unknown,
   failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
   /** Nothing of the call ran: `false` where another script of it may have. */
-  wroteNothing: boolean = failure === 'rejected' || isRefused(cause),
+  wroteNothing: boolean = failure === 'rejected' || ranNothing(cause),
 ): StoreFailedError {
-  if (cause instanceof StoreFailedError) return cause
+  if (cause instanceof StoreFailedError) return saying(wroteNothing, cause)
   const advice = adviceOn(cause)
   const details = { failure, wroteNothing, cause: withoutArgs(cause), advice }
   return new StoreFailedError({ store: 'redis', operation, ...details })
+}
+
+/** Of a call that was not sent, because what comes before it has failed. */
+export function notSent(operation: string, cause: unknown): StoreFailedError {
+  return storeFailed(operation, cause, undefined, true)
+}
+
+/** Whether the script that failed with this error certainly did not run. */
+export function ranNothing(error: unknown): boolean {
+  return error instanceof StoreFailedError ? error.wroteNothing : isRefused(error)
+}
+
+/** Never by a change of the error: calls that wait for the same answer share it. */
+function saying(wroteNothing: boolean, failed: StoreFailedError): StoreFailedError {
+  if (failed.wroteNothing === wroteNothing) return failed
+  const { store, operation, failure, cause, advice } = failed
+  return new StoreFailedError({ store, operation, failure, cause, advice, wroteNothing })
 }
 
 const CHECK_LOGIN = 'check the user and the password of the client'

@@ -31,7 +31,7 @@ import { Calls, type Batch } from './calls.ts'
 import { checkServer, judgeBucket, type CheckContext, type RedisCheck } from './check.ts'
 import type { Driver } from './client.ts'
 import { driverOf } from './driver.ts'
-import { storeFailed } from './failures.ts'
+import { notSent, storeFailed } from './failures.ts'
 import {
   resolveRedisStoreOptions,
   type RedisStoreOptions,
@@ -124,7 +124,7 @@ class ScriptedStore implements RedisStore {
     const askedMs = systemClock.monotonicMs()
     return this.#within('claim', async () => {
       const unready = this.#ready(requests, signal)
-      if (unready !== undefined) await unready
+      if (unready !== undefined) await unready.catch(rejectUnsent)
       try {
         const answers = await this.#run('claim', {
           script: CLAIM,
@@ -293,7 +293,12 @@ class ScriptedStore implements RedisStore {
       const errorCode = 'not_replicated'
       return { kind: 'release', lease, proof: 'proven', errorCode, retentionMs }
     })
-    await this.#settle(releases, { awaitReplicas: false, signal })
+    try {
+      await this.#settle(releases, { awaitReplicas: false, signal })
+    } catch (error) {
+      // A release that did not run leaves a claim that did.
+      throw storeFailed('claim', error, 'unavailable', false)
+    }
   }
 
   #run<Request>(
@@ -372,7 +377,7 @@ class ScriptedStore implements RedisStore {
   }
 
   async #within<Result>(operation: string, run: () => Promise<Result>): Promise<Result> {
-    if (this.#isClosed) throw storeFailed(operation, new Error('the store is closed'))
+    if (this.#isClosed) throw notSent(operation, new Error('the store is closed'))
     try {
       return await run()
     } catch (error) {
@@ -391,6 +396,11 @@ function replicationOf(
     'redisStore: waitReplicas does not work with a Cluster: WAIT covers one connection to one ' +
       'server, and the client of a cluster has many',
   )
+}
+
+/** The claim waited for something else, which has failed. */
+function rejectUnsent(error: unknown): never {
+  throw notSent('claim', error)
 }
 
 function identityOf({ identity }: { readonly identity: string }): string {

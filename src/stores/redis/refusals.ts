@@ -19,6 +19,28 @@ export function isRefused(error: unknown): boolean {
   return error instanceof Error && refused.has(error)
 }
 
+/** Notes the error of a command that was not sent. */
+export function unsent(error: Error): Error {
+  refused.add(error)
+  return error
+}
+
+/**
+ * Sends again what has failed with `first`. Where that sending may have run, a refusal of this one
+ * does not say that nothing ran.
+ */
+export async function sendAgain<Answer>(
+  first: unknown,
+  send: () => Promise<Answer>,
+): Promise<Answer> {
+  try {
+    return await send()
+  } catch (error) {
+    if (!isRefused(first) && error instanceof Error) refused.delete(error)
+    throw error
+  }
+}
+
 /**
  * Sends a command and notes an error that says that it did not run, unless a connection was opened
  * or lost meanwhile: ioredis sends what was not answered again, and the first sending may have run.

@@ -1,7 +1,8 @@
 import { answerWithin } from '../../core/answer-within.ts'
 import { systemClock } from '../../core/clock.ts'
+import { isNeverConnected } from '../../core/never-connected.ts'
 import type { Argument, Connection, Driver } from './client.ts'
-import { isScriptMissing } from './failures.ts'
+import { isScriptMissing, notSent } from './failures.ts'
 import { untilAborted } from './until-aborted.ts'
 
 /** How many replicas must have a write, and how long they may take. */
@@ -15,6 +16,9 @@ export class NotReplicated extends Error {}
 
 /** What connecting and answering may take beside the wait itself. */
 const ANSWER_MS = 5_000
+
+/** For messages. */
+const CALL = 'wait for replicas'
 
 /** Calls in one group: they share a wait. */
 const GROUP_MAX = 16
@@ -93,7 +97,7 @@ export class Replication {
       this.#waiting = this.#waiting.slice(GROUP_MAX)
       try {
         const timeoutMs = this.#wait.timeoutMs + ANSWER_MS
-        const limit = { store: 'redis', call: 'wait for replicas', timeoutMs }
+        const limit = { store: 'redis', call: CALL, timeoutMs }
         await answerWithin(systemClock, limit, () => this.#send(group))
       } catch (error) {
         // Whatever the connection still answers is of no use to anybody.
@@ -107,7 +111,9 @@ export class Replication {
   async #send(group: readonly Entry[]): Promise<void> {
     if (this.#isClosed) throw new Error('the store is closed')
     const line = (this.#line ??= new Line(this.#connect))
-    const connection = await line.opening
+    const connection = await line.opening.catch((error: unknown) => {
+      throw isNeverConnected(error) ? notSent(CALL, error) : error
+    })
     const { count, timeoutMs } = this.#wait
     // All in one turn, so that the wait stands behind the scripts on the same socket.
     const sent = group.map((entry) => connection.send(entry.args))
