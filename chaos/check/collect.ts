@@ -1,6 +1,6 @@
 /** Reads what the judge needs out of the database, as it is on the disk. */
 import type { Database, ReadRows, Row } from '../system/database.ts'
-import { ENDLESS_TOPIC, HANGING } from '../neighbours/names.ts'
+import { ENDLESS_TOPIC, HANGING_OPERATION } from '../neighbours/names.ts'
 import type { Books, EntryRow, MessageRow, ProductRow, RecordRow, Wait } from './facts.ts'
 import { readWaits } from './waits.ts'
 
@@ -55,7 +55,7 @@ export function collect(database: Database): Promise<Collected> {
 export function countOpen(database: Database): Promise<number> {
   const open = `
     SELECT count(*) AS count FROM oncekey_record
-    WHERE tenant <> '${HANGING.name}' AND (state IN ('in_progress', 'unknown', 'pending')
+    WHERE operation <> '${HANGING_OPERATION}' AND (state IN ('in_progress', 'unknown', 'pending')
       OR (state = 'failed_retryable' AND recovery_point IS NOT NULL))`
   const left = `
     SELECT count(*) AS count FROM oncekey_record_message

@@ -3,7 +3,7 @@
  * histories made by hand.
  */
 import type { Facts, UnexpectedExit, Violation } from './facts.ts'
-import { ENDLESS_TOPIC, HANGING } from '../neighbours/names.ts'
+import { ENDLESS_TOPIC, HANGING_OPERATION } from '../neighbours/names.ts'
 import { judgeAccepted } from './judge-accepted.ts'
 import { judgeAnswers } from './judge-answers.ts'
 import { judgeBooks, judgeDoubles } from './judge-books.ts'
@@ -34,8 +34,8 @@ export function judgeWhileRunning(
 
 /** Stuck: what has not ended by now, but for what a bad neighbour hangs in. */
 function judgeRest({ records, messages }: Facts): Violation[] {
-  const open = records.filter(({ tenant, state, recoveryPoint }) => {
-    if (tenant === HANGING.name) return false
+  const open = records.filter(({ operation, state, recoveryPoint }) => {
+    if (operation === HANGING_OPERATION) return false
     if (state === 'failed_retryable') return recoveryPoint !== undefined
     return state === 'in_progress' || state === 'unknown' || state === 'pending'
   })

@@ -38,7 +38,10 @@ export function waitingOf(waits: readonly Wait[]): Waiting[] {
   })
 }
 
-/** Both have a line for every kind. */
+/**
+ * Both have a line for every kind. Where the others were served nothing at all beside the
+ * neighbours, they still wait.
+ */
 export function compareWaiting(
   without: readonly Waiting[],
   withThem: readonly Waiting[],
@@ -46,7 +49,8 @@ export function compareWaiting(
   return without.map((before) => {
     const after = withThem.find(({ kind }) => kind === before.kind)!
     const limitMs = Math.max(TIMES_MAX * before.p99, before.p99 + FLOOR_MS)
-    return { kind: before.kind, without: before, with: after, ok: after.p99 <= limitMs }
+    const isServed = after.count > 0 || before.count === 0
+    return { kind: before.kind, without: before, with: after, ok: isServed && after.p99 <= limitMs }
   })
 }
 

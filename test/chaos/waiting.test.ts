@@ -1,10 +1,16 @@
 import { describe, expect, it } from 'vitest'
 import type { Wait, WaitKind } from '../../chaos/check/facts.ts'
 import { judge } from '../../chaos/check/judge.ts'
-import { compareWaiting, neighboursIn, waitingOf } from '../../chaos/check/waiting.ts'
+import { compareWaiting, neighboursIn, waitingOf, type Waiting } from '../../chaos/check/waiting.ts'
 import { sinceAccepted } from '../../chaos/check/waits.ts'
 import type { Outcome, Seen } from '../../chaos/clients/seen.ts'
-import { ENDLESS_TOPIC, FLOOD, HANGING, HANGING_OPERATION } from '../../chaos/neighbours/names.ts'
+import {
+  ENDLESS_TOPIC,
+  FLOOD,
+  HANGING,
+  HANGING_OPERATION,
+  TELLING_OPERATION,
+} from '../../chaos/neighbours/names.ts'
 import { cleanRun, saw } from './clean-run.ts'
 
 function wait(tenant: string, fromMs: number, untilMs: number, kind: WaitKind = 'accepted work') {
@@ -71,6 +77,19 @@ describe('the comparison', () => {
     expect(compare(30, 61)).toMatchObject({ ok: false, with: { p99: 6_039 } })
   })
 
+  it('finds a kind of which nothing was served beside the neighbours', () => {
+    const [some, none] = [waitingOf(waits(1)), waitingOf([])]
+    const verdict = (one: Waiting[], other: Waiting[]) =>
+      compareWaiting(one, other).map(({ kind, ok }) => [kind, ok])
+    const others = [
+      ['messages', true],
+      ['unknown outcomes', true],
+    ]
+    expect(verdict(some, none)).toEqual([['accepted work', false], ...others])
+    expect(verdict(none, some)).toEqual([['accepted work', true], ...others])
+    expect(verdict(none, none)).toEqual([['accepted work', true], ...others])
+  })
+
   it('ignores differences that are not longer than the interval at which workers look', () => {
     expect(compare(1, 11)).toMatchObject({ ok: true, with: { p99: 1_089 } })
     expect(compare(1, 12)).toMatchObject({ ok: false, with: { p99: 1_188 } })
@@ -107,6 +126,15 @@ describe('the judge of a run with bad neighbours', () => {
     }
     facts.messages.push({ ...message!, id: 'endless', topic: ENDLESS_TOPIC, state: 'held' })
     expect(judge(facts)).toEqual([])
+  })
+
+  it('finds other work of the tenant that hangs, if it stays open', () => {
+    const facts = cleanRun()
+    const { name: tenant } = HANGING
+    const telling = { recordId: 'record-7', tenant, operation: TELLING_OPERATION, key: 'tell' }
+    facts.records.push({ ...facts.records[0]!, ...telling, state: 'pending' })
+    const stuck = expect.objectContaining({ kind: 'stuck', recordId: 'record-7' })
+    expect(judge(facts)).toEqual([stuck])
   })
 
   it('finds accepted work of the flood that is open, or has no record', () => {
