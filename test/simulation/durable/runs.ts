@@ -7,6 +7,9 @@ import type { Sabotage } from './world.ts'
 /** As many as fit into a few seconds; for a long run, ONCEKEY_SIM_DURABLE_RUNS. */
 export const DURABLE_RUNS = Number(process.env['ONCEKEY_SIM_DURABLE_RUNS'] ?? 400)
 
+/** Each takes twenty times as long as the others, and is drawn seldom: these always have some. */
+export const HOSTILE_RUNS = Math.ceil(DURABLE_RUNS / 40)
+
 /** Far longer than they take, even on a machine that has much else to do. */
 export const DURABLE_TIMEOUT_MS = 60_000 + DURABLE_RUNS * 500
 
