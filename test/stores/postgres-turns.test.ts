@@ -91,6 +91,19 @@ it('gets to a tenant behind more tenants with older work than one claim takes', 
   expect(calls).toBeGreaterThan(0)
 })
 
+it('takes messages in turns whose numbers are larger than an integer', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  await app.query('ALTER TABLE oncekey_record_message ALTER COLUMN number RESTART WITH 3000000000')
+  const partition = 'p'
+  await add(store, app, [{ tenant: 'a' }, { tenant: 'a' }, { tenant: 'b' }, { partition }])
+  const tenants = new Set<string | undefined>()
+  for (let call = 0; call < 4; call++) {
+    for (const { tenant } of await take(store, { limit: 1 })) tenants.add(tenant)
+  }
+  expect(tenants).toEqual(new Set(['a', 'b', undefined]))
+})
+
 it('fills up with the tenants that are not left out, whatever the others have', async () => {
   const { open, app } = await setup()
   const store = await open()

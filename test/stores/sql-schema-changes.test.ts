@@ -34,7 +34,7 @@ const PINNED: Readonly<Record<string, readonly string[]>> = {
   postgres: [
     '60a22f8453369097422ba4cab80d79b775b601089f1c9703196afafdf2835c27',
     'a5385e7bc6dffb4e01c44512c5486b9b7e34b00036a702570e82676152c82636',
-    '77e685b7cfeea094b2a108e7263dec4b369ec36f07752e1768faa0577b7aaa21',
+    '7a8787f294b8f7b397854ba061b294d271c759ab4ac706bfe3c38c9a49e12aca',
   ],
   mysql: [
     '71b0dd96a29abd793fd85752a16a88d9db299f01a056fdfd9de0934cdda307c3',

@@ -165,8 +165,8 @@ const WALK_TOPICS = `
       v_leaps_max := ${LEAPS_OF_PICK};
       v_from := p_from;
       WHILE v_count < v_walked AND v_overs < cardinality(p_topic) LOOP
-        FOR v_number IN 1 .. cardinality(p_topic) LOOP
-          v_lane := v_number;
+        FOR v_place IN 1 .. cardinality(p_topic) LOOP
+          v_lane := v_place;
           CONTINUE WHEN v_is_over[v_lane];
           EXIT WHEN v_count >= v_walked;
           IF v_room[v_lane] <= 0 OR NOT (v_free[v_lane] OR v_parted[v_lane]) THEN

@@ -94,8 +94,8 @@ CREATE FUNCTION "{schema}"."{table}_due_3" (
             FROM unnest(p_name, p_version) WITH ORDINALITY AS q (name, version, lane)) AS h;
       END IF;
       WHILE v_count < v_walked AND v_overs < cardinality(p_name) LOOP
-        FOR v_number IN 1 .. cardinality(p_name) LOOP
-          v_lane := v_number;
+        FOR v_place IN 1 .. cardinality(p_name) LOOP
+          v_lane := v_place;
           CONTINUE WHEN v_is_over[v_lane];
           EXIT WHEN v_count >= v_walked;${pickOfLane(DUE_TURN, {
             start: 'p_from',
