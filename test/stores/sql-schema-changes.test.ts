@@ -34,7 +34,7 @@ const PINNED: Readonly<Record<string, readonly string[]>> = {
   postgres: [
     '60a22f8453369097422ba4cab80d79b775b601089f1c9703196afafdf2835c27',
     'a5385e7bc6dffb4e01c44512c5486b9b7e34b00036a702570e82676152c82636',
-    '7a8787f294b8f7b397854ba061b294d271c759ab4ac706bfe3c38c9a49e12aca',
+    'aa49010f562c3c0a97dfec1663acf966b057e0f238cc653c50025b4d6cbcd720',
   ],
   mysql: [
     '71b0dd96a29abd793fd85752a16a88d9db299f01a056fdfd9de0934cdda307c3',

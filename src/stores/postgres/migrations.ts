@@ -23,7 +23,7 @@ import { PHASE_FUNCTIONS } from './phase-functions.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
 import { MigrationLimit } from './migration-limit.ts'
 import { forTable, type TableName } from './sql.ts'
-import { TURN_FUNCTIONS_3 } from './turn-functions.ts'
+import { groupDigest, groupVersion, TURN_FUNCTIONS_3 } from './turn-functions.ts'
 
 const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending', 'expired']
 
@@ -57,6 +57,10 @@ interface PostgresMigration extends Migration {
  * Functions depend on them only for speed. `turn-parts.ts` says what they are for. Each has a
  * condition that is always true and that only the functions of this migration name: no statement of
  * an older node can use one of these indexes by mistake.
+ *
+ * An entry has at most 2,704 bytes, and a change of a record that needs a larger one fails. Names of
+ * tenants, operations on record, topics and partitions have at most 255 characters, which are 765
+ * bytes, so three of them fit. The operation of a scope may have four times as many.
  */
 const TURN_INDEXES: readonly TableIndex[] = [
   {
@@ -68,7 +72,7 @@ const TURN_INDEXES: readonly TableIndex[] = [
   {
     name: 'unknown_turn',
     on: RECORD,
-    columns: `(coalesce(run_name, operation)) COLLATE "C", (coalesce(run_version, -1)),
+    columns: `(${groupDigest('')}), (${groupVersion('')}),
   tenant COLLATE "C", reconcile_at`,
     where: `state = 'unknown' AND reconcile_at IS NOT NULL AND attempt >= 0`,
   },

@@ -137,20 +137,26 @@ CREATE FUNCTION "{schema}"."{table}_due_3" (
 /** The version of a group that goes by the operation of the scope. No operation has it. */
 export const NO_VERSION = -1
 
+/** What the turns of unknown records go by: the operation on record, or else that of the scope. */
+const groupName = (r: string) => `coalesce(${r}run_name, ${r}operation)`
+export const groupVersion = (r: string) => `coalesce(${r}run_version, ${NO_VERSION})`
+
 /**
- * What the turns of unknown records go by: the operation on record, or else that of the scope. As
- * the index `_unknown_turn` has it.
+ * Names are indexed by a digest: that of a scope may have 3,072 bytes, and an entry of an index at
+ * most 2,704. Not MD5, which a server in FIPS mode refuses. SHA-256 takes bytes, and `decode` is
+ * the only conversion to bytes that an index may have; a backslash stands for itself when doubled.
  */
-export const groupName = (r: string) => `coalesce(${r}.run_name, ${r}.operation) COLLATE "C"`
-export const groupVersion = (r: string) => `coalesce(${r}.run_version, ${NO_VERSION})`
+const digestOf = (name: string) =>
+  `substr(sha256(decode(replace(${name}, chr(92), chr(92) || chr(92)), 'escape')), 1, 16)`
+export const groupDigest = (r: string) => digestOf(groupName(r))
 
 /** The predicate of `_unknown_turn`. */
 const IS_UNKNOWN = `x.state = 'unknown' AND x.reconcile_at IS NOT NULL AND x.attempt >= 0`
 
 const UNKNOWN_TURN: TurnIndex = {
   predicate: IS_UNKNOWN,
-  inLane: (lane) => `${groupName('x')} = v_names[${lane}]
-              AND ${groupVersion('x')} = v_versions[${lane}]`,
+  inLane: (lane) => `${groupDigest('x.')} = v_digests[${lane}]
+              AND ${groupVersion('x.')} = v_versions[${lane}]`,
   isFit: 'true',
 }
 
@@ -161,27 +167,29 @@ const STILL_UNKNOWN = `CASE WHEN r.state = 'unknown' THEN r.reconcile_at <= v_no
 const NEXT_GROUP = `
           EXIT WHEN v_is_all;
           v_groups := v_groups + 1;
-          SELECT ${groupName('x')} AS name, ${groupVersion('x')} AS version INTO v_group
+          SELECT ${groupName('x.')} AS name, ${groupDigest('x.')} AS digest,
+              ${groupVersion('x.')} AS version INTO v_group
             FROM ${RECORD} x
             WHERE ${IS_UNKNOWN}
-              AND (${groupName('x')}, ${groupVersion('x')}) > (v_name, v_version)
-            ORDER BY ${groupName('x')}, ${groupVersion('x')} LIMIT 1;
+              AND (${groupDigest('x.')}, ${groupVersion('x.')}) > (v_digest, v_version)
+            ORDER BY ${groupDigest('x.')}, ${groupVersion('x.')} LIMIT 1;
           IF v_group.name IS NULL AND NOT v_is_back AND v_groups < v_leaps_max THEN
             v_is_back := true;
-            v_name := '';
-            v_version := ${NO_VERSION} - 1;
+            v_digest := '';
             CONTINUE;
           END IF;
           IF v_group.name IS NULL OR v_groups >= v_leaps_max OR (v_is_back
-              AND (v_group.name COLLATE "C", v_group.version) > (p_last_name, p_last_version)) THEN
+              AND (v_group.digest, v_group.version) > (v_last_digest, p_last_version)) THEN
             v_is_all := true;
             EXIT;
           END IF;
           v_name := v_group.name;
+          v_digest := v_group.digest;
           v_version := v_group.version;
           CONTINUE WHEN EXISTS (SELECT FROM unnest(p_without_name, p_without_version)
             AS q (name, version) WHERE q.name = v_name AND q.version = v_version);
           v_names := v_names || v_name;
+          v_digests := array_append(v_digests, v_digest);
           v_versions := v_versions || v_version;
           v_starts := array_append(v_starts, coalesce((SELECT q.start
             FROM unnest(p_name, p_version, p_from) AS q (name, version, start)
@@ -204,10 +212,13 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
   DECLARE
     v_now timestamptz := ${NOW};${TURN_VARIABLES}
     v_names text[] := '{}';
+    v_digests bytea[] := '{}';
     v_versions int[] := '{}';
     v_starts text[] := '{}';
-    v_name text COLLATE "C" := coalesce(p_last_name, '');
-    v_version int := coalesce(p_last_version, ${NO_VERSION} - 1);
+    v_name text;
+    v_last_digest bytea := ${digestOf('p_last_name')};
+    v_digest bytea := coalesce(v_last_digest, '');
+    v_version int := coalesce(p_last_version, ${NO_VERSION});
     v_group record;
     v_groups int := 0;
     v_is_back bool := p_last_name IS NULL;
@@ -261,8 +272,8 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
     v_count := cardinality(v_ids);
     IF v_count < p_limit THEN
       WITH l AS MATERIALIZED (
-        SELECT x.identity, x.reconcile_at, x.tenant, ${groupName('x')} AS name,
-          ${groupVersion('x')} AS version
+        SELECT x.identity, x.reconcile_at, x.tenant, ${groupName('x.')} AS name,
+          ${groupVersion('x.')} AS version
         FROM ${RECORD} x WHERE x.state = 'unknown' AND x.reconcile_at <= v_now
         ORDER BY x.reconcile_at LIMIT v_read FOR NO KEY UPDATE OF x SKIP LOCKED)
       SELECT v_ids || coalesce(array_agg(m.identity ORDER BY m.reconcile_at), '{}') INTO v_ids
