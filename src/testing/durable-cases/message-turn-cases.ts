@@ -13,7 +13,7 @@ import {
   type DurableCase,
   type DurableFixture,
 } from './durable-case.ts'
-import { assertEachReached, manyTenants, times } from './waiting-work.ts'
+import { assertEachReached, longText, manyTenants, times } from './waiting-work.ts'
 
 const TOPICS = ['receipts', 'invoices'] as const
 const P = { partition: 'p' } as const
@@ -55,6 +55,18 @@ export const messageTenantCases: readonly DurableCase[] = [
       const token = newToken()
       assert.deepEqual(tenantsOf(await claimMessages(fixture, { token })), expected)
       assert.deepEqual(tenantsOf(await claimMessages(fixture, { token })), expected)
+    },
+  },
+  {
+    name: 'takes messages whose names are as long as they may be',
+    async run(fixture) {
+      const name = longText(255)
+      const names = { topic: name, tenant: name }
+      const ids = await add(fixture, names, { ...names, partition: name }, { topic: name, ...P })
+      const claim = { topics: [name] }
+      const taken = await takeIds(fixture, { ...claim, limit: 2 })
+      taken.push(...(await takeIds(fixture, claim)))
+      assert.deepEqual(taken.toSorted(), ids.toSorted())
     },
   },
   {

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import type { DueUnknown, UnknownRequest } from '../../core/durable-store.ts'
-import { only } from '../store-cases/store-case.ts'
+import { OPERATION_LENGTH_MAX, TENANT_LENGTH_MAX } from '../../core/identity.ts'
+import { claimRequest, LEASE_MS, ofKind, only } from '../store-cases/store-case.ts'
 import { OPERATION, type DurableCase, type DurableFixture } from './durable-case.ts'
-import { assertEachReached, doubtAll, manyTenants, times } from './waiting-work.ts'
+import { assertEachReached, doubtAll, longText, manyTenants, times } from './waiting-work.ts'
 
 const AGAIN_MS = 1000
 const REFUND = { name: 'refund', version: 1 } as const
@@ -147,6 +148,33 @@ export const unknownTurnCases: readonly DurableCase[] = [
       assert.deepEqual(await takeTurns(fixture, request), ['POST /refunds  b', 'pay 1 A'])
       assert.deepEqual(await take(fixture, request), [])
       assert.deepEqual(await takeTurns(fixture, { withoutTenants: ['a'] }), ['pay 1 c'])
+    },
+  },
+  {
+    name: 'gives unknown records whose names are as long as they may be, and those beside them',
+    async run(fixture) {
+      const { store, clock } = fixture
+      const tenant = longText(TENANT_LENGTH_MAX)
+      const operation = longText(OPERATION_LENGTH_MAX)
+      const requests = [
+        claimRequest({ tenant, operation, key: 'long' }),
+        claimRequest({ key: 'short' }),
+      ]
+      for (const outcome of await store.claim(requests)) ofKind(outcome, 'claimed')
+      clock.advance(LEASE_MS)
+      assert.equal((await store.sweep({ limit: 10 })).length, 2)
+      // More than are asked for, so that they are given in turns.
+      const named = { name: longText(255), version: 1 }
+      const escaped = String.raw`\x \\ \ ' 😀`
+      await doubtAll(fixture, [
+        { tenant, operation, run: undefined },
+        { tenant, operation, run: named },
+        { tenant, operation: escaped, run: undefined },
+      ])
+      const taken = [...(await take(fixture, { limit: 3 })), ...(await take(fixture))]
+      const names = taken.map((one) => one.operation?.name ?? one.record.operation)
+      const expected = [operation, operation, named.name, 'POST /payments', escaped]
+      assert.deepEqual(names.toSorted(), expected.toSorted())
     },
   },
   {
