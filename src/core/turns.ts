@@ -67,9 +67,11 @@ export class TurnCursors {
     return this.#tenants.get(lane)
   }
 
-  stopAt(lane: string, tenant: string): void {
+  /** `undefined`: the turns of this lane have come to the last tenant. */
+  stopAt(lane: string, tenant: string | undefined): void {
     // Set anew, so that the lane that was used least recently is forgotten first.
     this.#tenants.delete(lane)
+    if (tenant === undefined) return
     this.#tenants.set(lane, tenant)
     if (this.#tenants.size <= LANES_MAX) return
     const [oldest] = this.#tenants.keys()

@@ -2,10 +2,11 @@ import type pg from 'pg'
 import { expect, it } from 'vitest'
 import type { HeldMessage, MessageClaim, NewMessage } from '../../src/core/durable-store.ts'
 import { newToken } from '../../src/core/identity.ts'
-import type { PostgresStore } from '../../src/stores/postgres/index.ts'
+import { postgresStore, type PostgresStore } from '../../src/stores/postgres/index.ts'
 import { MessageTurns } from '../../src/stores/postgres/turns.ts'
 import { messageOf } from '../../src/testing/durable-cases/durable-case.ts'
 import { LEASE_MS } from '../../src/testing/store-cases/store-case.ts'
+import { countingPool } from './postgres-counting.ts'
 import { usePostgres } from './postgres-setup.ts'
 
 const setup = usePostgres()
@@ -45,14 +46,15 @@ const records = (
   state: string,
   tenant: string,
   count: number,
-  more = { at: 'now()', attempt: 1 },
+  more: { at?: string; attempt?: number; due?: string; name?: string } = {},
 ) => `
   INSERT INTO oncekey_record (identity, record_id, tenant, operation, key, fingerprint, state,
       attempt, lapses, token, lease_until, on_lapse, after_expiry, created_at, last_run_at,
       expires_at, reconcile_at, recovery_point, run_name, run_version)
     SELECT decode(md5(random()::text), 'hex'), gen_random_uuid(), ${tenant}, 'o', n::text, 'f',
-      '${state}', ${more.attempt}, 0, '', now(), 'resume', 'new', now(), now(), ${more.at},
-      now() - interval '1 day' + n * interval '1 ms', 'started', 'pay', 1
+      '${state}', ${more.attempt ?? 1}, 0, '', now(), 'resume', 'new', now(), now(),
+      ${more.at ?? 'now()'}, ${more.due ?? `now() - interval '1 day' + n * interval '1 ms'`},
+      'started', ${more.name ?? `'pay'`}, 1
     FROM generate_series(1, ${count}) n`
 
 const PAY = [{ name: 'pay', version: 1 }]
@@ -119,6 +121,61 @@ it('fills up with the tenants that are not left out, whatever the others have', 
   expect(due.map(({ record }) => record.tenant)).toEqual(Array(10).fill('b'))
   const unknown = await store.durable.desk.takeUnknown({ againMs: 1000, ...without })
   expect(unknown.map(({ record }) => record.tenant)).toEqual(Array(10).fill('b'))
+})
+
+const LATER = { due: `now() + interval '1 hour'` }
+const NOW = { due: 'now()' }
+
+// A walk looks at 64 tenants: of 128, the second one ends with the last tenant.
+it('begins with the first tenant where a walk ended with the last', async () => {
+  const { open, app } = await setup()
+  const store = await open()
+  const name = (n: string) => `'g' || lpad((${n})::text, 3, '0')`
+  for (const state of ['failed_retryable', 'unknown']) {
+    await app.query(records(state, `'f'`, 500))
+    await app.query(records(state, name('n'), 127, LATER))
+  }
+  const more = { limit: 10, againMs: 3_600_000 }
+  const calls = [
+    () => store.durable.phases.due({ operations: PAY, ...more }),
+    () => store.durable.desk.takeUnknown(more),
+  ]
+  for (const call of calls) await call()
+  for (const state of ['failed_retryable', 'unknown'])
+    await app.query(records(state, `'a'`, 1, NOW))
+  for (const call of calls) {
+    const tenants = new Set<string>()
+    for (let n = 0; n < 4; n++) for (const { record } of await call()) tenants.add(record.tenant)
+    expect(tenants).toEqual(new Set(['a', 'f']))
+  }
+})
+
+// Two statements: one walk looks at 4,000 tenants.
+it('goes on until it finds what is due where a flood is left out, in a few statements', async () => {
+  const { open, app, url } = await setup()
+  await open()
+  const operations = ['pay', 'refund', 'z'].map((name) => ({ name, version: 1 }))
+  for (const state of ['failed_retryable', 'unknown']) {
+    for (const { name } of operations) {
+      await app.query(records(state, `'flood'`, 50, { name: `'${name}'` }))
+      await app.query(records(state, `'t' || n`, 1800, { ...LATER, name: `'${name}'` }))
+    }
+    await app.query(records(state, `'zz'`, 1, { ...NOW, name: `'z'` }))
+  }
+  const { pool, sent } = countingPool(url)
+  const store = postgresStore({ pool })
+  const count = (name: string) => sent().filter((sql) => sql.includes(name)).length
+  const without = { limit: 10, withoutTenants: ['flood'] }
+  const due = await store.durable.phases.due({ operations, ...without })
+  expect(due.map(({ record }) => record.tenant)).toEqual(['zz'])
+  expect(count('_due_3')).toBe(2)
+  const unknown = await store.durable.desk.takeUnknown({ againMs: 1000, ...without })
+  expect(unknown.map(({ record }) => record.tenant)).toEqual(['zz'])
+  expect(count('_take_unknown_3')).toBeLessThanOrEqual(2)
+  // Nothing is due beside what is left out: bounded all the same.
+  const none = { limit: 10, withoutTenants: ['flood', 'zz'] }
+  expect(await store.durable.phases.due({ operations, ...none })).toEqual([])
+  expect(count('_due_3')).toBe(2 + 8)
 })
 
 it('passes what has expired unused, in the turn of its tenant', async () => {

@@ -34,7 +34,7 @@ const PINNED: Readonly<Record<string, readonly string[]>> = {
   postgres: [
     '60a22f8453369097422ba4cab80d79b775b601089f1c9703196afafdf2835c27',
     'a5385e7bc6dffb4e01c44512c5486b9b7e34b00036a702570e82676152c82636',
-    'aa49010f562c3c0a97dfec1663acf966b057e0f238cc653c50025b4d6cbcd720',
+    'ace0e96e69787d491c268ca1547dec0a39b8a2b1b2fb63fef6d391c3337d957a',
   ],
   mysql: [
     '71b0dd96a29abd793fd85752a16a88d9db299f01a056fdfd9de0934cdda307c3',

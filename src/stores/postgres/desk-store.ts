@@ -20,7 +20,7 @@ import {
 } from './durable-sql.ts'
 import { isCausedBy, isConflict, storeFailed } from './failures.ts'
 import { toRecord } from './rows.ts'
-import { UnknownTurns } from './turns.ts'
+import { UnknownTurns, walkOn } from './turns.ts'
 
 /** A deadlock or a serialisation failure is over when it is reported. */
 const TRIES_MAX = 5
@@ -39,8 +39,10 @@ export function deskStore(context: DeskContext): DeskStore {
     takeUnknown: async (request, signal) => {
       const { limit, againMs } = request
       const values = () => [calls.nowMs, limit, againMs, ...turns.values(request)]
-      const rows = await calls.send('take unknown records', TAKE_UNKNOWN, values, signal)
-      const records = turns.stop(rows).map((row) => toRecord(row))
+      const rows = await walkOn(async () =>
+        turns.stop(await calls.send('take unknown records', TAKE_UNKNOWN, values, signal)),
+      )
+      const records = rows.map((row) => toRecord(row))
       return withOperations(calls, records, signal)
     },
     postpone: async ({ recordId, attempt, tries, inMs }, signal) => {

@@ -9,6 +9,7 @@ import {
   leapInLane,
   LEAPS_OF_PICK,
   shareTurns,
+  stopsOfLanes,
   TURN_SETTINGS,
   WALK_VARIABLES,
 } from './turn-parts.ts'
@@ -183,13 +184,11 @@ const WALK_TOPICS = `
       END LOOP;
       IF v_from <> p_from THEN
         out_kind := 'tenant';
-        out_partition := NULL;
-        FOR v_lane IN 1 .. cardinality(p_topic) LOOP
-          CONTINUE WHEN v_from[v_lane] IN (p_from[v_lane], '');
-          out_topic := p_topic[v_lane];
-          out_tenant := left(v_from[v_lane], -1);
-          RETURN NEXT;
-        END LOOP;
+        out_partition := NULL;${stopsOfLanes({
+          count: 'cardinality(p_topic)',
+          start: 'p_from',
+          name: 'out_topic := p_topic[v_each];',
+        })}
       END IF;
       out_tenant := NULL;
       IF v_turn IS NOT NULL AND cardinality(p_topic) > 1 THEN

@@ -14,7 +14,7 @@ import { toDue, toOperations, toOrphan, toStepOutcome } from './durable-rows.ts'
 import { DUE, LOAD, ORPHANS, STEP } from './durable-sql.ts'
 import { storeFailed } from './failures.ts'
 import { endedItself, type Purpose } from './transaction.ts'
-import { DueTurns } from './turns.ts'
+import { DueTurns, walkOn } from './turns.ts'
 
 export interface PhaseContext {
   readonly calls: Calls
@@ -45,11 +45,14 @@ export function phaseStore({ calls, transact }: PhaseContext): PhaseStore {
       return [...toOperations(rows).values()][0]
     },
     due: async (query, signal) => {
-      const operations = turns.order(query.operations)
-      const turnValues = turns.values(operations, query)
-      const values = () => [calls.nowMs, ...operationValues(operations), ...turnValues]
-      const rows = await calls.send('find operations that are due', DUE, values, signal)
-      return turns.stop(operations, rows).map(toDue)
+      const rows = await walkOn(async () => {
+        const operations = turns.order(query.operations)
+        const turnValues = turns.values(operations, query)
+        const values = () => [calls.nowMs, ...operationValues(operations), ...turnValues]
+        const found = await calls.send('find operations that are due', DUE, values, signal)
+        return turns.stop(operations, found)
+      })
+      return rows.map(toDue)
     },
     orphans: async (query, signal) => {
       const operation = 'find operations that nobody runs'

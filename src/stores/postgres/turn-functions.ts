@@ -2,10 +2,12 @@
 import { CHECK_ISOLATION, ms, NOW, RECORD, VIEW_COLUMNS, VIEW_TYPES } from './function-parts.ts'
 import {
   afterAFewLeaps,
+  LEAPS_MAX,
   LEAPS_OF_PICK,
   moreOfTenants,
   pickOfLane,
   shareTurns,
+  stopsOfLanes,
   TURN_SETTINGS,
   WALK_VARIABLES,
   type TurnIndex,
@@ -63,8 +65,8 @@ const HOW_MUCH_IS_DUE = `
  *    so many more are read, and the rest is up to the tenants that were reached.
  *
  * Rows of kind `due` are records; `cursor` has the tenant at which an operation stopped, `turn`
- * names the operation that had the last turn, and `mixed` is explained in `turn-parts.ts`. Locks
- * nothing.
+ * names the last operation that was examined, `cut` says that nothing was found before the walk had
+ * to end, and `mixed` is explained in `turn-parts.ts`. Locks nothing.
  */
 const DUE_3 = `
 CREATE FUNCTION "{schema}"."{table}_due_3" (
@@ -104,14 +106,11 @@ CREATE FUNCTION "{schema}"."{table}_due_3" (
         END LOOP;
       END LOOP;
       IF v_from <> p_from THEN
-        out_kind := 'cursor';
-        FOR v_lane IN 1 .. cardinality(p_name) LOOP
-          CONTINUE WHEN v_from[v_lane] IN (p_from[v_lane], '');
-          out_name := p_name[v_lane];
-          out_version := p_version[v_lane];
-          out_tenant := left(v_from[v_lane], -1);
-          RETURN NEXT;
-        END LOOP;
+        out_kind := 'cursor';${stopsOfLanes({
+          count: 'cardinality(p_name)',
+          start: 'p_from',
+          name: 'out_name := p_name[v_each]; out_version := p_version[v_each];',
+        })}
       END IF;
       IF v_turn IS NOT NULL AND cardinality(p_name) > 1 THEN
         out_kind := 'turn';
@@ -132,6 +131,10 @@ CREATE FUNCTION "{schema}"."{table}_due_3" (
         ${longest('x.*', `p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END`)}
       WHERE r.tenant <> ALL (p_without) AND r.identity <> ALL (v_ids)
       ORDER BY r.reconcile_at LIMIT p_limit - v_count;
+    IF NOT FOUND AND v_count = 0 AND v_leaves_out AND v_leaps >= ${LEAPS_MAX} THEN
+      out_kind := 'cut';
+      RETURN NEXT;
+    END IF;
   END $body$;`
 
 /** The version of a group that goes by the operation of the scope. No operation has it. */
@@ -163,8 +166,14 @@ const UNKNOWN_TURN: TurnIndex = {
 /** CASE, or the planner would go through all that is unknown for each of them. */
 const STILL_UNKNOWN = `CASE WHEN r.state = 'unknown' THEN r.reconcile_at <= v_now ELSE false END`
 
-/** Leaps to the next operation that has unknown records, and begins with its tenants. */
+/**
+ * Leaps to the next operation that has unknown records, and begins with its tenants. An operation
+ * without a name stands before the first.
+ */
 const NEXT_GROUP = `
+          EXIT WHEN v_is_all;
+          v_is_all := v_groups >= CASE WHEN v_leaves_out AND v_count = 0 THEN ${LEAPS_MAX}
+            ELSE v_leaps_max END;
           EXIT WHEN v_is_all;
           v_groups := v_groups + 1;
           SELECT ${groupName('x.')} AS name, ${groupDigest('x.')} AS digest,
@@ -173,14 +182,16 @@ const NEXT_GROUP = `
             WHERE ${IS_UNKNOWN}
               AND (${groupDigest('x.')}, ${groupVersion('x.')}) > (v_digest, v_version)
             ORDER BY ${groupDigest('x.')}, ${groupVersion('x.')} LIMIT 1;
-          IF v_group.name IS NULL AND NOT v_is_back AND v_groups < v_leaps_max THEN
+          IF v_group.name IS NULL AND NOT v_is_back THEN
             v_is_back := true;
+            v_name := NULL;
             v_digest := '';
             CONTINUE;
           END IF;
-          IF v_group.name IS NULL OR v_groups >= v_leaps_max OR (v_is_back
+          IF v_group.name IS NULL OR (v_is_back
               AND (v_group.digest, v_group.version) > (v_last_digest, p_last_version)) THEN
             v_is_all := true;
+            v_is_whole := true;
             EXIT;
           END IF;
           v_name := v_group.name;
@@ -223,7 +234,7 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
     v_groups int := 0;
     v_is_back bool := p_last_name IS NULL;
     v_is_all bool := false;
-    v_before int;
+    v_is_whole bool := false;
     v_read int;
   BEGIN ${CHECK_ISOLATION}
     v_leaves_out := v_leaves_out OR cardinality(p_without_name) > 0;
@@ -233,29 +244,26 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
         ORDER BY x.reconcile_at LIMIT p_limit + 1) AS c) > p_limit THEN
       v_leaps_max := ${LEAPS_OF_PICK};
       LOOP
-        v_before := v_count;
         v_lane := 0;
         LOOP
-          EXIT WHEN v_count >= p_limit;
+          EXIT WHEN v_count >= p_limit OR v_leaps >= ${LEAPS_MAX};
           IF v_lane >= cardinality(v_names) THEN ${NEXT_GROUP}
           END IF;
           v_lane := v_lane + 1;
           CONTINUE WHEN v_is_over[v_lane];${pickOfLane(UNKNOWN_TURN, { start: 'v_starts' })}
         END LOOP;
-        EXIT WHEN v_count = v_before OR v_count >= p_limit;
+        EXIT WHEN v_count >= p_limit OR v_leaps >= ${LEAPS_MAX}
+          OR v_overs >= cardinality(v_names);
       END LOOP;
-      FOR v_lane IN 1 .. cardinality(v_names) LOOP
-        CONTINUE WHEN v_from[v_lane] IN (v_starts[v_lane], '');
-        out_kind := 'cursor';
-        out_name := v_names[v_lane];
-        out_version := v_versions[v_lane];
-        out_tenant := left(v_from[v_lane], -1);
-        RETURN NEXT;
-      END LOOP;
-      IF v_turn IS NOT NULL THEN
+      out_kind := 'cursor';${stopsOfLanes({
+        count: 'cardinality(v_names)',
+        start: 'v_starts',
+        name: 'out_name := v_names[v_each]; out_version := v_versions[v_each];',
+      })}
+      IF NOT v_is_whole OR v_turn IS NOT NULL THEN
         out_kind := 'turn';
-        out_name := v_names[v_turn];
-        out_version := v_versions[v_turn];
+        out_name := CASE WHEN v_is_whole THEN v_names[v_turn] ELSE v_name END;
+        out_version := CASE WHEN v_is_whole THEN v_versions[v_turn] ELSE v_version END;
         RETURN NEXT;
       END IF;
     END IF;
@@ -290,6 +298,10 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
       SELECT 'due', NULL::text, NULL::int, ${VIEW_COLUMNS}
       FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
       JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
+    IF v_ids = '{}' AND v_leaves_out AND greatest(v_leaps, v_groups) >= ${LEAPS_MAX} THEN
+      out_kind := 'cut';
+      RETURN NEXT;
+    END IF;
   END $body$;`
 
 export const TURN_FUNCTIONS_3: readonly string[] = [DUE_3, TAKE_UNKNOWN_3]

@@ -16,11 +16,16 @@ export const TURN_SETTINGS = `${SETTINGS}
   SET enable_sort = off`
 
 /**
- * Leaps that one call makes for one candidate, and for all of them. The next call goes on from
- * there.
+ * Leaps that one call makes for one candidate, and for all of them. The next call goes on behind
+ * the last lane and, in each lane, behind the last tenant that was examined.
+ *
+ * Where tenants are left out and nothing was found yet, the lanes go on in turns up to the larger
+ * bound: the longest due, which replace the turns otherwise, may be nothing but those of a tenant
+ * that is left out. Each leap is one look into an index. `turns.ts` says how often such a call is
+ * repeated.
  */
 export const LEAPS_OF_PICK = 'greatest(64, 2 * p_limit)'
-const LEAPS_MAX = 4_000
+export const LEAPS_MAX = 4_000
 
 /** After so many leaps it is worth a look how much is due at all. */
 const LEAPS_FEW = 2
@@ -57,15 +62,24 @@ export interface LeapParts {
   readonly look: string
   /** Looks at what the tenant has due. Goes on to the next one, or picks. */
   readonly pick: string
+  /** In SQL: a lane that was cut short gets another turn. By default none does. */
+  readonly walksOn?: string
 }
 
+/** Where tenants are left out, a lane is walked on until anything is found. */
+const WHILE_NONE_IS_FOUND = 'v_leaves_out AND v_count = 0'
+
 /** Leaps from tenant to tenant of a lane until one has something due. */
-export const leapInLane = ({ start, check = '', look, pick }: LeapParts) => `
+export const leapInLane = ({ start, check = '', look, pick, walksOn = 'false' }: LeapParts) => `
         v_is_over[v_lane] := true;
-        FOR v_leap IN 1 .. v_leaps_max LOOP
+        IF v_leaps < ${LEAPS_MAX} THEN v_turn := v_lane; END IF;
+        FOR v_leap IN 1 .. v_leaps_max + 1 LOOP
           EXIT WHEN v_is_around[v_lane] AND v_from[v_lane] COLLATE "C" >= ${start}[v_lane];
+          IF v_leap > v_leaps_max OR v_leaps >= ${LEAPS_MAX} THEN
+            v_is_over[v_lane] := NOT (v_leaps < ${LEAPS_MAX} AND ${walksOn});
+            EXIT;
+          END IF;
           v_leaps := v_leaps + 1;
-          EXIT WHEN v_leaps > ${LEAPS_MAX};
           ${check}${look}
           IF v_tenant IS NULL THEN
             EXIT WHEN v_is_around[v_lane] OR ${start}[v_lane] = '';
@@ -78,10 +92,22 @@ export const leapInLane = ({ start, check = '', look, pick }: LeapParts) => `
           CONTINUE WHEN v_leaves_out AND v_tenant = ANY (p_without);${pick}
           v_is_over[v_lane] := false;
           v_count := v_count + 1;
-          v_turn := v_lane;
           EXIT;
         END LOOP;
         IF v_is_over[v_lane] THEN v_overs := v_overs + 1; END IF;`
+
+/**
+ * A row for each lane whose tenants were walked. Where the walk has come to the last tenant and no
+ * further, it has no tenant: the next one begins with the first.
+ */
+export const stopsOfLanes = (lanes: { count: string; start: string; name: string }) => `
+        FOR v_each IN 1 .. ${lanes.count} LOOP
+          CONTINUE WHEN v_from[v_each] = ${lanes.start}[v_each];
+          ${lanes.name}
+          out_tenant := CASE WHEN v_from[v_each] <> '' THEN left(v_from[v_each], -1) END;
+          RETURN NEXT;
+        END LOOP;
+        out_tenant := NULL;`
 
 /** What is worth a look after a few leaps. May set `v_walked`. */
 export const afterAFewLeaps = (check: string) => `IF v_leaps = ${LEAPS_FEW} + 1 THEN ${check}
@@ -124,6 +150,7 @@ const fittest = ({ predicate, inLane, isFit }: TurnIndex, lane: string, tenant: 
 export const pickOfLane = (index: TurnIndex, parts: Pick<LeapParts, 'start' | 'check'>) =>
   leapInLane({
     ...parts,
+    walksOn: WHILE_NONE_IS_FOUND,
     look: `
           SELECT x.identity, x.tenant, x.reconcile_at, ${index.isFit}
             INTO v_id, v_tenant, v_at, v_is_fit FROM ${RECORD} x

@@ -35,15 +35,49 @@ class Rests {
   }
 }
 
-type TurnRow = readonly [
-  kind: 'due' | 'cursor' | 'turn' | 'mixed',
-  name: string,
+/** A walk found nothing before it had to end, and the next one goes on behind it. */
+const WALKS_MAX = 8
+
+interface Walked {
+  readonly rows: Row[]
+  /** Nothing was found, and not everything was examined. */
+  readonly isCut: boolean
+}
+
+/**
+ * Walks until something is found or everything was examined. Only a call that leaves tenants or
+ * operations out can be cut short: beside one tenant that floods and is left out, at least 4,000
+ * others wait for later. After eight walks, through 32,000 of them, the answer is none although
+ * something may be due, and the next call goes on there. Each walk is one statement with 4,000 looks
+ * into an index.
+ */
+export async function walkOn(walk: () => Promise<Walked>): Promise<Row[]> {
+  let walked = await walk()
+  for (let walks = 1; walked.isCut && walks < WALKS_MAX; walks++) walked = await walk()
+  return walked.rows
+}
+
+type DueRow = readonly [kind: 'due', name: string, version: number, ...view: Row]
+
+/** What a walk tells beside records. Without a name or a tenant: the next begins with the first. */
+type StopRow = readonly [
+  kind: 'cursor' | 'turn' | 'mixed' | 'cut',
+  name: string | null,
   version: number,
-  identity: string,
-  recordId: string,
-  tenant: string,
-  ...columns: Row,
+  identity: null,
+  recordId: null,
+  tenant: string | null,
 ]
+
+/** The records that a walk gives, without the kind; `note` gets the other rows. */
+function toWalked(rows: readonly Row[], note: (row: StopRow) => void): Walked {
+  const due: Row[] = []
+  for (const row of rows as readonly (DueRow | StopRow)[]) {
+    if (row[0] === 'due') due.push(row.slice(1))
+    else note(row)
+  }
+  return { rows: due, isCut: rows.some(([kind]) => kind === 'cut') }
+}
 
 /** Of an operation; of a name with a version never the same as of another. */
 function laneOf({ name, version }: OperationName): string {
@@ -73,14 +107,13 @@ export class DueTurns {
   }
 
   /** Remembers where a call has stopped. Gives name, version and view of each record. */
-  stop(operations: readonly OperationName[], rows: readonly Row[]): Row[] {
-    return rows.flatMap((row) => {
-      const [kind, name, version, ...view] = row as TurnRow
-      if (kind === 'due') return [[name, version, ...view]]
+  stop(operations: readonly OperationName[], rows: readonly Row[]): Walked {
+    return toWalked(rows, ([kind, name, version, , , tenant]) => {
       if (kind === 'mixed') this.#rests.rest(operations.map(laneOf)[0])
-      else if (kind === 'turn') this.#cursors.lastLane = laneOf({ name, version })
-      else this.#cursors.stopAt(laneOf({ name, version }), view[2])
-      return []
+      if (name === null) return
+      const lane = laneOf({ name, version })
+      if (kind === 'turn') this.#cursors.lastLane = lane
+      else if (kind === 'cursor') this.#cursors.stopAt(lane, tenant ?? undefined)
     })
   }
 }
@@ -109,14 +142,15 @@ export class UnknownTurns {
   }
 
   /** Remembers where a call has stopped. Gives the view of each record. */
-  stop(rows: readonly Row[]): Row[] {
-    return rows.flatMap((row) => {
-      const [kind, name, version, ...view] = row as TurnRow
-      if (kind === 'due') return [view]
-      if (kind === 'turn') this.#last = { name, version }
-      else put(this.#stops, laneOf({ name, version }), { name, version, tenant: view[2] })
-      return []
+  stop(rows: readonly Row[]): Walked {
+    const walked = toWalked(rows, ([kind, name, version, , , tenant]) => {
+      if (kind === 'turn') this.#last = name === null ? undefined : { name, version }
+      if (kind !== 'cursor' || name === null) return
+      const lane = laneOf({ name, version })
+      if (tenant === null) this.#stops.delete(lane)
+      else put(this.#stops, lane, { name, version, tenant })
     })
+    return { ...walked, rows: walked.rows.map((row) => row.slice(2)) }
   }
 }
 
@@ -136,11 +170,11 @@ const TENANTS_MAX = 4_096
 /** Tenants of one topic whose last partitions are sent with a claim: more than one reaches. */
 const TENANTS_SENT_MAX = 256
 
-/** A turn that a claim was at last; `partition: null`: the walk has come around. */
+/** A turn that a claim was at last; `null`: the walk has come around. */
 export type MessageStop =
   | { readonly kind: 'turn'; readonly topic: string }
   | { readonly kind: 'mixed' }
-  | { readonly kind: 'tenant'; readonly topic: string; readonly tenant: string }
+  | { readonly kind: 'tenant'; readonly topic: string; readonly tenant: string | null }
   | { readonly kind: 'cursor'; readonly topic: string; readonly partition: string | null }
   | {
       readonly kind: 'partition'
@@ -187,7 +221,7 @@ export class MessageTurns {
         this.#cursors.lastLane = stop.topic
         return
       case 'tenant':
-        this.#cursors.stopAt(stop.topic, stop.tenant)
+        this.#cursors.stopAt(stop.topic, stop.tenant ?? undefined)
         return
       case 'cursor':
         if (stop.partition === null) this.#partitions.delete(stop.topic)
