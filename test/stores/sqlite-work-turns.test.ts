@@ -188,6 +188,54 @@ it.each(Object.entries(KINDS))(
   },
 )
 
+const LATER_MS = 2 * NOW_MS
+
+// 60 operations of 100 tenants each: a call goes through 1,000 of these 6,000.
+it('reaches an operation behind more operations and tenants than one call examines', () => {
+  const db = openMemory()
+  const run = "printf('later-%02d', n % 60), 1"
+  insertRecords(db, 'unknown', "'flood', 1", { count: 3000, tenant: "'flood'" })
+  insertRecords(db, 'unknown', run, { count: 6000, tenant: "'t-' || n", dueAtMs: LATER_MS })
+  insertRecords(db, 'unknown', "'later-30', 1", { count: 1, tenant: "'t-'", dueAtMs: 1 })
+  const cursors = new TurnCursors()
+  const take = () => KINDS['unknown records'].take(db, { cursors })
+  const calls = Array.from({ length: 8 }, take)
+  expect(calls.flat().filter((tenant) => tenant === 't-')).toHaveLength(1)
+})
+
+it.each([
+  ['operations that are due', 3_500],
+  ['unknown records', 3_500],
+] as const)('finds %s behind %d tenants where a flood is left out', async (kind, count) => {
+  const { store, app } = setup()
+  const { insert } = KINDS[kind]
+  const later = 9_000_000_000_000
+  insert(app, { count: 500, tenant: "'flood'" })
+  insert(app, { count, tenant: "'later-' || n", dueAtMs: later })
+  insert(app, { count: 1, tenant: "'z'", dueAtMs: 1 })
+  const { desk, phases } = store.durable
+  const take = (...withoutTenants: string[]) =>
+    kind === 'unknown records'
+      ? desk.takeUnknown({ limit: LIMIT, withoutTenants, againMs: 1000 })
+      : phases.due({ operations: [PAY], limit: LIMIT, withoutTenants })
+  expect((await take('flood')).map(({ record }) => record.tenant)).toEqual(['z'])
+  expect(await take('flood', 'z')).toEqual([])
+})
+
+it('asks a bounded number of times where a flood is left out and nothing else is due', () => {
+  const memory = openMemory()
+  insertRecords(memory, 'failed_retryable', "'pay', 1", { count: 500, tenant: "'flood'" })
+  const later = { count: 5000, tenant: "'later-' || n", dueAtMs: LATER_MS }
+  insertRecords(memory, 'failed_retryable', "'pay', 1", later)
+  const { db, asked } = counting(memory)
+  const cursors = new TurnCursors()
+  const query = { operations: [PAY], limit: LIMIT, withoutTenants: ['flood'] }
+  const walked = new DueTurns(db, 'oncekey_record').walk(query, cursors, NOW_MS)
+  expect([walked.keys, walked.isCut]).toEqual([[], true])
+  // 2,000 leaps; whether anything is due; the longest due.
+  expect(asked()[0]).toBe(2002)
+})
+
 it('takes turns with what older nodes add, before the migration and after it', async () => {
   const { connect, open } = setupFile()
   const db = connect()

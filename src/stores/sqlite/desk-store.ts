@@ -14,6 +14,7 @@ import type { StoredRecord } from '../../core/record.ts'
 import { TurnCursors } from '../../core/turns.ts'
 import type { FileAccess, Tables } from './file-access.ts'
 import { revived, dropped } from './outbox-store.ts'
+import { walkOn } from './turn-walk.ts'
 
 export interface DeskTools {
   /** Into the history, where there is one. */
@@ -49,11 +50,12 @@ async function takeUnknown(
 ): Promise<DueUnknown[]> {
   const { tables } = access
   // Most calls find nothing, and need not take the write lock to learn it.
-  const isFound = await access.read('take unknown records', (nowMs) => {
-    const { reading, unknownTurns } = access.committed
-    return reading.run(() => unknownTurns.finds(request, cursors, nowMs))
-  })
-  if (!isFound) return []
+  const look = () =>
+    access.read('take unknown records', (nowMs) => {
+      const { reading, unknownTurns } = access.committed
+      return reading.run(() => unknownTurns.finds(request, cursors, nowMs))
+    })
+  if (!(await walkOn(look)).isFound) return []
   return access.write('take unknown records', (nowMs) => {
     const { keys, keep } = tables.unknownTurns.walk(request, cursors, nowMs)
     keep()

@@ -43,6 +43,7 @@ export class DueTurns {
       limit,
       nowMs,
       withoutTenants,
+      mustFind: withoutTenants !== undefined && withoutTenants.length > 0,
       longest: (count) => this.#longestOf(operations, count, nowMs),
     })
   }

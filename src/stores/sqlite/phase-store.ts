@@ -13,6 +13,7 @@ import { operationOf } from './due-turns.ts'
 import type { FileAccess, Tables } from './file-access.ts'
 import { StepWriter } from './step-writer.ts'
 import { transact, type Purpose } from './transaction.ts'
+import { walkOn } from './turn-walk.ts'
 
 export function phaseStore(access: FileAccess): PhaseStore {
   const { tables, writer } = access
@@ -34,11 +35,14 @@ export function phaseStore(access: FileAccess): PhaseStore {
         const { reading, operations } = access.committed
         return reading.run(() => operations.find(recordId))
       }),
-    due: (query) =>
-      access.read('find operations that are due', (nowMs) => {
-        const { reading } = access.committed
-        return reading.run(() => findDue(access.committed, cursors, { query, nowMs }))
-      }),
+    due: async (query) => {
+      const walk = () =>
+        access.read('find operations that are due', (nowMs) => {
+          const { reading } = access.committed
+          return reading.run(() => findDue(access.committed, cursors, { query, nowMs }))
+        })
+      return (await walkOn(walk)).due
+    },
     orphans: (query) =>
       access.read('find operations that nobody runs', (nowMs) =>
         access.committed.operations.orphans(query, nowMs).map(({ name, version, record }) => {
@@ -52,11 +56,14 @@ function findDue(
   { records, dueTurns }: Tables,
   cursors: TurnCursors,
   { query, nowMs }: { readonly query: DueQuery; readonly nowMs: number },
-): DueOperation[] {
-  const { keys, keep } = dueTurns.walk(query, cursors, nowMs)
+): { due: DueOperation[]; isCut: boolean } {
+  const { keys, isCut, keep } = dueTurns.walk(query, cursors, nowMs)
   const found = keys.length === 0 ? [] : records.getAll(keys.map(({ number }) => number))
   keep()
-  return found.map((record, n) => ({ ...operationOf(keys[n]!.lane), record: toView(record) }))
+  const due = found.map((record, n) => {
+    return { ...operationOf(keys[n]!.lane), record: toView(record) }
+  })
+  return { due, isCut }
 }
 
 function stepping(

@@ -8,36 +8,41 @@ export interface RoundOptions<Place> {
   readonly mayLeap: () => boolean
 }
 
-/** The places of an index, from one to the next, once around: to the last, then from the first. */
+/**
+ * The places of an index, from one to the next, once around: to the last, then from the first.
+ * Where the leaps have run out, `places` may be asked for again, and goes on.
+ */
 export class Round<Place> {
   readonly #options: RoundOptions<Place>
+  readonly #reached = new Set<string>()
+  #behind: string | undefined
+  #isFromFirst: boolean
   /** Every place was reached. */
   isWhole = false
 
   constructor(options: RoundOptions<Place>) {
     this.#options = options
+    this.#behind = options.start
+    this.#isFromFirst = options.start === undefined
   }
 
   *places(): Generator<Place, void> {
     const { start, next, keyOf, mayLeap } = this.#options
-    const reached = new Set<string>()
-    let behind = start
-    let isFromFirst = start === undefined
-    while (mayLeap()) {
-      const place = next(behind)
-      if (place === undefined && !isFromFirst) {
-        isFromFirst = true
-        behind = undefined
+    while (!this.isWhole && mayLeap()) {
+      const place = next(this.#behind)
+      if (place === undefined && !this.#isFromFirst) {
+        this.#isFromFirst = true
+        this.#behind = undefined
         continue
       }
       // Where the place at which it began is gone, it is around when it meets one again.
-      this.isWhole = place === undefined || reached.has(keyOf(place))
+      this.isWhole = place === undefined || this.#reached.has(keyOf(place))
       if (place === undefined || this.isWhole) return
-      behind = keyOf(place)
-      reached.add(behind)
+      const key = keyOf(place)
+      this.#behind = key
+      this.#reached.add(key)
+      this.isWhole = key === start
       yield place
-      this.isWhole = behind === start
-      if (this.isWhole) return
     }
   }
 }

@@ -1,3 +1,4 @@
+import { systemClock } from '../../core/clock.ts'
 import { pickInTurns, type TurnCursors } from '../../core/turns.ts'
 import { Round } from './round.ts'
 
@@ -36,21 +37,34 @@ export interface Walk {
   readonly limit: number
   readonly nowMs: number
   readonly withoutTenants: readonly string[] | undefined
-  /** There are more lanes than these, for a later call. */
-  readonly hasMoreLanes?: boolean
+  /** Some are left out, and none may be answered only where none of the others are due. */
+  readonly mustFind?: boolean
+  /** The key of a lane behind which there are more lanes, for a later call. */
+  readonly moreBehind?: string | undefined
   /** What is due longest in all lanes together, whichever tenant's it is. */
   readonly longest: (limit: number) => DueKey[]
 }
 
 export interface Walked {
   readonly keys: readonly DueKey[]
+  /** Nothing was found, and not everything was examined. */
+  readonly isCut: boolean
   /** Lets the next walk go on where this one has stopped. */
   readonly keep: () => void
 }
 
-/** Tenants that one call goes through: enough in the usual case, and a bound in the others. */
+/**
+ * Tenants that one call goes through: enough in the usual case, and a bound in the others. Where
+ * some are left out and nothing was found yet, the lanes go on up to the last of these numbers: the
+ * longest due, which replace the turns otherwise, may be nothing but those of a tenant that is left
+ * out. A leap takes some microseconds of the event loop.
+ */
 const LANE_LEAPS_MIN = 64
 const CALL_LEAPS_MIN = 1000
+const SEARCH_LEAPS_MIN = 2000
+
+/** How often a call walks that finds nothing before it has to end. */
+const WALKS_MAX = 16
 
 /** How often the places that are left are divided among the tenants that have more. */
 const SHARES_MAX = 4
@@ -68,27 +82,64 @@ const LONGEST_MORE = 64
  * operations and messages that it allowed without turns. One more index is part of that.
  */
 export function walkInTurns(walk: Walk): Walked {
-  const { lanes, cursors, limit, withoutTenants, hasMoreLanes = false } = walk
-  const budget = { leaps: Math.max(CALL_LEAPS_MIN, 4 * limit) }
+  const { lanes, cursors, limit, withoutTenants, mustFind = false, moreBehind } = walk
+  const leaps = Math.max(mustFind ? SEARCH_LEAPS_MIN : CALL_LEAPS_MIN, 4 * limit)
+  const budget: Budget = { leaps, lastLane: undefined }
   const tours = lanes.map((lane) => new Tour(lane, walk, budget))
-  const picks = pickInTurns(
-    tours.map((tour) => ({ ...tour.lane, candidates: tour.candidates() })),
-    limit,
-  ).map(({ candidate }) => candidate)
+  const picks = pickOfTours(tours, limit, mustFind)
   const choice = new Choice(lanes, limit)
   for (const key of picks) choice.add(key)
   shareRest(choice, lanes, picks)
   const isCut = tours.some(({ lane, isWhole }) => !isWhole && choice.roomIn(lane.key) > 0)
-  if (choice.room > 0 && (isCut || hasMoreLanes)) {
+  const hasMore = isCut || moreBehind !== undefined
+  if (choice.room > 0 && hasMore) {
     for (const key of walk.longest(limit + LONGEST_MORE)) {
       if (withoutTenants?.includes(key.tenant) !== true) choice.add(key)
     }
   }
   const keep = () => {
     for (const { lane, stop } of tours) if (stop !== undefined) cursors.stopAt(lane.key, stop)
-    cursors.lastLane = picks.at(-1)?.lane ?? cursors.lastLane
+    const isExamined = tours.every(({ isBegun }) => isBegun)
+    cursors.lastLane = (isExamined ? moreBehind : undefined) ?? budget.lastLane ?? cursors.lastLane
   }
-  return { keys: choice.keys, keep }
+  return { keys: choice.keys, isCut: mustFind && hasMore && choice.keys.length === 0, keep }
+}
+
+/**
+ * Repeats a walk that was cut short, and lets the event loop go round in between. Sixteen walks go
+ * through 32,000 tenants, or through 1,024 operations with unknown records. Beyond that, the answer
+ * is none although something may be due, and the next call goes on there.
+ */
+export async function walkOn<Found extends { readonly isCut: boolean }>(
+  walk: () => Promise<Found>,
+): Promise<Found> {
+  let found = await walk()
+  for (let walks = 1; found.isCut && walks < WALKS_MAX; walks++) {
+    await new Promise<void>((resolve) => systemClock.soon(resolve))
+    found = await walk()
+  }
+  return found
+}
+
+/** One candidate of each lane, and so on. `mustFind`: until one is found or the leaps are over. */
+function pickOfTours(tours: readonly Tour[], limit: number, mustFind: boolean): DueKey[] {
+  for (;;) {
+    const picks = pickInTurns(
+      tours.map((tour) => ({ ...tour.lane, candidates: tour.candidates() })),
+      limit,
+    )
+    const mayGoOn = mustFind && picks.length === 0 && limit > 0
+    if (!mayGoOn || tours.every(({ isOver }) => isOver)) {
+      return picks.map(({ candidate }) => candidate)
+    }
+  }
+}
+
+/** What all lanes of a call share. */
+interface Budget {
+  leaps: number
+  /** The key of the lane that was examined last. */
+  lastLane: string | undefined
 }
 
 /** The tenants of one lane, once around. */
@@ -96,18 +147,22 @@ class Tour {
   readonly lane: WalkedLane
   /** The last tenant that was reached. */
   stop: string | undefined
+  /** Its tenants were examined, or there was none. */
+  isBegun = false
   readonly #round: Round<ReachedKey>
   readonly #walk: Walk
+  readonly #budget: Budget
+  #leaps = 0
 
-  constructor(lane: WalkedLane, walk: Walk, budget: { leaps: number }) {
+  constructor(lane: WalkedLane, walk: Walk, budget: Budget) {
     this.lane = lane
     this.#walk = walk
-    let leaps = Math.max(LANE_LEAPS_MIN, 2 * walk.limit)
+    this.#budget = budget
     this.#round = new Round({
       start: walk.cursors.tenantOf(lane.key),
       next: lane.next,
       keyOf: ({ tenant }) => tenant,
-      mayLeap: () => leaps-- > 0 && budget.leaps-- > 0,
+      mayLeap: () => this.#mayLeap(),
     })
   }
 
@@ -116,9 +171,23 @@ class Tour {
     return this.#round.isWhole
   }
 
-  /** The longest due of each tenant. */
+  get isOver(): boolean {
+    return this.isWhole || this.#budget.leaps < 1
+  }
+
+  #mayLeap(): boolean {
+    if (this.#leaps < 1 || this.#budget.leaps < 1) return false
+    this.#leaps--
+    this.#budget.leaps--
+    this.#budget.lastLane = this.lane.key
+    this.isBegun = true
+    return true
+  }
+
+  /** The longest due of each tenant. Asked for again, it goes on. */
   *candidates(): Generator<DueKey, void> {
-    const { nowMs, withoutTenants } = this.#walk
+    const { nowMs, withoutTenants, limit } = this.#walk
+    this.#leaps = Math.max(LANE_LEAPS_MIN, 2 * limit)
     for (const reached of this.#round.places()) {
       const { tenant, due_at_ms, is_free } = reached
       this.stop = tenant

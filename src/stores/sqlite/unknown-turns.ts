@@ -25,6 +25,12 @@ interface Group {
   readonly version: number | ''
 }
 
+export interface UnknownsFound {
+  readonly isFound: boolean
+  /** Nothing was found, and not everything was examined. */
+  readonly isCut: boolean
+}
+
 /** Operations that one call goes through, where it does not take more than that. */
 const GROUPS_MIN = 64
 
@@ -46,13 +52,13 @@ export class UnknownTurns {
   }
 
   /** Whether a walk finds anything. Where some are left out, only a walk can tell. */
-  finds(request: UnknownRequest, cursors: TurnCursors, nowMs: number): boolean {
-    const { limit, withoutTenants = [], withoutOperations = [] } = request
-    if (limit < 1 || this.#longest.get(nowMs, 1) === undefined) return false
-    if (withoutTenants.length === 0 && withoutOperations.length === 0) return true
-    const { keys, keep } = this.walk({ ...request, limit: 1 }, cursors, nowMs)
-    if (keys.length === 0) keep()
-    return keys.length > 0
+  finds(request: UnknownRequest, cursors: TurnCursors, nowMs: number): UnknownsFound {
+    const isAnyDue = request.limit > 0 && this.#longest.get(nowMs, 1) !== undefined
+    if (!isAnyDue || !leavesOut(request)) return { isFound: isAnyDue, isCut: false }
+    const { keys, isCut, keep } = this.walk({ ...request, limit: 1 }, cursors, nowMs)
+    const isFound = keys.length > 0
+    if (!isFound) keep()
+    return { isFound, isCut }
   }
 
   walk(request: UnknownRequest, cursors: TurnCursors, nowMs: number): Walked {
@@ -61,25 +67,19 @@ export class UnknownTurns {
       withoutOperations.map(({ name, version }) => keyOf({ name, version: version ?? '' })),
     )
     const round = this.#round(cursors.lastLane, Math.max(GROUPS_MIN, 2 * limit))
-    const groups = [...round.places()]
-    const lanes = groups.filter((group) => !without.has(keyOf(group)))
-    const walked = walkInTurns({
+    const groups = [...round.places()].map((group) => ({ ...group, key: keyOf(group) }))
+    const lanes = groups.filter(({ key }) => !without.has(key))
+    return walkInTurns({
       lanes: lanes.map((group) => this.#laneOf(group, limit, nowMs)),
       cursors,
       limit,
       nowMs,
       withoutTenants,
-      hasMoreLanes: !round.isWhole,
+      mustFind: leavesOut(request),
+      moreBehind: round.isWhole ? undefined : groups.at(-1)?.key,
       longest: (count) =>
         toDue(this.#longest.all(nowMs, count)).filter(({ lane }) => !without.has(lane)),
     })
-    const last = groups.at(-1)
-    const keep = () => {
-      walked.keep()
-      // Where places were left, every operation had its turn: the next call goes on behind them.
-      if (walked.keys.length < limit && last !== undefined) cursors.lastLane = keyOf(last)
-    }
-    return { ...walked, keep }
   }
 
   #round(start: string | undefined, leapsMax: number): Round<Group> {
@@ -108,6 +108,10 @@ export class UnknownTurns {
         this.#ofTenant.all(name, version, tenant, nowMs, limit) as unknown as WaitingKey[],
     }
   }
+}
+
+function leavesOut({ withoutTenants = [], withoutOperations = [] }: UnknownRequest): boolean {
+  return withoutTenants.length > 0 || withoutOperations.length > 0
 }
 
 function keyOf({ name, version }: Group): string {
