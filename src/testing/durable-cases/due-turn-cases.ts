@@ -164,6 +164,21 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
+    name: 'has one operation due behind very many tenants that wait, where a flood is left out',
+    async run(fixture) {
+      await flood(fixture, 150)
+      const names = manyTenants()
+      const waiting = names.map((tenant) => ({ tenant, afterMs: 5000 }))
+      await releaseAll(fixture, waiting)
+      const last = names.toSorted().at(-1)!
+      const key = only(await releaseAll(fixture, [{ tenant: `${last}-due` }]))
+      const query = { withoutTenants: ['a'], limit: 2 }
+      for (let call = 0; call < 3; call++) assert.deepEqual(await keys(fixture, query), [key])
+      const without = { withoutTenants: ['a', `${last}-due`], limit: 2 }
+      assert.deepEqual(await keys(fixture, without), [])
+    },
+  },
+  {
     name: 'reaches every one of very many tenants beside one that has much due',
     async run(fixture) {
       await flood(fixture, 50)

@@ -36,6 +36,19 @@ async function flood(fixture: DurableFixture, count: number): Promise<void> {
   fixture.clock.advance(500)
 }
 
+const WAIT_MS = 5000
+
+/** Operations with unknown records that wait for later: more than one call goes through. */
+async function waitInOperations(fixture: DurableFixture): Promise<void> {
+  const operations = Array.from({ length: 150 }, (_, n) => `GET /${n}`)
+  await doubtAll(
+    fixture,
+    operations.map((operation) => {
+      return { tenant: 'b', run: undefined, operation, afterMs: WAIT_MS }
+    }),
+  )
+}
+
 export const unknownTurnCases: readonly DurableCase[] = [
   {
     name: 'gives one unknown record of each operation before the second of any',
@@ -175,6 +188,44 @@ export const unknownTurnCases: readonly DurableCase[] = [
       const names = taken.map((one) => one.operation?.name ?? one.record.operation)
       const expected = [operation, operation, named.name, 'POST /payments', escaped]
       assert.deepEqual(names.toSorted(), expected.toSorted())
+    },
+  },
+  {
+    name: 'gives unknown records behind very many operations that wait, beside one that has most',
+    async run(fixture) {
+      const rounds = Array.from({ length: 5 }, (_, n) => `GET /quiet/${n}`)
+      const callsMax = 6
+      await flood(fixture, rounds.length * callsMax * 10)
+      await waitInOperations(fixture)
+      for (const operation of rounds) {
+        const key = only(await doubtAll(fixture, [{ tenant: 'a', run: undefined, operation }]))
+        const taken = new Set<string>()
+        for (let call = 0; call < callsMax && !taken.has(key); call++) {
+          for (const one of await takeKeys(fixture, { limit: 10 })) taken.add(one)
+        }
+        assert.ok(taken.has(key), `${operation} was not reached within ${callsMax} calls`)
+      }
+    },
+  },
+  {
+    name: 'gives one unknown record behind very many that wait, where a flood is left out',
+    async run(fixture) {
+      await flood(fixture, 150)
+      const names = manyTenants()
+      await doubtAll(
+        fixture,
+        names.map((tenant) => ({ tenant, afterMs: WAIT_MS })),
+      )
+      await waitInOperations(fixture)
+      const tenant = `${names.toSorted().at(-1)!}-due`
+      const due = [{ tenant }, { tenant, run: undefined, operation: 'GET /due' }]
+      const keys = await doubtAll(fixture, due)
+      const request = { withoutTenants: ['a'], limit: 1 }
+      const taken = [...(await takeKeys(fixture, request)), ...(await takeKeys(fixture, request))]
+      assert.deepEqual(taken.toSorted(), keys.toSorted())
+      assert.deepEqual(await takeKeys(fixture, request), [])
+      const key = only(await doubtAll(fixture, [due[1]!]))
+      assert.deepEqual(await takeKeys(fixture, { withoutOperations: [OPERATION] }), [key])
     },
   },
   {
