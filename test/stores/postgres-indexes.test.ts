@@ -158,7 +158,9 @@ it('gives up a build behind a pooler that waits for a minute, and says why', asy
     await column('SELECT 1')
     return String(failure)
   }
-  await expect.poll(look, { timeout: 20_000 }).toContain('the lowest xact_start')
+  await expect
+    .poll(look, { timeout: 20_000 })
+    .toContain('the lowest xact_start, and in pg_prepared_xacts')
   await migrating
   const [pid] = await column(BUILDING)
   await column('SELECT pg_terminate_backend($1)', [pid])
@@ -202,6 +204,50 @@ it.each([false, true])(
     const pool = connect()
     await postgresStore({ pool }).migrate()
     expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+  },
+)
+
+const BREAK = `UPDATE pg_index SET indisvalid = false
+  WHERE indexrelid = 'oncekey_record_due_turn'::regclass`
+
+it.each([false, true])(
+  'has a script that fails where an index is not valid, concurrently: %s',
+  async (concurrently) => {
+    const { app, column, connect } = await setup()
+    const parts = statementsOf(migrationSql({ after: 2, concurrently }))
+    await app.query('ALTER TABLE oncekey_record_message ADD COLUMN tenant text COLLATE "C"')
+    await app.query(`CREATE INDEX oncekey_record_due_turn ON oncekey_record (tenant); ${BREAK}`)
+    const run = async () => {
+      for (const part of parts) await app.query(part)
+    }
+    await expect(run()).rejects.toMatchObject({
+      message: 'not valid, because a build was given up: oncekey_record_due_turn',
+      hint: 'Drop these indexes in schema public, and run the script again.',
+    })
+    await app.query('ROLLBACK')
+    expect(await column(NUMBERS)).toEqual([-2, 1])
+    await postgresStore({ pool: connect() }).migrate()
+    expect(await column(VALID)).toEqual(TURN_INDEXES)
+    expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+  },
+)
+
+it.each(['a pool of pg', 'pgbouncer'])(
+  'builds indexes again that are not valid or missing after the migration, by %s',
+  async (way) => {
+    const { app, column, connect, url } = await setup()
+    const connectionString = way === 'pgbouncer' ? await bounced(url) : url
+    const store = postgresStore({ pool: connect({ connectionString }), prepare: false })
+    await store.migrate()
+    await app.query(`${BREAK}; DROP INDEX oncekey_record_lane_turn`)
+    const stores = [store, postgresStore({ pool: connect() })]
+    await Promise.all(stores.map((one) => one.migrate()))
+    expect([await column(VALID), await column(INVALID)]).toEqual([TURN_INDEXES, []])
+    expect(await column(LOCKS)).toEqual([0])
+    // A newer version may do without them.
+    await app.query(`${BREAK}; INSERT INTO oncekey_record_migration VALUES (-99)`)
+    await store.migrate()
+    expect(await column(INVALID)).toEqual(['oncekey_record_due_turn'])
   },
 )
 

@@ -7,6 +7,7 @@
  * which wait for the lock of the migrations, would wait for it for ever.
  */
 import { sleep, type Clock } from '../../core/clock.ts'
+import { textArray } from './array-literal.ts'
 import type { Row, Session, Value } from './client.ts'
 import { isConflict, isLockTimeout, isStatementTimeout } from './failures.ts'
 import { ALIVE, BACKEND, LockedOut, type MigrationLimit } from './migration-limit.ts'
@@ -21,6 +22,47 @@ export interface TableIndex {
 }
 
 export type IndexBuild = 'CONCURRENTLY' | 'at once'
+
+/** An index that is being built, or whose build was given up, is there and not valid. */
+const isValid = (schema: string, name: string) => `EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = ${schema} AND c.relname = ${name} AND i.indisvalid)`
+
+const BROKEN = `SELECT q.name FROM unnest($2::text[]) AS q (name)
+  WHERE NOT ${isValid('$1::text', 'q.name')} ORDER BY 1`
+
+/** Which of these indexes are missing or not valid. */
+export async function brokenIndexes(
+  place: Pick<Session, 'query'>,
+  { schema, table }: TableName,
+  indexes: readonly TableIndex[],
+): Promise<TableIndex[]> {
+  const nameOf = ({ name }: TableIndex) => `${table}_${name}`
+  const rows = await place.query(BROKEN, [schema, textArray(indexes.map(nameOf))])
+  const broken = rows.map(([name]) => name)
+  return indexes.filter((index) => broken.includes(nameOf(index)))
+}
+
+/**
+ * Fails a script whose indexes are not all valid, before it records the migration: IF NOT EXISTS
+ * passes an index that a cancelled build has left.
+ */
+export function checkIndexesSql(indexes: readonly TableIndex[]): string {
+  const names = indexes.map(({ name }) => `'{table}_${name}'`).join(', ')
+  return `DO $body$
+  DECLARE
+    v_broken text;
+  BEGIN
+    v_broken := (SELECT string_agg(q.name, ', ') FROM unnest(ARRAY[${names}]) AS q (name)
+      WHERE NOT ${isValid(`'{schema}'`, 'q.name')});
+    IF v_broken IS NOT NULL THEN
+      RAISE EXCEPTION 'not valid, because a build was given up: %', v_broken
+        USING HINT = 'Drop these indexes in schema {schema}, and run the script again.';
+    END IF;
+  END $body$;\n`
+}
 
 /** `at once` is for a table that is empty, and for scripts that run in one transaction. */
 export function indexSql({ name, on, columns, where }: TableIndex, build: IndexBuild): string {
@@ -195,7 +237,8 @@ const dropSql = ({ name }: TableIndex) =>
 function keptWaiting(index: string, cause: unknown): Error {
   return new Error(
     `index "${index}" could not be built, because a transaction that is older stays open. Look ` +
-      'in pg_stat_activity for the one with the lowest xact_start, end it, and migrate again',
+      'in pg_stat_activity for the one with the lowest xact_start, and in pg_prepared_xacts for ' +
+      'one that was prepared and never ended; end it, and migrate again',
     { cause },
   )
 }

@@ -9,7 +9,9 @@ import { AFTER_EXPIRY, MESSAGE, ON_LAPSE, PROOF, RECORD, STATE } from './functio
 import { isLockTimeout } from './failures.ts'
 import { FUNCTIONS, FUNCTIONS_2 } from './functions.ts'
 import {
+  brokenIndexes,
   buildIndex,
+  checkIndexesSql,
   indexSql,
   whileAlone,
   type IndexBuild,
@@ -199,6 +201,8 @@ ALTER TABLE ${MESSAGE} ADD COLUMN IF NOT EXISTS tenant text COLLATE "C";
   },
 ]
 
+const INDEXES = MIGRATIONS.flatMap(({ indexes = [] }) => indexes)
+
 const MIGRATION_TABLE = `
 CREATE TABLE IF NOT EXISTS "{schema}"."{table}_migration" (
   number int PRIMARY KEY,
@@ -276,21 +280,24 @@ export function migrationSql({
 /**
  * Brings the tables up to date. Safe from many processes at once: the first gets the advisory
  * lock, the others find the work done. Where there is nothing to do, reading is all it does, so
- * that a role without the right to create anything may call it. Tables that a newer version has
- * changed are left as they are, and refused only where that version says that this one cannot use
- * them.
+ * that a role without the right to create anything may call it. An index that is missing or not
+ * valid is built again. Tables that a newer version has changed are left as they are, and refused
+ * only where that version says that this one cannot use them.
  */
 export async function migrate(driver: Driver, name: TableName, clock: Clock): Promise<void> {
   const limit = new MigrationLimit(driver, clock)
   for (let turns = 1; turns <= TURNS_MAX; turns++) {
-    const applied = await appliedCount(limit, name)
-    if (applied === MIGRATIONS.length) return
-    if (applied === 0 || indexesAfter(applied).length === 0) {
+    const { applied, isNewer } = await tableState(limit, name)
+    const isDone = applied === MIGRATIONS.length
+    // A newer version may have replaced an index by another one.
+    if (isDone && (isNewer || (await brokenIndexes(limit, name, INDEXES)).length === 0)) return
+    if (applied === 0 || (!isDone && indexesAfter(applied).length === 0)) {
       const apply = (session: Session) => applyIn(session, name)
       await untilUnlocked(name, clock, () => limit.transact(apply, OPENING))
       continue
     }
-    const steps = (place: Workplace) => migrateApart(place, name, clock)
+    const steps = (place: Workplace) =>
+      isDone ? repairIndexes(place, name, clock) : migrateApart(place, name, clock)
     if (!(await whileAlone(limit, { name, opening: OPENING }, steps))) await sleep(clock, PAUSE_MS)
   }
   throw new Error(`another process has not finished migrating "${name.schema}"."${name.table}"`)
@@ -300,13 +307,20 @@ function indexesAfter(applied: number): readonly TableIndex[] {
   return MIGRATIONS.slice(applied).flatMap(({ indexes = [] }) => indexes)
 }
 
+/** A script of another tool may have recorded a migration without them, or an operator drops one. */
+async function repairIndexes(place: Workplace, name: TableName, clock: Clock): Promise<void> {
+  for (const index of await brokenIndexes(place, name, INDEXES)) {
+    await buildIndex(place, { name, index, clock })
+  }
+}
+
 /** A migration with indexes on tables that are in use. Whatever is done already stays. */
 async function migrateApart(place: Workplace, name: TableName, clock: Clock): Promise<void> {
   const inTurn = (body: (session: Session) => Promise<void>) =>
     untilUnlocked(name, clock, () => place.transact(body))
   for (let steps = 1; steps <= MIGRATIONS.length; steps++) {
     await inTurn((session) => applyIn(session, name))
-    const applied = await appliedCount(place, name)
+    const { applied } = await tableState(place, name)
     if (applied === MIGRATIONS.length) return
     const { before = '', indexes = [] } = MIGRATIONS[applied]!
     await inTurn(async (session) => {
@@ -350,7 +364,7 @@ async function applyIn(session: Session, name: TableName, built?: number): Promi
   // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
   const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
   if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
-  const applied = await appliedCount(session, name)
+  const { applied } = await tableState(session, name)
   for (let n = applied + 1; n <= MIGRATIONS.length; n++) {
     if (applied > 0 && n !== built && MIGRATIONS[n - 1]!.indexes !== undefined) return
     const text = migration(n, n === built ? 'built' : 'at once')
@@ -361,7 +375,8 @@ async function applyIn(session: Session, name: TableName, built?: number): Promi
 function inUse({ schema, table }: TableName, cause: unknown): Error {
   return new Error(
     `table "${schema}"."${table}" could not be changed in ${TRIES_MAX} tries, because other ` +
-      'transactions use it. Look for one that stays open in pg_stat_activity, and migrate again',
+      'transactions use it. Look for one that stays open in pg_stat_activity or ' +
+      'pg_prepared_xacts, and migrate again',
     { cause },
   )
 }
@@ -381,16 +396,25 @@ function migration(number: number, build: IndexBuild | 'built'): string {
 
 function preparation(number: number, build: IndexBuild): string {
   const { before = '', indexes = [] } = MIGRATIONS[number - 1]!
+  if (indexes.length === 0) return before
   const built = indexes.map((index) => indexSql(index, build)).join('')
-  const isApart = build === 'CONCURRENTLY' && indexes.length > 0
-  return before + (isApart ? `COMMIT;\n${built}BEGIN;\n` : built)
+  const isApart = build === 'CONCURRENTLY'
+  return before + (isApart ? `COMMIT;\n${built}BEGIN;\n` : built) + checkIndexesSql(indexes)
 }
 
-async function appliedCount(session: Pick<Session, 'query'>, name: TableName): Promise<number> {
+interface TableState {
+  readonly applied: number
+  /** It has migrations that this version does not know. */
+  readonly isNewer: boolean
+}
+
+async function tableState(session: Pick<Session, 'query'>, name: TableName): Promise<TableState> {
   const { schema, table } = name
   const [tables] = await session.query(HAS_TABLE, [schema, `${table}_migration`])
-  if (tables?.[0] === 0) return 0
+  if (tables?.[0] === 0) return { applied: 0, isNewer: false }
   const [row] = await session.query(forTable(name, NUMBERS), [])
   const [lowest, highest] = row as readonly [number, number]
-  return appliedMigrations(`"${schema}"."${table}"`, { lowest, highest }, MIGRATIONS.length)
+  const known = MIGRATIONS.length
+  const applied = appliedMigrations(`"${schema}"."${table}"`, { lowest, highest }, known)
+  return { applied, isNewer: -lowest > known }
 }
