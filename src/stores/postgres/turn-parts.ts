@@ -30,7 +30,7 @@ export const LEAPS_MAX = 4_000
 /** After so many leaps it is worth a look how much is due at all. */
 const LEAPS_FEW = 2
 
-/** From so many on, turns may be shared with the longest due. */
+/** From so many on, calls that walk may alternate with calls for the longest due. */
 const MIXED_MIN = 8
 
 /** No text is between another one and this after it, so that "from here" says "behind". */
@@ -116,15 +116,13 @@ export const afterAFewLeaps = (check: string) => `IF v_leaps = ${LEAPS_FEW} + 1 
 
 /**
  * A leap costs as much as five rows that are read one after the other. Where everything that is due
- * fits, no turns are needed. Where the longest due are of as many tenants as asked for, an eighth
- * comes from the turns, the others are the longest due, and the caller is told that it need not ask
- * for turns every time.
+ * fits, no turns are needed. Where the longest due are of as many tenants as asked for, the caller
+ * is told that its next call may do without turns.
  */
 export const shareTurns = (fits: string, isOneLane: string) => `
             IF ${fits} THEN
               v_walked := 0;
             ELSIF p_limit >= ${MIXED_MIN} AND v_due_of >= p_limit AND ${isOneLane} THEN
-              v_walked := (p_limit + 7) / 8;
               out_kind := 'mixed';
               RETURN NEXT;
             END IF;`

@@ -14,24 +14,25 @@ function behind(tenant: string | undefined): string {
   return tenant === undefined ? '' : `${tenant}\u0001`
 }
 
-/** Calls in a row that do without turns where the longest due are of many tenants anyway. */
-const RESTS_MAX = 7
-
-/** Whether a call needs turns. A leap costs as much as five rows that are read in their order. */
+/**
+ * Whether a call needs turns. A leap costs as much as five rows that are read in their order, so
+ * every second call does without where the longest due are of many tenants. They may be many
+ * floods, and a quiet tenant behind them is not among them: so it is never more than every second.
+ */
 class Rests {
   #lane: string | undefined
-  #left = 0
 
   /** Asked once for each call. */
   walks(lanes: readonly string[], without: readonly string[]): boolean {
-    if (lanes.length !== 1 || lanes[0] !== this.#lane || without.length > 0) return true
-    return --this.#left < 0
+    if (lanes.length !== 1 || without.length > 0) return true
+    const isResting = lanes[0] === this.#lane
+    this.#lane = undefined
+    return !isResting
   }
 
   /** The longest due of this lane are of as many tenants as were asked for. */
   rest(lane: string | undefined): void {
     this.#lane = lane
-    this.#left = RESTS_MAX
   }
 }
 
