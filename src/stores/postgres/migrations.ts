@@ -60,9 +60,9 @@ interface PostgresMigration extends Migration {
  * condition that is always true and that only the functions of this migration name: no statement of
  * an older node can use one of these indexes by mistake.
  *
- * An entry has at most 2,704 bytes, and a change of a record that needs a larger one fails. Names of
- * tenants, operations on record, topics and partitions have at most 255 characters, which are 765
- * bytes, so three of them fit. The operation of a scope may have four times as many.
+ * An entry has at most 2,704 bytes, and a change of a record that needs a larger one fails. Names
+ * of tenants, operations on record, topics and partitions have at most 255 characters, which are
+ * 765 bytes, so three of them fit. The operation of a scope may have four times as many.
  */
 const TURN_INDEXES: readonly TableIndex[] = [
   {
@@ -307,7 +307,7 @@ function indexesAfter(applied: number): readonly TableIndex[] {
   return MIGRATIONS.slice(applied).flatMap(({ indexes = [] }) => indexes)
 }
 
-/** A script of another tool may have recorded a migration without them, or an operator drops one. */
+/** An index may be dropped by an operator, or left invalid by a script of an earlier version. */
 async function repairIndexes(place: Workplace, name: TableName, clock: Clock): Promise<void> {
   for (const index of await brokenIndexes(place, name, INDEXES)) {
     await buildIndex(place, { name, index, clock })

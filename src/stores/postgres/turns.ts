@@ -36,7 +36,7 @@ class Rests {
   }
 }
 
-/** A walk found nothing before it had to end, and the next one goes on behind it. */
+/** How often a call walks that finds nothing before it has to end. */
 const WALKS_MAX = 8
 
 interface Walked {
@@ -49,8 +49,8 @@ interface Walked {
  * Walks until something is found or everything was examined. Only a call that leaves tenants or
  * operations out can be cut short: beside one tenant that floods and is left out, at least 4,000
  * others wait for later. After eight walks, through 32,000 of them, the answer is none although
- * something may be due, and the next call goes on there. Each walk is one statement with 4,000 looks
- * into an index.
+ * something may be due, and the next call goes on there. Each walk is one statement with 4,000
+ * looks into an index.
  */
 export async function walkOn(walk: () => Promise<Walked>): Promise<Row[]> {
   let walked = await walk()
