@@ -216,3 +216,35 @@ it('keeps the order of partitions that are pruned while messages are added', asy
   await store.durable.outbox.prune({ limit: 1000, olderThanMs: -1000 })
   expect(await column(COUNTERS)).toEqual([0])
 }, 60_000)
+
+/** As a node of the first release adds a message to a partition: its counter begins with 1. */
+async function addByTheFirstRelease(app: Pool, partition: string, id: string): Promise<void> {
+  await app.query(`INSERT INTO oncekey_record_partition (topic, lane, sequence, is_open)
+    VALUES ('receipts', '/${partition}', 1, 1)
+    ON DUPLICATE KEY UPDATE sequence = sequence + 1, is_open = 1`)
+  await app.query(`INSERT INTO oncekey_record_message (id, topic, lane, place, sequence, state,
+      token, attempt, created_at_ms, added_at_us, due_at_ms, \`partition\`, errors, payload)
+    SELECT '${id}', topic, lane, sequence, sequence, 'ready', '', 0, 0, 0, 0, '${partition}', '[]',
+      'x' FROM oncekey_record_partition WHERE lane = '/${partition}'`)
+}
+
+it('adds messages behind one that came back after an older node had begun to count', async () => {
+  const { open, app, column } = await setup()
+  const clock = new FakeClock()
+  const store = await open({ clock })
+  const { outbox, desk } = store.durable
+  const [dead] = await addAll(app, store, inPartitions(1))
+  const [held] = await outbox.claim(claimOf())
+  const { id, token } = held!
+  await outbox.settle([{ kind: 'dead', id, token, error: 'no', blocks: false }])
+  clock.advance(1001)
+  await outbox.prune({ limit: 10, olderThanMs: 1000 })
+  expect(await column(COUNTERS)).toEqual([0])
+  const old = '00000000-0000-7000-8000-000000000001'
+  await addByTheFirstRelease(app, 'p0', old)
+  ofKind(await desk.act({ kind: 'retry_message', messageId: dead! }, BY), 'done')
+  const later = await addAll(app, store, [...inPartitions(1), ...inPartitions(1)])
+  const order: string[] = []
+  for (let n = 0; n < 4; n++) order.push(...(await relayAll(store)).map((one) => one.id))
+  expect(order).toEqual([old, dead, ...later])
+})

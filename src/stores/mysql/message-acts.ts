@@ -68,9 +68,9 @@ function dropped(row: MessageRow, nowMs: number): MessageRow {
  * the lane, and nobody takes its head. Whoever has taken it already is found to hold it.
  */
 async function stopLane(session: Session, { tables, now }: Inside, row: MessageRow): Promise<void> {
-  const { topic, tenant } = row
+  const { topic, tenant, sequence } = row
   const lane = laneOf(row.partition)
-  await session.run(openLaneSql(tables, now, { topic, lane, tenant }))
+  await session.run(openLaneSql(tables, now, { topic, lane, tenant, sequence }))
   let locked: unknown
   for (let tries = 1; tries <= HEAD_TRIES; tries++) {
     const [head] = await session.rows(headSql(tables, { topic, lane }))

@@ -83,20 +83,27 @@ export function lanesAfterSql(
   ].join(' UNION ALL ')
 }
 
+export interface ReopenedLane {
+  readonly topic: string
+  readonly lane: string
+  readonly tenant: string | undefined
+  /** Of the message that comes back. */
+  readonly sequence: number
+}
+
 /**
  * Locks the counter of a lane, so that no message is added to it until the commit, and opens it. A
- * counter that was pruned begins as in `countSql`.
+ * counter that was pruned begins as in `countSql`, unless an older node was there first: then it
+ * has begun with 1, and must go on behind the message that comes back.
  */
-export function openLaneSql(
-  { partition }: Tables,
-  now: string,
-  of: { readonly topic: string; readonly lane: string; readonly tenant: string | undefined },
-): string {
+export function openLaneSql({ partition }: Tables, now: string, of: ReopenedLane): string {
+  const sequence = numberLiteral('sequence', of.sequence)
   return `${STRICT} INSERT ${STRICT_HINT}
     INTO ${partition} (topic, lane, sequence, is_open, tenant, used_at_ms)
     VALUES (${messageLiteral('topic', of.topic)}, ${messageLiteral('lane', of.lane)},
-      ${SERVER_NOW_US}, 1, ${messageLiteral('tenant', of.tenant)}, ${now})
-    ON DUPLICATE KEY UPDATE is_open = 1, used_at_ms = ${now}`
+      GREATEST(${SERVER_NOW_US}, ${sequence}), 1, ${messageLiteral('tenant', of.tenant)}, ${now})
+    ON DUPLICATE KEY UPDATE is_open = 1, used_at_ms = ${now},
+      sequence = GREATEST(sequence, ${sequence})`
 }
 
 /** The id of the first in a lane. */
