@@ -4,6 +4,7 @@ import { appliedMigrations, migrationRecord, type Migration } from '../../core/m
 import { writeAlone, type Driver, type Session } from './driver.ts'
 import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
 import { isDuplicateName, isLockTimeout, isNotMigrated } from './failures.ts'
+import { MigrationLimit, withLock } from './migration-lock.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
 import { TURN_STATEMENTS } from './turn-tables.ts'
@@ -103,9 +104,6 @@ const RECORD_MIGRATION = `INSERT IGNORE INTO {migration} (number) VALUES ({numbe
 /** One name for the tables, whoever is connected to which database; names have 64 characters. */
 const LOCK_NAME = `SHA1(CONCAT('oncekey ', {database}, ' ', '{record}'))`
 
-/** Far longer than any migration takes. */
-const LOCK_SECONDS = 60
-
 /**
  * While a change of a table waits, every claim waits behind it, and a transaction that has read
  * the table and is about to write to it is rolled back as a deadlock. So it does not wait at first,
@@ -123,7 +121,7 @@ const QUICK_MS = 5_000
 
 /**
  * Where transactions follow on each other without a gap, it has to wait. It gives up soon, lets
- * them pass, and comes again; for less long altogether than others wait for their turn to migrate.
+ * them pass, and comes again.
  */
 const LONG_WAIT = 'SET SESSION lock_wait_timeout = 1'
 const LONG_TRIES = 15
@@ -155,24 +153,32 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
  * without the right to create anything may call it. Tables that a newer version has changed are
  * left as they are, and refused only where that version says that this one cannot use them.
  */
-export function migrate(
-  driver: Driver,
-  tables: Tables,
-  { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
+export async function migrate(driver: Driver, tables: Tables, clock: Clock): Promise<void> {
+  const limit = new MigrationLimit()
+  try {
+    await driver.lend((session) => migrateOn(session, { tables, clock, limit }), limit.signal)
+  } finally {
+    limit.end()
+  }
+}
+
+async function migrateOn(
+  session: Session,
+  of: { readonly tables: Tables; readonly clock: Clock; readonly limit: MigrationLimit },
 ): Promise<void> {
-  return driver.lend(async (session) => {
-    // Left behind by somebody who gave the connection back. To make a table would be to commit it.
-    await session.run(ROLLBACK)
-    if ((await appliedCount(session, tables)) === MIGRATIONS.length) return
-    await withLock(session, tables, async () => {
-      const { database } = tables
-      if (database !== undefined) await createDatabase(session, database)
-      await writeAlone(session, forTables(tables, MIGRATION_TABLE))
-      for (let n = (await appliedCount(session, tables)) + 1; n <= MIGRATIONS.length; n++) {
-        for (const sql of migration(n)) await change(session, forTables(tables, sql), clock)
-      }
-    })
-  }, signal)
+  const { tables, clock, limit } = of
+  const isDone = async () => (await appliedCount(session, tables)) === MIGRATIONS.length
+  // Left behind by somebody who gave the connection back. To make a table would be to commit it.
+  await session.run(ROLLBACK)
+  if (await isDone()) return
+  await withLock(session, { name: lockName(tables), limit, isDone }, async () => {
+    const { database } = tables
+    if (database !== undefined) await createDatabase(session, database)
+    await writeAlone(session, forTables(tables, MIGRATION_TABLE))
+    for (let n = (await appliedCount(session, tables)) + 1; n <= MIGRATIONS.length; n++) {
+      for (const sql of migration(n)) await change(session, forTables(tables, sql), clock)
+    }
+  })
 }
 
 /**
@@ -185,25 +191,10 @@ async function createDatabase(session: Session, name: string): Promise<void> {
   if (Number(row?.[0]) === 0) await session.run(`CREATE DATABASE IF NOT EXISTS \`${name}\``)
 }
 
-/** A lock of the server, not of a transaction: every statement that makes a table ends that. */
-async function withLock(session: Session, tables: Tables, run: () => Promise<void>): Promise<void> {
+function lockName(tables: Tables): string {
   const { database } = tables
   const owner = database === undefined ? 'DATABASE()' : `'${database}'`
-  const name = forTables(tables, LOCK_NAME).replace('{database}', owner)
-  const [row] = await session.rows(`SELECT GET_LOCK(${name}, ${LOCK_SECONDS})`)
-  if (Number(row?.[0]) !== 1) {
-    throw new Error(`another process has been migrating for ${LOCK_SECONDS} s`)
-  }
-  try {
-    const [before] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
-    await run()
-    await session.run(`SET SESSION lock_wait_timeout = ${Number(before?.[0])}`)
-    await session.run(`DO RELEASE_LOCK(${name})`)
-  } catch (error) {
-    // The lock and the setting go with their connection.
-    session.destroy()
-    throw error
-  }
+  return forTables(tables, LOCK_NAME).replace('{database}', owner)
 }
 
 async function change(session: Session, sql: string, clock: Clock): Promise<void> {

@@ -71,9 +71,6 @@ import { isIdentity, isUuid } from './values.ts'
 const LOCKED_TRIES = 10
 const LOCKED_MS = 10
 
-/** Far longer than migrations and the wait for their turn take. A silent network must end them. */
-const MIGRATE_MS = 15 * 60_000
-
 const BATCHING: StoreBatching = { rowsMax: 64, flushesMax: 2 }
 
 /** A store in a MySQL or MariaDB database. It can commit a key together with the caller's rows. */
@@ -152,15 +149,10 @@ class TableStore implements MysqlStore {
   }
 
   async migrate(): Promise<void> {
-    const givenUp = new AbortController()
-    const giveUp = () => givenUp.abort(new Error(`no answer within ${MIGRATE_MS} ms`))
-    const cancel = systemClock.after(MIGRATE_MS, giveUp, { background: true })
     try {
-      await migrate(this.#driver, this.#tables, { clock: systemClock, signal: givenUp.signal })
+      await migrate(this.#driver, this.#tables, systemClock)
     } catch (error) {
       throw error instanceof InvalidOptionsError ? error : storeFailed('migrate', error)
-    } finally {
-      cancel()
     }
   }
 
