@@ -18,7 +18,7 @@ import { cursorAfter, TurnMemory } from './turn-walk.ts'
 
 /** Partitions of one tenant that are looked at when it has its turn, and tenants in one claim. */
 const LANES_OF_TENANT = 8
-const TENANTS_MAX = 48
+const TENANTS_MAX = 64
 
 export class MessageTurns {
   readonly #memory = new TurnMemory()
@@ -78,13 +78,12 @@ export class MessageTurns {
     { tables, now }: Inside,
     { turns, asked }: { readonly turns: readonly TopicTurn[]; readonly asked: Asked },
   ): Promise<void> {
-    const wanted = turns
-      .filter(({ hasAllHeads }) => !hasAllHeads)
-      .flatMap((turn) => {
-        const keys = turn.lanes.stops.map(({ key }) => key).filter((key) => !asked.without.has(key))
-        return keys.slice(0, asked.limit).map((tenant) => ({ turn, tenant }))
-      })
-      .slice(0, TENANTS_MAX)
+    const parted = turns.filter(({ hasAllHeads }) => !hasAllHeads)
+    const most = Math.min(asked.limit, Math.ceil(TENANTS_MAX / Math.max(1, parted.length)))
+    const wanted = parted.flatMap((turn) => {
+      const keys = turn.unlooked(asked).slice(0, most)
+      return keys.map((tenant) => ({ turn, tenant }))
+    })
     if (wanted.length === 0) return
     const tenants = wanted.map(({ turn: { topic }, tenant }): TenantLanes => {
       const after = this.#lanes.of(`${tenant} ${topic}`).cursor ?? NO_PARTITION
@@ -111,16 +110,17 @@ export class MessageTurns {
     for (const { key, turn, candidates } of lanes) {
       const own = picks.filter(({ lane }) => lane === key)
       turn.chosen.push(...own.map(({ candidate }) => candidate.message))
-      this.#remember(turn, candidates)
+      this.#remember(turn, candidates, asked)
     }
     fill(turns, asked)
     for (const turn of turns) if (!turn.hasAllHeads) this.#rememberLanes(turn)
   }
 
-  #remember(turn: TopicTurn, candidates: readonly Candidate[]): void {
+  /** A tenant whose partitions were not looked at has not had its turn. */
+  #remember(turn: TopicTurn, candidates: readonly Candidate[], asked: Asked): void {
     const { topic, free, lanes, chosen } = turn
     const left = candidates.filter(({ message }) => !chosen.includes(message))
-    const isLeft = new Set(left.map(({ key }) => key))
+    const isLeft = new Set([...left.map(({ key }) => key), ...turn.unlooked(asked)])
     const stops = turn.reached.map((key) => ({ key, isLeft: isLeft.has(key) }))
     const cursor = cursorAfter(turn.cursor, stops)
     this.#memory.set(`free ${topic}`, free.rememberAt(cursor))

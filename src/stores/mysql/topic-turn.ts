@@ -91,6 +91,13 @@ export class TopicTurn {
     )
   }
 
+  /** Tenants with partitions of which none was looked at, in the order of their turns. */
+  unlooked({ without }: Asked): string[] {
+    if (this.hasAllHeads) return []
+    const keys = this.lanes.stops.map(({ key }) => key)
+    return keys.filter((key) => !this.heads.has(key) && !without.has(key))
+  }
+
   /** Of each tenant the longest due, in the order of their turns. */
   candidates({ without }: Asked): Candidate[] {
     const free = new Map(this.free.stops.map(({ key, entries }) => [key, entries]))
