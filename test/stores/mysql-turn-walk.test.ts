@@ -1,11 +1,6 @@
 import { expect, it } from 'vitest'
-import {
-  cursorAfter,
-  TurnMemory,
-  TurnWalk,
-  type Entry,
-  type Leap,
-} from '../../src/stores/mysql/turn-walk.ts'
+import { TurnMemory } from '../../src/stores/mysql/turn-memory.ts'
+import { cursorAfter, TurnWalk, type Entry, type Leap } from '../../src/stores/mysql/turn-walk.ts'
 import { seededRandom } from '../process/random.ts'
 
 /** An index with so many entries of each tenant, in its order. */
@@ -117,11 +112,27 @@ it('stays before a tenant that was met and not served', () => {
   expect([...counts.values()]).toEqual([3, 3, 3, 3, 3, 3, 3])
 })
 
-it('remembers a bounded number of lanes, and of tenants in each', () => {
+it('remembers the cursors of 20,000 lanes, and no more than a bounded number', () => {
   const memory = new TurnMemory()
-  for (let n = 0; n < 1000; n++) memory.set(`${n}`, { ...memory.of(''), cursor: `${n}` })
-  expect(memory.of('999').cursor).toBe('999')
-  expect(memory.of('799').cursor).toBeUndefined()
+  const cursor = 'A0'.repeat(60)
+  const set = (n: number) => memory.set(`${n}`, { ...memory.of(''), cursor })
+  for (let n = 0; n < 20_000; n++) set(n)
+  // One that did not move is not set anew.
+  set(0)
+  expect(memory.of('0').cursor).toBe(cursor)
+  for (let n = 20_000; n < 25_000; n++) set(n)
+  expect(memory.of('24999').cursor).toBe(cursor)
+  expect(memory.of('0').cursor).toBeUndefined()
+})
+
+it('forgets the tenants of a lane before its cursor', () => {
+  const memory = new TurnMemory()
+  const known = Array.from({ length: 512 }, (_, n) => n.toString(16).padStart(100, '0'))
+  for (let n = 0; n < 200; n++) {
+    memory.set(`${n}`, { cursor: `${n}`, known, isEndKnown: true, each: 1 })
+  }
+  expect(memory.of('199').known.length).toBe(512)
+  expect(memory.of('0')).toMatchObject({ cursor: '0', known: [] })
   const index = tenants(1000, 20)
   for (let call = 0; call < 30; call++) walkOnce(memory, index, { wanted: 60, rounds: 20 })
   expect(memory.of('lane').known.length).toBe(512)

@@ -24,8 +24,9 @@ import {
   type TurnEntry,
 } from './record-turns.ts'
 import type { Inside } from './settlement.ts'
+import { TurnMemory } from './turn-memory.ts'
 import { dueTurnsSql, FILL, pickedOperationsSql } from './turn-sql.ts'
-import { TurnMemory, TurnWalk } from './turn-walk.ts'
+import { TurnWalk } from './turn-walk.ts'
 import { fromColumn } from './values.ts'
 
 /** More leaps cost more in the wide rows of the fill than in a statement of their own. */

@@ -14,7 +14,8 @@ import {
   type Candidate,
   type TopicLeap,
 } from './topic-turn.ts'
-import { cursorAfter, TurnMemory } from './turn-walk.ts'
+import { CursorMap, TurnMemory } from './turn-memory.ts'
+import { cursorAfter } from './turn-walk.ts'
 
 /** Partitions of one tenant that are looked at when it has its turn, and tenants in one claim. */
 const LANES_OF_TENANT = 8
@@ -23,7 +24,7 @@ const TENANTS_MAX = 64
 export class MessageTurns {
   readonly #memory = new TurnMemory()
   /** By tenant and topic, the lane that was looked at last. */
-  readonly #lanes = new TurnMemory()
+  readonly #lanes = new CursorMap()
   /** There was more than could be handed out: the next look leaps at once. */
   #isBehind = false
 
@@ -86,7 +87,7 @@ export class MessageTurns {
     })
     if (wanted.length === 0) return
     const tenants = wanted.map(({ turn: { topic }, tenant }): TenantLanes => {
-      const after = this.#lanes.of(`${tenant} ${topic}`).cursor ?? NO_PARTITION
+      const after = this.#lanes.get(`${tenant} ${topic}`) ?? NO_PARTITION
       return { topic, tenant, after, lanesMax: LANES_OF_TENANT }
     })
     const rows = await readCommitted(session, leapLookSql(tables, now, { leaps: [], tenants }))
@@ -137,8 +138,10 @@ export class MessageTurns {
         return { key: one.lane, isLeft: isDue(one) && !ids.has(one.id) }
       })
       const isRound = seen.length < LANES_OF_TENANT && !stops.some(({ isLeft }) => isLeft)
-      const cursor = isRound ? undefined : cursorAfter(this.#lanes.of(name).cursor, stops)
-      this.#lanes.set(name, { ...this.#lanes.of(name), cursor })
+      const before = this.#lanes.get(name)
+      const cursor = isRound ? undefined : cursorAfter(before, stops)
+      if (cursor === undefined) this.#lanes.delete(name)
+      else if (cursor !== before) this.#lanes.set(name, cursor)
     }
   }
 }

@@ -1,8 +1,9 @@
 /** The turns of tenants among records of one number: what workers and reconcilers share. */
 import { pickInTurns } from '../../core/turns.ts'
 import type { Row } from './client.ts'
+import type { TurnMemory } from './turn-memory.ts'
 import type { RecordLeap } from './turn-sql.ts'
-import { cursorAfter, type TurnMemory, type TurnWalk } from './turn-walk.ts'
+import { cursorAfter, type TurnWalk } from './turn-walk.ts'
 
 /** Statements of one call that leap, and leaps in each of them, over all lanes. */
 export const ROUNDS_MAX = 4

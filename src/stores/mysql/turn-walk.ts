@@ -52,7 +52,7 @@ export interface Remembered {
   readonly each: number
 }
 
-const NOTHING_KNOWN: Remembered = {
+export const NOTHING_KNOWN: Remembered = {
   cursor: undefined,
   known: [],
   isEndKnown: false,
@@ -230,27 +230,4 @@ export function inWalkOrder(keys: readonly string[], start: string | undefined):
   const isAhead = (key: string) => start === undefined || key > start
   const sorted = keys.toSorted()
   return [...sorted.filter(isAhead), ...sorted.filter((key) => !isAhead(key))]
-}
-
-/** Lanes of which a store object remembers its turns. */
-const LANES_MAX = 200
-
-/** Where the turns of one store object stopped, and the tenants that they met. */
-export class TurnMemory {
-  /** The key of the lane with which the last call stopped. */
-  lastLane: string | undefined
-  readonly #lanes = new Map<string, Remembered>()
-
-  of(lane: string): Remembered {
-    return this.#lanes.get(lane) ?? NOTHING_KNOWN
-  }
-
-  set(lane: string, remembered: Remembered): void {
-    // Set anew, so that the lane that was used least recently is forgotten first.
-    this.#lanes.delete(lane)
-    this.#lanes.set(lane, remembered)
-    if (this.#lanes.size <= LANES_MAX) return
-    const [oldest] = this.#lanes.keys()
-    if (oldest !== undefined) this.#lanes.delete(oldest)
-  }
 }

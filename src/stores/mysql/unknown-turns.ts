@@ -20,9 +20,10 @@ import {
   type Wanted,
 } from './record-turns.ts'
 import type { Inside } from './settlement.ts'
+import { TurnMemory } from './turn-memory.ts'
 import { FILL, unknownTurnsSql, type RecordLeap } from './turn-sql.ts'
 import { UNKNOWN_RUN, UNKNOWN_SCOPE } from './turn-tables.ts'
-import { cursorAfter, inWalkOrder, TurnMemory, TurnWalk, type Entry } from './turn-walk.ts'
+import { cursorAfter, inWalkOrder, TurnWalk, type Entry } from './turn-walk.ts'
 
 type Request = Pick<UnknownRequest, 'limit' | 'withoutOperations' | 'withoutTenants'>
 
