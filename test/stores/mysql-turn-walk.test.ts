@@ -137,3 +137,25 @@ it('forgets the tenants of a lane before its cursor', () => {
   for (let call = 0; call < 30; call++) walkOnce(memory, index, { wanted: 60, rounds: 20 })
   expect(memory.of('lane').known.length).toBe(512)
 })
+
+/** Hexadecimal digits, as the index has them. */
+const keyOf = (tenant: string) => Buffer.from(tenant).toString('hex').toUpperCase()
+
+it('goes on right before a tenant that is due, and around once', () => {
+  for (const due of ['b', 'b\0', 'bé', '\0']) {
+    const walk = new TurnWalk<Entry>({ ...new TurnMemory().of(''), cursor: keyOf('m') })
+    walk.pass({ last: keyOf('z'), due: undefined, isEnd: false })
+    expect(walk.rest).toEqual({ after: keyOf('z'), upTo: undefined })
+    walk.pass({ last: undefined, due: undefined, isEnd: true })
+    expect(walk.rest).toEqual({ after: undefined, upTo: keyOf('m') })
+    walk.pass({ last: keyOf('c'), due: keyOf(due), isEnd: true })
+    const { after = '' } = walk.rest ?? {}
+    expect(after < keyOf(due)).toBe(true)
+    const smaller = ['', 'a', 'az', `a\u{10ffff}`, `b\0`, 'bè'].map(keyOf)
+    expect(smaller.filter((key) => key > after && key < keyOf(due))).toEqual([])
+    const [leap] = walk.leaps({ count: 1, wanted: 1 })
+    walk.note([leap!], [[{ key: keyOf(due) }]])
+    expect(walk.isOver).toBe(true)
+    expect(walk.stops.at(-1)?.key).toBe(keyOf(due))
+  }
+})

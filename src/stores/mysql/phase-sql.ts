@@ -32,7 +32,6 @@ import {
   STRICT_HINT,
   type Tables,
 } from './sql.ts'
-import { FILL } from './turn-sql.ts'
 import { numberLiteral, toColumn } from './values.ts'
 
 /** What a step is decided from: see `toStepRow`. */
@@ -194,69 +193,48 @@ export const numbersOf = (operations: readonly OperationName[]) => [
   ...new Set(operations.map(runAs)),
 ]
 
-/** States in which an operation waits for a worker. */
-const WAITING = ['pending', 'failed_retryable'] as const
+/** Whether the row of an operation with this number has one of these names and versions. */
+export const isOneOf = (operations: readonly OperationName[], number: number) =>
+  `(o.name, o.version) IN (${pairs(operations.filter((one) => runAs(one) === number))})`
 
-/**
- * Operations of these names and versions that wait for a worker, the longest due of all: the fill
- * of their turns.
- */
-export function dueOperationsSql(
-  tables: Tables,
-  now: string,
-  { operations, limit }: DueQuery,
-): string {
-  const isWanted = `(o.name, o.version) IN (${pairs(operations)})`
-  const parts = numbersOf(operations).flatMap((number) =>
-    WAITING.map((state) => {
-      const where = `r.${TO_RUN} = ${number} AND ${isWanted}`
-      return `(${waitingSql(tables, now, { state, where })}
-        ORDER BY r.${DUE} LIMIT ${numberLiteral('limit', limit)})`
-    }),
-  )
-  return foundOperationsSql(tables, { parts, limit, first: `${FILL}, found.${DUE}, 1,` })
-}
+/** States in which an operation waits for a worker. */
+export const WAITING = ['pending', 'failed_retryable'] as const
 
 /** Those of none of these names and versions. */
 export function orphansSql(tables: Tables, now: string, { operations, limit }: DueQuery): string {
   const known = ['0', ...numbersOf(operations)].join(', ')
+  const most = `LIMIT ${numberLiteral('limit', limit)}`
   const parts = WAITING.map((state) => {
     const where = `r.${TO_RUN} NOT IN (${known})`
-    return `(${waitingSql(tables, now, { state, where })} LIMIT ${numberLiteral('limit', limit)})`
+    const columns = `r.identity, r.${DUE}, o.name, o.version`
+    return `(${waitingSql(tables, now, { state, where, columns })} ${most})`
   })
-  return foundOperationsSql(tables, { parts, limit, first: '' })
+  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, HEX(found.name), found.version, ${list(VIEW)}
+    FROM (${parts.join(' UNION ALL ')} ORDER BY ${DUE} ${most}) AS found
+    JOIN ${tables.record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
+    ORDER BY found.${DUE}`
 }
 
 /**
  * What was accepted, has never run and is past its expiry is the reaper's: nobody may take it any
  * more.
  */
-function waitingSql(
+export function waitingSql(
   { record, operation }: Tables,
   now: string,
-  { state, where }: { readonly state: (typeof WAITING)[number]; readonly where: string },
+  of: {
+    readonly state: (typeof WAITING)[number]
+    readonly where: string
+    readonly columns: string
+  },
 ): string {
   const mayBeTaken =
-    state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''
-  return `SELECT STRAIGHT_JOIN r.identity, r.${DUE}, o.name, o.version
+    of.state === 'pending' ? `AND (r.${nameOf('expiresAtMs')} > ${now} OR r.attempt > 0)` : ''
+  return `SELECT STRAIGHT_JOIN ${of.columns}
     FROM ${record} AS r FORCE INDEX (due)
     JOIN ${operation} AS o FORCE INDEX (PRIMARY) ON o.record_id = r.record_id
-    WHERE r.state = ${literalOf('state', state)} AND r.${DUE} <= ${now} AND ${where} ${mayBeTaken}`
-}
-
-function foundOperationsSql(
-  { record }: Tables,
-  {
-    parts,
-    limit,
-    first,
-  }: { readonly parts: readonly string[]; readonly limit: number; readonly first: string },
-): string {
-  return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${first} HEX(found.name), found.version, ${list(VIEW)}
-    FROM (${parts.join(' UNION ALL ')}
-      ORDER BY ${DUE} LIMIT ${numberLiteral('limit', limit)}) AS found
-    JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity = found.identity
-    ORDER BY found.${DUE}`
+    WHERE r.state = ${literalOf('state', of.state)} AND r.${DUE} <= ${now}
+    AND ${of.where} ${mayBeTaken}`
 }
 
 /**

@@ -2,8 +2,8 @@
 import { pickInTurns } from '../../core/turns.ts'
 import type { Row } from './client.ts'
 import type { TurnMemory } from './turn-memory.ts'
-import type { RecordLeap } from './turn-sql.ts'
-import { cursorAfter, type TurnWalk } from './turn-walk.ts'
+import { DUE_NOW, REAPERS, type RecordLeap } from './turn-sql.ts'
+import { cursorAfter, type Stop, type TurnWalk } from './turn-walk.ts'
 
 /** Statements of one call that leap, and leaps in each of them, over all lanes. */
 export const ROUNDS_MAX = 4
@@ -23,6 +23,8 @@ export interface TurnEntry {
   readonly number: number
   readonly atMs: number
   readonly isDue: boolean
+  /** Its time has come, and the caller may not take it. */
+  readonly isInTheWay: boolean
   readonly identity: string
 }
 
@@ -54,6 +56,11 @@ export function candidatesOf({ walk }: RecordLane, without: ReadonlySet<string>)
   })
 }
 
+/** Whether what a tenant has due may stand behind more than leaps have read of it. */
+export function isHidden({ entries }: Stop<TurnEntry>): boolean {
+  return entries.length > 0 && entries.every(({ isInTheWay }) => isInTheWay)
+}
+
 /** A leap, and the lane that asked for it. */
 export interface LaneLeap {
   readonly lane: RecordLane
@@ -66,7 +73,10 @@ export function nextLeaps(
   { limit, without }: Wanted,
   round: number,
 ): LaneLeap[] {
-  const counted = lanes.map((lane) => ({ lane, count: candidatesOf(lane, without).length }))
+  const counted = inReach(
+    lanes.map((lane) => ({ lane, count: candidatesOf(lane, without).length })),
+    limit,
+  )
   const sharing = counted.filter(({ lane, count }) => !lane.walk.isOver || count > 0)
   const share = Math.ceil(limit / Math.max(1, sharing.length))
   const isEnough = counted.reduce((sum, { count }) => sum + count, 0) >= limit
@@ -79,6 +89,15 @@ export function nextLeaps(
     const { number: of } = lane
     return lane.walk.leaps({ count, wanted }).map((leap) => ({ lane, leap: { ...leap, of } }))
   })
+}
+
+/** Without the lanes that come after as many with something as there are places. */
+function inReach<Counted extends { readonly count: number }>(
+  lanes: readonly Counted[],
+  limit: number,
+): readonly Counted[] {
+  const last = lanes.filter(({ count }) => count > 0)[limit - 1]
+  return last === undefined ? lanes : lanes.slice(0, lanes.indexOf(last) + 1)
 }
 
 /** What each of the leaps has found, by their number. */
@@ -95,19 +114,25 @@ export function noteLeaps(
   }
 }
 
-/** Rows of leaps, by the number of their leap. */
-export function toEntries(rows: readonly Row[], leaps: number): TurnEntry[][] {
+/** Entries by the number of their leap. */
+export function byLeap(
+  entries: readonly (TurnEntry & { readonly part: number })[],
+  leaps: number,
+): TurnEntry[][] {
   const found: TurnEntry[][] = Array.from({ length: leaps }, () => [])
-  for (const row of rows) found[Number(row[0])]?.push(toEntry(row))
-  return found
+  for (const entry of entries) found[entry.part]?.push(entry)
+  return found.map(inIndexOrder)
 }
 
-export function toEntry([, at, isDue, tenant, number, identity]: Row): TurnEntry {
+/** `part`: the leap that has found it, or the fill. */
+export function toEntry([part, at, kind, tenant, number, identity]: Row) {
   return {
+    part: Number(part),
     key: String(tenant),
     number: Number(number),
     atMs: Number(at),
-    isDue: Number(isDue) === 1,
+    isDue: Number(kind) === DUE_NOW,
+    isInTheWay: Number(kind) === REAPERS,
     identity: String(identity).toLowerCase(),
   }
 }
@@ -115,11 +140,15 @@ export function toEntry([, at, isDue, tenant, number, identity]: Row): TurnEntry
 /** In the order that a walk wants, which is the one of the index. */
 export function inIndexOrder(entries: readonly TurnEntry[]): TurnEntry[] {
   return entries.toSorted((one, other) => {
+    if (one.number !== other.number) return one.number - other.number
     return one.key === other.key ? one.atMs - other.atMs : one.key < other.key ? -1 : 1
   })
 }
 
-/** Who has a turn, in lanes that come in their order. Remembers where each lane stopped. */
+/**
+ * Who has a turn, in lanes that come in their order. Remembers where each lane stopped: behind the
+ * last tenant before one that was not served, or not examined to the end.
+ */
 export function chooseInTurns(
   lanes: readonly RecordLane[],
   { limit, without }: Wanted,
@@ -132,8 +161,12 @@ export function chooseInTurns(
   memory.lastLane = picks.at(-1)?.lane ?? memory.lastLane
   const isPicked = new Set(picks.map(({ candidate }) => candidate))
   for (const { key, lane, candidates } of open) {
+    if (!lane.walk.isMoved) continue
     const left = new Set(candidates.filter((one) => !isPicked.has(one)).map((one) => one.key))
-    const stops = lane.walk.stops.map((stop) => ({ key: stop.key, isLeft: left.has(stop.key) }))
+    const stops = lane.walk.stops.map((stop) => {
+      const isLeft = left.has(stop.key) || (isHidden(stop) && !without.has(stop.key))
+      return { key: stop.key, isLeft }
+    })
     const cursor = cursorAfter(memory.of(key).cursor, stops)
     memory.set(key, lane.walk.rememberAt(cursor))
   }

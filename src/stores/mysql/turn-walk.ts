@@ -41,6 +41,22 @@ const LEAPS_MIN = 4
 /** Tenants that a walk begins its leaps from. */
 const KNOWN_MAX = 512
 
+/** Tenants behind `after`, up to and with `upTo`. */
+export interface Rest {
+  readonly after: string | undefined
+  readonly upTo: string | undefined
+}
+
+/** What a look at the first entries of a rest has found. */
+export interface Passed {
+  /** The last tenant of these entries. */
+  readonly last: string | undefined
+  /** The first of them that has something due. */
+  readonly due: string | undefined
+  /** There are no more entries than these. */
+  readonly isEnd: boolean
+}
+
 /** What a walk leaves for the next one. */
 export interface Remembered {
   readonly cursor: string | undefined
@@ -72,6 +88,7 @@ export class TurnWalk<One extends Entry> {
   #isOfOne = true
   /** What there is came from elsewhere: leaps have found nothing. */
   #isAll = false
+  #isMoved = false
 
   constructor(before: Remembered) {
     this.#before = before
@@ -85,6 +102,11 @@ export class TurnWalk<One extends Entry> {
 
   get isOver(): boolean {
     return this.#isOver
+  }
+
+  /** Whether it has found anything out. */
+  get isMoved(): boolean {
+    return this.#isMoved
   }
 
   /** In the order of the walk. */
@@ -140,6 +162,7 @@ export class TurnWalk<One extends Entry> {
   /** The entries that each of the leaps has found. */
   note(leaps: readonly Leap[], found: readonly (readonly One[])[]): void {
     for (const [n, leap] of leaps.entries()) {
+      this.#isMoved = true
       const entries = found[n] ?? []
       const last = entries.length === leap.rows ? entries.at(-1) : undefined
       if (this.#isOver || leap.lap < this.#lap) continue
@@ -160,6 +183,28 @@ export class TurnWalk<One extends Entry> {
     this.#add([...entries.filter(isBehind), ...entries.filter((entry) => !isBehind(entry))])
     this.#isOver = true
     this.#isAll = true
+    this.#isMoved = true
+  }
+
+  /** What of a tenant could not be seen by leaps. */
+  reveal(key: string, entries: readonly One[]): void {
+    this.#stops.set(key, [...entries])
+  }
+
+  /** The part of the index that the walk has not come to in this lap. */
+  get rest(): Rest | undefined {
+    if (this.#isOver) return undefined
+    return { after: this.#at, upTo: this.#lap === 1 ? this.#start : undefined }
+  }
+
+  /** Goes on behind tenants of the rest of which nothing is due. */
+  pass({ last, due, isEnd }: Passed): void {
+    this.#isMoved = true
+    const at = due === undefined ? last : justBefore(due)
+    // An empty stop, for the cursor to stand behind.
+    if (at !== undefined && !this.#stops.has(at)) this.#stops.set(at, [])
+    if (due === undefined && isEnd) this.#endLap()
+    else if (at !== undefined) this.#at = at
   }
 
   #noteOne({ rows }: Leap, entries: readonly One[]): void {
@@ -175,10 +220,14 @@ export class TurnWalk<One extends Entry> {
       if (this.#lap === 1 && this.#at === this.#start) this.#isOver = true
     } else {
       if (isAtEnd) this.#isEndKnown = true
-      if (this.#lap === 1 || this.#start === undefined) this.#isOver = true
-      this.#lap = 1
-      this.#at = undefined
+      this.#endLap()
     }
+  }
+
+  #endLap(): void {
+    if (this.#lap === 1 || this.#start === undefined) this.#isOver = true
+    this.#lap = 1
+    this.#at = undefined
   }
 
   #add(entries: readonly One[]): void {
@@ -205,10 +254,10 @@ export class TurnWalk<One extends Entry> {
 
   /** Where each leap has read of one tenant only, that tenant has as many or more. */
   #each(): number {
-    const { size } = this.#stops
-    if (size === 0 || this.#isAll) return this.#before.each
-    const entries = [...this.#stops.values()].reduce((sum, stop) => sum + stop.length, 0)
-    return this.#isOfOne ? MANY_EACH : entries / size
+    const counts = [...this.#stops.values()].map(({ length }) => length).filter((n) => n > 0)
+    if (counts.length === 0 || this.#isAll) return this.#before.each
+    const entries = counts.reduce((sum, count) => sum + count, 0)
+    return this.#isOfOne ? MANY_EACH : entries / counts.length
   }
 }
 
@@ -223,6 +272,17 @@ export function cursorAfter(
   const left = stops.findIndex(({ isLeft }) => isLeft)
   const passed = left === -1 ? stops : stops.slice(0, left)
   return passed.at(-1)?.key ?? start
+}
+
+/**
+ * Comes after all tenants before this one, and before it: tenants are UTF-8, without a byte FF.
+ */
+function justBefore(key: string): string | undefined {
+  if (key === '') return undefined
+  const byte = Number.parseInt(key.slice(-2), 16)
+  const first = key.slice(0, -2)
+  if (byte === 0) return first
+  return `${first}${(byte - 1).toString(16).toUpperCase().padStart(2, '0')}FF`
 }
 
 /** As the walk goes: behind `start` first, and around. */

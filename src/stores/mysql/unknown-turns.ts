@@ -3,6 +3,7 @@ import type { UnknownOperation, UnknownRequest } from '../../core/durable-store.
 import type { Session } from './driver.ts'
 import { runAs } from './phase-sql.ts'
 import {
+  byLeap,
   candidatesOf,
   chooseInTurns,
   inIndexOrder,
@@ -13,7 +14,6 @@ import {
   ROUND_GROWTH,
   ROUNDS_MAX,
   tenantKeys,
-  toEntries,
   toEntry,
   type RecordLane,
   type TurnEntry,
@@ -75,7 +75,10 @@ export class UnknownTurns {
     const picked = chooseInTurns(lanes, asked, this.#memory)
     const isServed = new Set(picked.map(({ number }) => number))
     const walked = new Set(lanes.map(({ number }) => number))
-    const stops = keys.map((key) => {
+    const lastServed = keys.findLastIndex((key) => isServed.has(fromKey(key)))
+    // Once all places are taken, the operations after that are not walked to the end.
+    const end = picked.length === asked.limit ? lastServed + 1 : keys.length
+    const stops = keys.slice(0, end).map((key) => {
       const number = fromKey(key)
       const lane = lanes.find((one) => one.number === number)
       const hasDue = lane !== undefined && candidatesOf(lane, asked.without).length > 0
@@ -177,11 +180,11 @@ async function ask(
   { tables, now }: Inside,
   of: { readonly leaps: readonly RecordLeap[]; readonly fill: number },
 ): Promise<{ readonly filled: readonly TurnEntry[]; readonly entries: TurnEntry[][] }> {
-  const found = await session.rows(unknownTurnsSql(tables, now, of))
-  const rows = found.map(([, ...values]) => values)
-  const filled = rows.filter(([part]) => Number(part) === FILL).map(toEntry)
+  const rows = await session.rows(unknownTurnsSql(tables, now, of))
+  const found = rows.map(toEntry)
+  const filled = found.filter(({ part }) => part === FILL)
   return {
     filled: filled.toSorted((one, other) => one.atMs - other.atMs),
-    entries: toEntries(rows, of.leaps.length),
+    entries: byLeap(found, of.leaps.length),
   }
 }
