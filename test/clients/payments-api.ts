@@ -6,6 +6,7 @@ import { onTestFinished } from 'vitest'
 import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
 import { withIdempotency } from '../../src/adapters/node.ts'
 import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { StoreFailedError } from '../../src/core/errors.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import type { Store } from '../../src/core/store.ts'
 import type { GuardOptions } from '../../src/http/guard-options.ts'
@@ -162,9 +163,10 @@ class Log {
 function breakable(store: Store, broken: ReadonlySet<string>): Store {
   const check = (call: string) => {
     if (!broken.has(call)) return
-    // Nothing was sent, so the engine has no claim to look for afterwards.
-    const code = { code: 'ECONNREFUSED' }
-    throw Object.assign(new Error(`connect ECONNREFUSED: ${call}`), code)
+    const cause = new Error('it is down')
+    // So the engine has no claim to look for afterwards.
+    const wroteNothing = true
+    throw new StoreFailedError({ store: store.name, operation: call, cause, wroteNothing })
   }
   return wrapStore(store, {
     claim: async (requests) => {
