@@ -5,12 +5,12 @@ import type { Row } from './client.ts'
 import { toRecord, VIEW } from './columns.ts'
 import { readCommitted, type Session } from './driver.ts'
 import { OPERATION } from './phase-columns.ts'
+import { passLater } from './pass-later.ts'
 import {
   byLeap,
   candidatesOf,
   inIndexOrder,
   isHidden,
-  LEAPS_MAX,
   LEFT_OUT_ROWS,
   nextLeaps,
   noteLeaps,
@@ -22,7 +22,7 @@ import {
   type Wanted,
 } from './record-turns.ts'
 import type { Inside } from './settlement.ts'
-import { digSql, dueTurnsSql, FILL, passSql } from './turn-sql.ts'
+import { digSql, dueTurnsSql, FILL, passSql, type PassQuery } from './turn-sql.ts'
 import { fromColumn } from './values.ts'
 
 /**
@@ -39,7 +39,6 @@ const DIG_ROWS = 500
  * while the tenants that are left out have more due than the fill reads.
  */
 const PASSES_MAX = 5
-const PASS_ROWS = 10_000
 
 export class DueLook {
   readonly #session: Session
@@ -147,24 +146,9 @@ export class DueLook {
     for (const [n, { walk, key }] of hidden.entries()) walk.reveal(key, found[n] ?? [])
   }
 
-  /** Goes past entries that wait for later. Whether it stands before one that is due. */
-  async #pass(): Promise<boolean> {
-    const open = this.#lanes
-      .flatMap(({ number, walk }) => {
-        const rest = walk.rest
-        return rest === undefined ? [] : [{ ...rest, number, walk }]
-      })
-      .slice(0, LEAPS_MAX)
-    if (open.length === 0) return false
-    const { tables, now } = this.#inside
-    const rows = Math.ceil(PASS_ROWS / open.length)
-    const of = { rests: open, rows, without: this.#wanted.without }
-    const found = await this.#rows(passSql(tables, now, of))
-    for (const [n, count, last, due] of found) {
-      const isEnd = Number(count) < rows
-      open[Number(n)]?.walk.pass({ last: toKey(last), due: toKey(due), isEnd })
-    }
-    return found.some(([, , , due]) => due !== null)
+  #pass(): Promise<boolean> {
+    const sqlOf = (of: PassQuery) => passSql(this.#inside.tables, this.#inside.now, of)
+    return passLater(this.#lanes, this.#wanted.without, (of) => this.#rows(sqlOf(of)))
   }
 
   #rows(sql: string): Promise<readonly Row[]> {
@@ -185,8 +169,6 @@ export class DueLook {
     })
   }
 }
-
-const toKey = (column: unknown) => (typeof column === 'string' ? column : undefined)
 
 const isSame = (one: OperationName, other: OperationName) =>
   one.name === other.name && one.version === other.version

@@ -135,19 +135,17 @@ export function digSql(
 /** A part of the index of an operation. */
 export type NumberRest = Rest & { readonly number: number }
 
+export interface PassQuery {
+  readonly rests: readonly NumberRest[]
+  readonly rows: number
+  readonly without: ReadonlySet<string>
+}
+
 /**
  * Of the first `rows` entries of each rest: their count, the last tenant, and the first one with
  * something that is due and not left out. Reads the index alone.
  */
-export function passSql(
-  { record }: Tables,
-  now: string,
-  of: {
-    readonly rests: readonly NumberRest[]
-    readonly rows: number
-    readonly without: ReadonlySet<string>
-  },
-): string {
+export function passSql({ record }: Tables, now: string, of: PassQuery): string {
   const without = [...of.without].map((key) => `x'${key}'`).join(', ')
   const isMeant = without === '' ? 'TRUE' : `passed.turn_tenant NOT IN (${without})`
   const parts = of.rests.map(({ number, upTo, ...rest }, n) => {

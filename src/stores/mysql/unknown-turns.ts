@@ -2,6 +2,7 @@
 import type { UnknownOperation, UnknownRequest } from '../../core/durable-store.ts'
 import type { Session } from './driver.ts'
 import { runAs } from './phase-sql.ts'
+import { passLater } from './pass-later.ts'
 import {
   byLeap,
   candidatesOf,
@@ -21,7 +22,7 @@ import {
 } from './record-turns.ts'
 import type { Inside } from './settlement.ts'
 import { TurnMemory } from './turn-memory.ts'
-import { FILL, unknownTurnsSql, type RecordLeap } from './turn-sql.ts'
+import { FILL, passSql, unknownTurnsSql, type RecordLeap } from './turn-sql.ts'
 import { UNKNOWN_RUN, UNKNOWN_SCOPE } from './turn-tables.ts'
 import { cursorAfter, inWalkOrder, TurnWalk, type Entry } from './turn-walk.ts'
 
@@ -59,6 +60,13 @@ interface Asked extends Wanted {
 /** Where the turns of operations are remembered, among those of tenants. */
 const OPERATIONS = 'operations'
 
+/**
+ * Looks of one call: where operations and tenants have nothing due, it goes on with the next ones.
+ * Each look is at most eight statements, and there is more than one only while more is due than was
+ * asked for. Some 400 operations may wait before one that is due.
+ */
+const LOOKS_MAX = 8
+
 export class UnknownTurns {
   readonly #memory = new TurnMemory()
   /** There was more than could be handed out: the next look leaps at once. */
@@ -71,7 +79,24 @@ export class UnknownTurns {
       without: tenantKeys(request.withoutTenants),
       withoutNumbers: new Set((request.withoutOperations ?? []).map(numberOf)),
     }
-    const { filled, keys, lanes, save } = await this.#look(session, inside, asked)
+    const picked = new Set<string>()
+    const longest = new Set<string>()
+    const seen = new Set<string>()
+    for (let looks = 1; looks <= LOOKS_MAX; looks++) {
+      const look = await this.#look(session, inside, asked, looks === 1)
+      for (const { identity } of this.#choose(look, asked)) picked.add(identity)
+      for (const { identity } of look.filled) longest.add(identity)
+      const hasNew = look.keys.some((key) => !seen.has(key))
+      for (const key of look.keys) seen.add(key)
+      const mayFindMore = hasNew && look.hasMoreOperations && picked.size < asked.limit
+      const isEmpty = picked.size + longest.size === 0
+      if (!mayFindMore && !(isEmpty && look.hasMoreTenants)) break
+    }
+    return [...new Set([...picked, ...longest])].slice(0, asked.limit)
+  }
+
+  /** Who has a turn. Remembers where the turns of the operations stopped. */
+  #choose({ keys, lanes, save }: Looked, asked: Asked): TurnEntry[] {
     const picked = chooseInTurns(lanes, asked, this.#memory)
     const isServed = new Set(picked.map(({ number }) => number))
     const walked = new Set(lanes.map(({ number }) => number))
@@ -86,35 +111,35 @@ export class UnknownTurns {
       return { key, isLeft: isUnseen || (hasDue && !isServed.has(number)) }
     })
     save(cursorAfter(this.#memory.of(OPERATIONS).cursor, stops))
-    const isMeant = ({ key, number }: TurnEntry) =>
-      !asked.without.has(key) && !asked.withoutNumbers.has(number)
-    const all = [...picked, ...filled.filter(isMeant)].map(({ identity }) => identity)
-    return [...new Set(all)].slice(0, asked.limit)
+    return picked
   }
 
-  async #look(session: Session, inside: Inside, asked: Asked): Promise<Looked> {
+  /** A later look of a call takes more operations, and passes over what waits for later. */
+  async #look(session: Session, inside: Inside, asked: Asked, isFirst: boolean): Promise<Looked> {
     const isLeavingOut = asked.without.size > 0 || asked.withoutNumbers.size > 0
     const rows = asked.limit + 1 + (isLeavingOut ? LEFT_OUT_ROWS : 0)
     const walk = new TurnWalk<Entry>(this.#memory.of(OPERATIONS))
     const first = this.#isBehind ? operationLeaps(walk, asked.limit, 1) : []
-    const { filled, entries } = await ask(session, inside, { leaps: first, fill: rows })
-    const isBehind = filled.length === rows
+    const { longest, entries } = await ask(session, inside, { leaps: first, fill: rows })
+    const filled = longest.filter(
+      ({ key, number }) => !asked.without.has(key) && !asked.withoutNumbers.has(number),
+    )
+    const isBehind = longest.length === rows
     const round = this.#isBehind ? 2 : 1
     this.#isBehind = isBehind
     if (!isBehind) return this.#lookAtAll(filled, asked)
     walk.note(first, toKeys(entries))
-    await walkOperations(session, inside, { walk, asked, round })
+    const enough = isFirst ? Math.min(Math.max(asked.limit, OPERATIONS_MIN), LEAPS_MAX) : LEAPS_MAX
+    await walkOperations(session, inside, { walk, asked, round, enough })
     const keys = walk.stops.map(({ key }) => key)
     const lanes = this.#lanes(keys.map(fromKey), asked)
-    for (let n = 1; n <= ROUNDS_MAX; n++) {
-      const leaps = nextLeaps(lanes, asked, n)
-      if (leaps.length === 0) break
-      const answer = await ask(session, inside, { leaps: leaps.map(({ leap }) => leap), fill: 0 })
-      noteLeaps(leaps, answer.entries)
-    }
+    if (!isFirst) await passAll(session, inside, { lanes, asked })
+    await walkTenants(session, inside, { lanes, asked })
     const save = (cursor: string | undefined) =>
       this.#memory.set(OPERATIONS, walk.rememberAt(cursor))
-    return { filled, keys, lanes, save }
+    const hasMoreOperations = !walk.isOver
+    const hasMoreTenants = lanes.some((lane) => !lane.walk.isOver)
+    return { filled, keys, lanes, hasMoreOperations, hasMoreTenants, save }
   }
 
   /** The fill has all that is due. */
@@ -127,7 +152,7 @@ export class UnknownTurns {
     }
     const save = (cursor: string | undefined) =>
       this.#memory.set(OPERATIONS, { ...this.#memory.of(OPERATIONS), cursor })
-    return { filled, keys, lanes, save }
+    return { filled, keys, lanes, hasMoreOperations: false, hasMoreTenants: false, save }
   }
 
   #lanes(numbers: readonly number[], { withoutNumbers }: Asked): RecordLane[] {
@@ -139,11 +164,20 @@ export class UnknownTurns {
 }
 
 interface Looked {
+  /** The longest due, without what is left out. */
   readonly filled: readonly TurnEntry[]
   /** Of the operations that were found, in the order of their turns. */
   readonly keys: readonly string[]
   readonly lanes: readonly RecordLane[]
+  /** Operations, or tenants of these, that the look has not come to. */
+  readonly hasMoreOperations: boolean
+  readonly hasMoreTenants: boolean
   readonly save: (cursor: string | undefined) => void
+}
+
+interface InLanes {
+  readonly lanes: readonly RecordLane[]
+  readonly asked: Asked
 }
 
 /** Of some operations that are found, nothing may be due. */
@@ -155,21 +189,43 @@ function operationLeaps(walk: TurnWalk<Entry>, limit: number, round: number): Re
   return leaps.map((leap) => ({ ...leap, of: 'unknown' }))
 }
 
-/** From operation to operation, until there are as many as there are places. */
+/** From operation to operation, until there are enough. */
 async function walkOperations(
   session: Session,
   inside: Inside,
-  of: { readonly walk: TurnWalk<Entry>; readonly asked: Asked; readonly round: number },
+  of: {
+    readonly walk: TurnWalk<Entry>
+    readonly asked: Asked
+    readonly round: number
+    readonly enough: number
+  },
 ): Promise<void> {
-  const { walk, asked } = of
+  const { walk, asked, enough } = of
   const isMeant = ({ key }: Entry) => !asked.withoutNumbers.has(fromKey(key))
-  const enough = Math.min(Math.max(asked.limit, OPERATIONS_MIN), LEAPS_MAX)
   for (let { round } = of; round <= ROUNDS_MAX; round++) {
     if (walk.stops.filter(isMeant).length >= enough) return
     const leaps = operationLeaps(walk, asked.limit, round)
     if (leaps.length === 0) return
     walk.note(leaps, toKeys((await ask(session, inside, { leaps, fill: 0 })).entries))
   }
+}
+
+/** From tenant to tenant in each operation, until there are enough. */
+async function walkTenants(session: Session, inside: Inside, { lanes, asked }: InLanes) {
+  for (let round = 1; round <= ROUNDS_MAX; round++) {
+    const leaps = nextLeaps(lanes, asked, round)
+    if (leaps.length === 0) return
+    const answer = await ask(session, inside, { leaps: leaps.map(({ leap }) => leap), fill: 0 })
+    noteLeaps(leaps, answer.entries)
+  }
+}
+
+async function passAll(session: Session, inside: Inside, { lanes, asked }: InLanes) {
+  const { tables, now } = inside
+  await passLater(lanes, asked.without, async (query) => {
+    const rows = await session.rows(passSql(tables, now, query))
+    return rows.map(([, ...values]) => values)
+  })
 }
 
 const toKeys = (entries: readonly (readonly TurnEntry[])[]): Entry[][] =>
@@ -179,12 +235,12 @@ async function ask(
   session: Session,
   { tables, now }: Inside,
   of: { readonly leaps: readonly RecordLeap[]; readonly fill: number },
-): Promise<{ readonly filled: readonly TurnEntry[]; readonly entries: TurnEntry[][] }> {
+): Promise<{ readonly longest: readonly TurnEntry[]; readonly entries: TurnEntry[][] }> {
   const rows = await session.rows(unknownTurnsSql(tables, now, of))
   const found = rows.map(toEntry)
   const filled = found.filter(({ part }) => part === FILL)
   return {
-    filled: filled.toSorted((one, other) => one.atMs - other.atMs),
+    longest: filled.toSorted((one, other) => one.atMs - other.atMs),
     entries: byLeap(found, of.leaps.length),
   }
 }
