@@ -168,7 +168,7 @@ async function migrateOn(
 ): Promise<void> {
   const { tables, clock, limit } = of
   const isDone = async () => (await appliedCount(session, tables)) === MIGRATIONS.length
-  // Left behind by somebody who gave the connection back. To make a table would be to commit it.
+  // A transaction that the last user of the connection left open: making a table would commit it.
   await session.run(ROLLBACK)
   if (await isDone()) return
   await withLock(session, { name: lockName(tables), limit, isDone }, async () => {

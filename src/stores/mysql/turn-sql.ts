@@ -53,7 +53,7 @@ function leapPart({ record }: Tables, now: string, leap: RecordLeap, n: number):
 const leapParts = (tables: Tables, now: string, leaps: readonly RecordLeap[]) =>
   leaps.map((leap, n) => leapPart(tables, now, leap, n))
 
-/** The longest due operations of these names and versions, whoever has a turn. */
+/** The longest due operations of these names and versions, without regard to turns. */
 function fillPart(tables: Tables, now: string, { operations, limit }: DueQuery): string {
   const parts = numbersOf(operations).flatMap((number) =>
     WAITING.map((state) => {
@@ -116,7 +116,7 @@ export function dueTurnsSql(
   return wholeSql(tables, [...first, ...leapParts(tables, now, leaps)])
 }
 
-/** What is due of tenants whose first entries nobody may take. */
+/** What is due of tenants whose first entries are for the reaper. */
 export function digSql(
   tables: Tables,
   now: string,
