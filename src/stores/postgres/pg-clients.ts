@@ -39,7 +39,12 @@ class PgClients {
 
   constructor(pool: PgPool) {
     this.#pool = pool
-    pool.on?.('connect', (client) => this.#hear(client))
+    pool.on?.('connect', (client) => {
+      this.#hear(client)
+      // The pool hands a client on while it reads a packet, and stops listening to it. An error in
+      // the same packet comes before this code can listen, and would end the process.
+      client.on('error', () => undefined)
+    })
   }
 
   /**
