@@ -1,6 +1,6 @@
 /**
- * A server that sends the end of a query and the end of the connection in one packet, as one that is
- * killed does. Only a server made for it can be trusted to do so each time.
+ * A server that sends the end of a query and the end of the connection in one packet, as a server
+ * that is killed does. Only a server made for it does so each time.
  */
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
