@@ -149,9 +149,10 @@ function faultyOutbox(node: DurableNode, call: Call): OutboxStore {
         world.alone(async () => {
           const taken = await outbox.claim(request)
           for (const { id, token } of taken) {
+            // A repeated claim gets the lease of the first one, which may be from before a jump.
+            if (world.takerOf(id) !== token) node.jumpsBefore.set(id, world.forwardJumps)
             world.taken(id, token)
             world.fairness.taken(id, node)
-            node.jumpsBefore.set(id, world.forwardJumps)
           }
           return taken
         }),
