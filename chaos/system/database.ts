@@ -105,22 +105,15 @@ async function postgresServer(dataFolder: string): Promise<Database> {
 }
 
 async function mariadbServer(dataFolder: string): Promise<Database> {
-  const server = await startMariadb({ private: true })
+  // No statement could set it in time: the service connects as soon as the server is up again.
+  const settings = [`--idle-transaction-timeout=${IDLE_TRANSACTION_SECONDS}`]
+  const server = await startMariadb({ private: true, settings })
   const url = await server.database()
-  const prepare = async () => {
-    const connection = await createConnection(url)
-    await connection.query(`SET GLOBAL idle_transaction_timeout = ${IDLE_TRANSACTION_SECONDS}`)
-    await connection.end()
-  }
-  await prepare()
   return {
     url,
     dataFolder,
     kill: server.kill,
-    async start() {
-      await startAgain(server.start)
-      await prepare()
-    },
+    start: () => startAgain(server.start),
     async read(ask) {
       const connection = await createConnection(url)
       connection.on('error', () => undefined)

@@ -25,14 +25,18 @@ const HOW_TO =
   'set ONCEKEY_TEST_MYSQL_URL to a server where databases and users may be created, or install ' +
   'MariaDB (Debian: apt-get install mariadb-server; macOS: brew install mariadb)'
 
-/**
- * The server of the environment if there is one, otherwise a private one. A test that kills its
- * server asks for a private one in any case.
- */
-export async function startMariadb(options: { private?: boolean } = {}): Promise<MariadbServer> {
+export interface MariadbOptions {
+  /** Also where the environment has a server: this one may be killed, or has settings. */
+  readonly private?: boolean
+  /** Arguments of the program: they hold for every connection, also right after a start. */
+  readonly settings?: readonly string[]
+}
+
+/** The server of the environment if there is one, otherwise a private one. */
+export async function startMariadb(options: MariadbOptions = {}): Promise<MariadbServer> {
   const url = process.env['ONCEKEY_TEST_MYSQL_URL']
   if (url !== undefined && options.private !== true) return foreignServer(url)
-  return privateServer()
+  return privateServer(options.settings ?? [])
 }
 
 async function foreignServer(url: string): Promise<MariadbServer> {
@@ -48,7 +52,7 @@ async function foreignServer(url: string): Promise<MariadbServer> {
   }
 }
 
-async function privateServer(): Promise<MariadbServer> {
+async function privateServer(settings: readonly string[]): Promise<MariadbServer> {
   const { server: program } = findMariadb()
   const user = ownerOfServers()
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-mariadb-'))
@@ -73,6 +77,7 @@ async function privateServer(): Promise<MariadbServer> {
       `--socket=${join(data, 'socket')}`,
       `--pid-file=${join(data, 'pid')}`,
       '--max-connections=400',
+      ...settings,
     ]
     server = spawn(program, args, { ...surroundings, cwd: folder, stdio: 'ignore' })
     await untilAnswering(() => checkOwn(urlOf(), data), server)
