@@ -69,14 +69,14 @@ export interface RabbitmqTargetOptions {
  */
 export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
   const { exchange, routingKey, properties } = checkOptions(options)
-  const currentChannel = toChannel(options)
+  const channels = toChannels(options)
   return async (message) => {
     const { topic, downstreamKey, createdAt, signal } = message
     // A connection that never comes back must not keep a handler for ever.
-    const channel = await unlessAborted(signal, currentChannel())
+    const channel = await unlessAborted(signal, channels.current())
     const { content, contentType } = toMessageBody(message)
     const route = typeof routingKey === 'function' ? routingKey(message) : (routingKey ?? topic)
-    await publishingOf(channel).publish({
+    const publication = {
       exchange,
       route,
       content,
@@ -90,7 +90,13 @@ export function rabbitmqTarget(options: RabbitmqTargetOptions): MessageHandler {
         persistent: true,
         mandatory: true,
       },
-    })
+    }
+    try {
+      await publishingOf(channel).publish(publication)
+    } catch (error) {
+      if (isOfClosedChannel(error)) channels.forget(channel)
+      throw error
+    }
     return undefined
   }
 }
@@ -109,47 +115,63 @@ function checkOptions(options: RabbitmqTargetOptions): RabbitmqTargetOptions {
   return options
 }
 
-function toChannel({
-  connection,
-  channel,
-}: RabbitmqTargetOptions): () => RabbitmqChannel | Promise<RabbitmqChannel> {
+interface Channels {
+  /** The channel that is open, or is being opened. */
+  readonly current: () => RabbitmqChannel | Promise<RabbitmqChannel>
+  /** This channel is closed. */
+  readonly forget: (channel: RabbitmqChannel) => void
+}
+
+function toChannels({ connection, channel }: RabbitmqTargetOptions): Channels {
   if ((connection === undefined) === (channel === undefined)) {
     throw new InvalidOptionsError('rabbitmqTarget needs either a connection or a channel')
   }
   if (connection !== undefined) {
-    if (typeof connection?.createConfirmChannel === 'function') return channelOn(connection)
+    if (typeof connection?.createConfirmChannel === 'function') return channelsOn(connection)
     throw new InvalidOptionsError(
       `rabbitmqTarget.connection must be a connection of amqplib, got ${describe(connection)}`,
     )
   }
-  if (typeof channel === 'function') return channel
+  const forget = () => undefined
+  if (typeof channel === 'function') return { current: channel, forget }
   checkChannel(channel)
-  return () => channel
+  return { current: () => channel, forget }
 }
 
 /**
- * Gives the channel that is open, or is being opened. A connection that recovers lets us wait.
+ * A connection that recovers lets us wait.
  *
  * Each target has one of its own: over one bad message (an exchange that is not there, a property
  * that is wrong) the broker closes its whole channel, and whatever is on its way there fails, too.
  */
-function channelOn(connection: RabbitmqConnection): () => Promise<RabbitmqChannel> {
-  let current: Promise<RabbitmqChannel> | undefined
-  const forget = () => {
-    current = undefined
+function channelsOn(connection: RabbitmqConnection): Channels {
+  let opening: Promise<RabbitmqChannel> | undefined
+  let opened: RabbitmqChannel | undefined
+  const forgetAny = () => {
+    opening = undefined
+  }
+  const forget = (channel: RabbitmqChannel) => {
+    if (channel === opened) forgetAny()
   }
   const open = async () => {
     const channel = await connection.createConfirmChannel()
-    channel.on('close', forget)
+    opened = channel
+    channel.on('close', () => forget(channel))
     return channel
   }
-  return () => {
-    if (current === undefined) {
-      current = open()
-      current.catch(forget)
+  const current = () => {
+    if (opening === undefined) {
+      opening = open()
+      opening.catch(forgetAny)
     }
-    return current
+    return opening
   }
+  return { current, forget }
+}
+
+/** A channel may be closed before anything can listen to it, and then only this tells. */
+function isOfClosedChannel(error: unknown): boolean {
+  return error instanceof Error && error.name === 'IllegalOperationError'
 }
 
 /** Without confirms a message would be done because it was written to a socket. */

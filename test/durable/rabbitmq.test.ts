@@ -105,6 +105,31 @@ it('fails what is on its way when its channel is closed, and opens another', asy
   expect((await received(channel, queue)).length).toBe(2)
 })
 
+it('opens another channel where one was closed before anything could listen to it', async () => {
+  const { add, relay, queue, channel, clock, read } = await setup()
+  const connection = await connect(shared.url)
+  onTestFinished(() => connection.close())
+  const channels: ConfirmChannel[] = []
+  const createConfirmChannel = async () => {
+    const opened = await connection.createConfirmChannel()
+    channels.push(opened)
+    // As by a broker that ends right after it has opened the channel.
+    if (channels.length === 1) await opened.close()
+    return opened
+  }
+  const id = add('late')
+  const target = rabbitmqTarget({
+    connection: { createConfirmChannel },
+    exchange: '',
+    routingKey: queue,
+  })
+  expect((await relay(target).runOnce()).retried).toBe(1)
+  expect((await read(id)).errors[0]?.error).toMatch(/Channel clos/)
+  clock.advance(60_000)
+  expect((await relay(target).runOnce()).relayed).toBe(1)
+  expect((await received(channel, queue)).length).toBe(1)
+})
+
 it('fails nothing of another target when the broker closes a channel', async () => {
   const { add, relay, queue, channel, eventsOf } = await setup()
   const connection = await connect(shared.url)
@@ -184,6 +209,7 @@ it('loses nothing when the broker is killed and comes back; repeats have the sam
   const queue = 'receipts'
   const declaring = await connection.createChannel()
   await declaring.assertQueue(queue, { durable: true })
+  await server.writeQueues()
   const ids = Array.from({ length: 200 }, (_, n) => add(n))
   const target = rabbitmqTarget({ connection, exchange: '', routingKey: queue })
   const options = { batchSize: 20, concurrency: 20, attemptsMax: 1_000 }

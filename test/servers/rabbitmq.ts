@@ -3,11 +3,12 @@
  * service (epmd) of its own, so that nothing of it is left behind. Tests may kill it, and start it
  * again.
  */
-import { spawn, type ChildProcess } from 'node:child_process'
+import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { connect } from 'amqplib'
 import { findPrograms, freePort, untilAnswering } from './programs.ts'
 
@@ -15,6 +16,11 @@ export interface RabbitmqServer {
   readonly url: string
   /** Of this test file alone, so that it may be killed. */
   readonly isPrivate: boolean
+  /**
+   * Writes to the disk which queues there are. A broker that is killed right after it has declared
+   * a queue may have lost it, also a durable one, and its messages with it.
+   */
+  readonly writeQueues: () => Promise<void>
   /** As a power cut would: what is left is what was written to the disk. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
@@ -35,11 +41,11 @@ export async function startRabbitmq(options: { private?: boolean } = {}): Promis
   if (url === undefined || options.private === true) return privateServer()
   const refuse = () => Promise.reject(new Error('only a private server may be killed'))
   const close = () => Promise.resolve()
-  return { url, isPrivate: false, kill: refuse, start: refuse, close }
+  return { url, isPrivate: false, writeQueues: refuse, kill: refuse, start: refuse, close }
 }
 
 async function privateServer(): Promise<RabbitmqServer> {
-  const { server: program, epmd } = findRabbitmq()
+  const { server: program, control, epmd } = findRabbitmq()
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-rabbitmq-'))
   const [port, distPort, epmdPort] = [await freePort(), await freePort(), await freePort()]
   const env = {
@@ -80,6 +86,10 @@ async function privateServer(): Promise<RabbitmqServer> {
   return {
     url,
     isPrivate: true,
+    async writeQueues() {
+      const write = 'ok = mnesia:sync_log(), dumped = mnesia:dump_log().'
+      await promisify(execFile)(control, ['eval', write], { cwd: folder, env })
+    },
     start,
     kill,
     async close() {
@@ -115,12 +125,24 @@ async function ping(url: string): Promise<void> {
   await connection.close()
 }
 
-/** The server and its name service. On Debian, as root, installs them where they are missing. */
-export function findRabbitmq(): { readonly server: string; readonly epmd: string } {
+export interface RabbitmqPrograms {
+  readonly server: string
+  /** Sends commands to a server that runs. */
+  readonly control: string
+  /** The name service. */
+  readonly epmd: string
+}
+
+/** On Debian, as root, installs them where they are missing. */
+export function findRabbitmq(): RabbitmqPrograms {
   const options = { debianPackage: 'rabbitmq-server', howTo: HOW_TO }
   // Not the wrapper of the package in the PATH: it changes to another user.
   const folders = ['/usr/lib/rabbitmq/bin', '/opt/homebrew/opt/rabbitmq/sbin']
-  const server = findPrograms({ ...options, names: ['rabbitmq-server'], folders })
+  const own = findPrograms({ ...options, names: ['rabbitmq-server', 'rabbitmqctl'], folders })
   const epmd = findPrograms({ ...options, names: ['epmd'] })
-  return { server: join(server, 'rabbitmq-server'), epmd: join(epmd, 'epmd') }
+  return {
+    server: join(own, 'rabbitmq-server'),
+    control: join(own, 'rabbitmqctl'),
+    epmd: join(epmd, 'epmd'),
+  }
 }
