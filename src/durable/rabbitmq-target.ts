@@ -139,10 +139,10 @@ function toChannels({ connection, channel }: RabbitmqTargetOptions): Channels {
 }
 
 /**
- * A connection that recovers lets us wait.
+ * Opens a channel when there is none. A connection that recovers makes the target wait for it.
  *
- * Each target has one of its own: over one bad message (an exchange that is not there, a property
- * that is wrong) the broker closes its whole channel, and whatever is on its way there fails, too.
+ * No two targets share a channel: over one bad message (an exchange that is not there, a property
+ * that is wrong) the broker closes the whole channel, and every message on its way there fails.
  */
 function channelsOn(connection: RabbitmqConnection): Channels {
   let opening: Promise<RabbitmqChannel> | undefined

@@ -32,6 +32,13 @@ const HOW_TO =
   'set ONCEKEY_TEST_RABBITMQ_URL to a server where queues may be declared, or install RabbitMQ ' +
   '(Debian: apt-get install rabbitmq-server; macOS: brew install rabbitmq)'
 
+/** In Erlang. Newer brokers keep their queues in a log without Mnesia, which is always written. */
+const WRITE_QUEUES = `
+  case whereis(mnesia_sup) of
+    undefined -> ok;
+    _ -> ok = mnesia:sync_log(), dumped = mnesia:dump_log()
+  end.`
+
 /**
  * The server of the environment if there is one, otherwise a private one. A test that kills its
  * server asks for a private one in any case.
@@ -87,8 +94,7 @@ async function privateServer(): Promise<RabbitmqServer> {
     url,
     isPrivate: true,
     async writeQueues() {
-      const write = 'ok = mnesia:sync_log(), dumped = mnesia:dump_log().'
-      await promisify(execFile)(control, ['eval', write], { cwd: folder, env })
+      await promisify(execFile)(control, ['eval', WRITE_QUEUES], { cwd: folder, env })
     },
     start,
     kill,
