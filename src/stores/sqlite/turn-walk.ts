@@ -86,7 +86,7 @@ export function walkInTurns(walk: Walk): Walked {
   const leaps = Math.max(mustFind ? SEARCH_LEAPS_MIN : CALL_LEAPS_MIN, 4 * limit)
   const budget: Budget = { leaps, lastLane: undefined }
   const tours = lanes.map((lane) => new Tour(lane, walk, budget))
-  const picks = pickOfTours(tours, limit, mustFind)
+  const picks = pickOfTours({ tours, budget, limit, mustFind })
   const choice = new Choice(lanes, limit)
   for (const key of picks) choice.add(key)
   shareRest(choice, lanes, picks)
@@ -121,17 +121,23 @@ export async function walkOn<Found extends { readonly isCut: boolean }>(
   return found
 }
 
-/** One candidate of each lane, and so on. `mustFind`: until one is found or the leaps are over. */
-function pickOfTours(tours: readonly Tour[], limit: number, mustFind: boolean): DueKey[] {
+interface Picking {
+  readonly tours: readonly Tour[]
+  readonly budget: Budget
+  readonly limit: number
+  readonly mustFind: boolean
+}
+
+/** One candidate of each lane, and so on. `mustFind`: until one is found or no lane goes on. */
+function pickOfTours({ tours, budget, limit, mustFind }: Picking): DueKey[] {
   for (;;) {
+    const leapsBefore = budget.leaps
     const picks = pickInTurns(
       tours.map((tour) => ({ ...tour.lane, candidates: tour.candidates() })),
       limit,
     )
-    const mayGoOn = mustFind && picks.length === 0 && limit > 0
-    if (!mayGoOn || tours.every(({ isOver }) => isOver)) {
-      return picks.map(({ candidate }) => candidate)
-    }
+    const hasLeapt = budget.leaps < leapsBefore
+    if (!mustFind || picks.length > 0 || !hasLeapt) return picks.map(({ candidate }) => candidate)
   }
 }
 
@@ -169,10 +175,6 @@ class Tour {
   /** No tenant of the lane was left unreached. */
   get isWhole(): boolean {
     return this.#round.isWhole
-  }
-
-  get isOver(): boolean {
-    return this.isWhole || this.#budget.leaps < 1
   }
 
   #mayLeap(): boolean {
