@@ -291,8 +291,8 @@ const longestFree = (limit: string) => `
                   ORDER BY m.due_at, m.number LIMIT ${limit}) AS x`
 
 /**
- * The longest due of all: which heads of partitions, and how many other messages of each topic.
- * Which these are is found out when they are locked.
+ * The longest due of all: which heads of partitions, and how many other messages of each topic,
+ * beside those of the turns. Which these are is found out when they are locked.
  */
 const FILL_OF_ALL = `
       IF cardinality(p_topic) = 1 AND cardinality(v_more_ids) = 0 THEN
@@ -300,7 +300,9 @@ const FILL_OF_ALL = `
       ELSE
         SELECT v_ids || coalesce(array_agg(d.id) FILTER (WHERE NOT d.is_free), '{}'),
             coalesce(array_agg(d.lane) FILTER (WHERE d.is_free), '{}')
-          INTO v_ids, v_picked FROM ${chosen(longestFree('v_left'))} AS d;
+          INTO v_ids, v_picked FROM ${chosen(`
+                ${longestFree('v_left + cardinality(v_free_ids)')}
+                WHERE x.id <> ALL (v_free_ids)`)} AS d;
         SELECT array_agg(cardinality(array_positions(v_picked, q.lane::int)) ORDER BY q.lane)
           INTO v_counts FROM unnest(p_topic) WITH ORDINALITY AS q (topic, lane);
       END IF;`

@@ -135,6 +135,23 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
+    name: 'takes the longest due of one tenant first, in a partition and in none',
+    async run(fixture) {
+      // Stores have several ways to look for messages, and use them in turns.
+      for (let look = 0; look < 4; look++) {
+        const ids = await add(
+          fixture,
+          ...[{ delayMs: 10 }, { delayMs: 20, ...P }, { delayMs: 30 }, { delayMs: 40 }],
+        )
+        fixture.clock.advance(40)
+        const first = await claimMessages(fixture, { limit: 2 })
+        assert.deepEqual(first.map(({ id }) => id).toSorted(), ids.slice(0, 2).toSorted())
+        const rest = await claimMessages(fixture)
+        for (const one of [...first, ...rest]) await settleMessage(fixture, one, DONE)
+      }
+    },
+  },
+  {
     name: 'takes at most as many of each topic as its limit says',
     async run(fixture) {
       const [receipts, invoices] = TOPICS
