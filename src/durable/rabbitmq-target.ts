@@ -147,29 +147,29 @@ function toChannels({ connection, channel }: RabbitmqTargetOptions): Channels {
 function channelsOn(connection: RabbitmqConnection): Channels {
   let opening: Promise<RabbitmqChannel> | undefined
   let opened: RabbitmqChannel | undefined
-  const forgetAny = () => {
+  const forget = (channel: RabbitmqChannel | undefined) => {
+    // A channel may be reported as closed twice. The second report must not drop its successor.
+    if (channel !== opened) return
+    opened = undefined
     opening = undefined
-  }
-  const forget = (channel: RabbitmqChannel) => {
-    if (channel === opened) forgetAny()
   }
   const open = async () => {
     const channel = await connection.createConfirmChannel()
-    opened = channel
     channel.on('close', () => forget(channel))
+    opened = channel
     return channel
   }
   const current = () => {
     if (opening === undefined) {
       opening = open()
-      opening.catch(forgetAny)
+      opening.catch(() => forget(undefined))
     }
     return opening
   }
   return { current, forget }
 }
 
-/** A channel may be closed before anything can listen to it, and then only this tells. */
+/** amqplib throws it on a closed channel. A channel closed before we listen emits no event. */
 function isOfClosedChannel(error: unknown): boolean {
   return error instanceof Error && error.name === 'IllegalOperationError'
 }

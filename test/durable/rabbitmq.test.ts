@@ -1,3 +1,4 @@
+import { EventEmitter } from 'node:events'
 import { connect, type ConfirmChannel } from 'amqplib'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { downstreamKeyOf } from '../../src/core/identity.ts'
@@ -128,6 +129,31 @@ it('opens another channel where one was closed before anything could listen to i
   clock.advance(60_000)
   expect((await relay(target).runOnce()).relayed).toBe(1)
   expect((await received(channel, queue)).length).toBe(1)
+})
+
+it('opens one channel where an earlier one is reported as closed again and again', async () => {
+  const events = new EventEmitter()
+  const closed = {
+    ...SILENT,
+    on: (event: string, listener: () => void) => events.on(event, listener),
+    publish() {
+      throw Object.assign(new Error('Channel closed'), { name: 'IllegalOperationError' })
+    },
+  }
+  let opened = 0
+  const createConfirmChannel = () => {
+    opened++
+    return opened === 1 ? Promise.resolve(closed) : new Promise<never>(() => {})
+  }
+  const target = rabbitmqTarget({ connection: { createConfirmChannel }, exchange: '' })
+  const { add, relay } = setupOutbox()
+  for (let n = 0; n < 3; n++) add(n)
+  expect((await relay(target).runOnce()).retried).toBe(3)
+  const message = { signal: new AbortController().signal } as never
+  void target(message)
+  events.emit('close')
+  void target(message)
+  expect(opened).toBe(2)
 })
 
 it('fails nothing of another target when the broker closes a channel', async () => {
