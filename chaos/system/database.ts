@@ -105,7 +105,7 @@ async function postgresServer(dataFolder: string): Promise<Database> {
 }
 
 async function mariadbServer(dataFolder: string): Promise<Database> {
-  // No statement could set it in time: the service connects as soon as the server is up again.
+  // A statement would be too late: the service connects as soon as the server is up again.
   const settings = [`--idle-transaction-timeout=${IDLE_TRANSACTION_SECONDS}`]
   const server = await startMariadb({ private: true, settings })
   const url = await server.database()

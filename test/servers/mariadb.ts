@@ -26,9 +26,9 @@ const HOW_TO =
   'MariaDB (Debian: apt-get install mariadb-server; macOS: brew install mariadb)'
 
 export interface MariadbOptions {
-  /** Also where the environment has a server: this one may be killed, or has settings. */
+  /** Starts a private server even where the environment names one: tests may kill it. */
   readonly private?: boolean
-  /** Arguments of the program: they hold for every connection, also right after a start. */
+  /** Arguments of the server program. They hold for every connection, from the first one on. */
   readonly settings?: readonly string[]
 }
 

@@ -32,7 +32,7 @@ const HOW_TO =
   'set ONCEKEY_TEST_RABBITMQ_URL to a server where queues may be declared, or install RabbitMQ ' +
   '(Debian: apt-get install rabbitmq-server; macOS: brew install rabbitmq)'
 
-/** In Erlang. Newer brokers keep their queues in a log without Mnesia, which is always written. */
+/** Erlang code. A broker that does not use Mnesia has nothing to write here. */
 const WRITE_QUEUES = `
   case whereis(mnesia_sup) of
     undefined -> ok;

@@ -79,7 +79,7 @@ const DRIVERS = {
     const sql = postgres(url, {
       onnotice: () => undefined,
       backoff: () => 0.05,
-      // As the guide says: types that are fetched over a lost connection end the process.
+      // With fetch_types, a connection that is lost while it opens ends the process.
       fetch_types: false,
       connect_timeout: 1,
     })

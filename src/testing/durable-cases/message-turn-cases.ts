@@ -135,9 +135,9 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the longest due of one tenant first, in a partition and in none',
+    name: 'takes the longest due message of one tenant first, with or without a partition',
     async run(fixture) {
-      // Stores have several ways to look for messages, and use them in turns.
+      // A store may alternate between several queries.
       for (let look = 0; look < 4; look++) {
         const ids = await add(
           fixture,
