@@ -1,120 +1,52 @@
+import { closeSync, openSync, readSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
-import { join, relative } from 'node:path'
+import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { scratchInMemory } from './test/servers/scratch-memory.ts'
 
+// The name of a test file says how it runs:
+//
+// - `name.test.ts`: in a process that it shares with others. No servers.
+// - `name.process.test.ts`: alone in its process, because it listens to the process or changes it
+//   (warnings, unhandled rejections, replaced timers and modules). No servers.
+// - `name.server.test.ts`: on real servers, in a shared process.
+// - `name.slow.test.ts`: alone in its process, with real servers, other processes, installs or long
+//   random runs.
+const PROCESS = ['test/**/*.process.test.ts']
+const SERVER = ['test/**/*.server.test.ts']
+const SLOW = ['test/**/*.slow.test.ts']
+
 /** Run on every supported major version of Nest, which the sources import: an alias changes it. */
-const NEST = ['test/adapters/nest*.test.ts']
+const NEST = ['test/adapters/nest/*.test.ts']
 const NEST_IMPORT = /^@nestjs\/([a-z-]+(?:\/package\.json)?)$/
 
 /** `npm run test:full` adds the matrices that do not fit into the time of `npm test`. */
 const isFull = process.env['ONCEKEY_TEST_FULL'] === '1'
 
-/** Tests on real servers. */
-const SERVERS = [
-  'test/durable/commit-count-databases.test.ts',
-  'test/durable/isolation-stores.test.ts',
-  'test/durable/nats*.test.ts',
-  'test/durable/rabbitmq*.test.ts',
-  'test/durable/relay-stores.test.ts',
-  'test/stores/dynamodb*.test.ts',
-  'test/stores/mysql*.test.ts',
-  'test/stores/cached-redis*.test.ts',
-  'test/stores/postgres*.test.ts',
-  'test/stores/redis*.test.ts',
-  'test/stores/sql-*.test.ts',
-  'test/stores/unheard-stores.test.ts',
-]
-
-/** Processes, installs and long random runs: with the servers left out of `npm run test:unit`. */
-const SLOW = [
-  'test/chaos/**/*.test.ts',
-  'test/checklist.test.ts',
-  'test/durable/relay-processes.test.ts',
-  'test/examples/**/*.test.ts',
-  'test/process/**/*.test.ts',
-  'test/package/**/*.test.ts',
-  'test/simulation/**/*.test.ts',
-  'test/versions/**/*.test.ts',
-]
-
 /**
- * What listens to the whole process, or changes it: warnings that come once, promises that nobody
- * handles, timers and modules that are replaced, what was imported. Each in a process of its own.
+ * Starts the longest files first, so that none of them runs alone at the end. A long file says on
+ * its first line how long it takes: `// Takes about 40 s.`
  */
-const OF_THE_PROCESS = [
-  'test/peers.test.ts',
-  'test/adapters/express-errors.test.ts',
-  'test/adapters/express-store-failure.test.ts',
-  'test/adapters/fast-shapes.test.ts',
-  'test/adapters/fastify-inject.test.ts',
-  'test/adapters/fetch.test.ts',
-  'test/adapters/hono.test.ts',
-  'test/adapters/koa-unawaited.test.ts',
-  'test/adapters/misuse.test.ts',
-  'test/adapters/node.test.ts',
-  'test/adapters/promotion.test.ts',
-  'test/adapters/status.test.ts',
-  'test/adapters/web-graph.test.ts',
-  'test/bench/groups.test.ts',
-  'test/clients/hostile-adapters.test.ts',
-  'test/clients/mishaps.test.ts',
-  'test/core/events.test.ts',
-  'test/core/policy.test.ts',
-  'test/core/unheard.test.ts',
-  'test/durable/commit-count.test.ts',
-  'test/http/hostile-http.test.ts',
-  'test/stores/cached-fuzz.test.ts',
-  'test/stores/cached-store.test.ts',
-  'test/stores/client-options.test.ts',
-  'test/stores/sqlite-replaced.test.ts',
-  'test/stores/sqlite-store.test.ts',
-]
-const SERVERS_OF_THE_PROCESS = [
-  'test/stores/dynamodb-store.test.ts',
-  'test/stores/dynamodb-time.test.ts',
-  'test/stores/postgres-warnings.test.ts',
-  'test/stores/postgres-watch.test.ts',
-  'test/stores/redis-check.test.ts',
-  'test/stores/redis-faults.test.ts',
-  'test/stores/unheard-stores.test.ts',
-]
-
-/** Begun first, so that none of them is still at work when everything else is done. */
-const LONGEST = [
-  'test/chaos/chaos.test.ts',
-  'test/process/payment-kills.test.ts',
-  'test/simulation/planted-bugs.test.ts',
-  'test/package/package.test.ts',
-  'test/chaos/planted-chaos.test.ts',
-  'test/simulation/simulation.test.ts',
-  'test/durable/relay-processes.test.ts',
-  'test/process/dynamodb-processes.test.ts',
-  'test/process/mysql-payment-kills.test.ts',
-  'test/process/postgres-payment-kills.test.ts',
-  'test/process/http-crash.test.ts',
-  'test/examples/payments-nodes.test.ts',
-  'test/stores/dynamodb.test.ts',
-  'test/stores/postgres-plans.test.ts',
-  'test/adapters/adapter-cases.test.ts',
-  'test/adapters/nest-cases.test.ts',
-]
-
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const rank = ({ moduleId }: TestSpecification) => {
-      const place = LONGEST.indexOf(relative(import.meta.dirname, moduleId))
-      return place === -1 ? LONGEST.length : place
-    }
-    return (await super.sort(files)).toSorted((a, b) => rank(a) - rank(b))
+    const seconds = new Map(files.map((file) => [file, secondsOf(file.moduleId)]))
+    return (await super.sort(files)).toSorted((a, b) => seconds.get(b)! - seconds.get(a)!)
   }
 }
 
-/** Naming what is left out replaces the usual list: packages bring tests of their own. */
+function secondsOf(path: string): number {
+  const start = Buffer.alloc(80)
+  const file = openSync(path, 'r')
+  readSync(file, start)
+  closeSync(file)
+  return Number(/^\/\/ Takes about (\d+) s\./.exec(start.toString())?.[1] ?? 0)
+}
+
+/** Vitest replaces its default list by a given one, so `node_modules` must be named again. */
 const without = (...files: readonly string[]) => [...files, '**/node_modules/**']
 
-/** One file after the other in the same process, which is most of what a short one would start. */
+/** One file after the other in the same process: starting one costs more than a short test. */
 const SHARED = { isolate: false } as const
 const globalSetup = ['test/servers/global-setup.ts']
 
@@ -135,9 +67,9 @@ scratchInMemory()
 
 export default defineConfig({
   test: {
-    // Processes, not threads: SQLite handles and signal handlers are of the process.
+    // Processes, not threads: SQLite handles and signal handlers belong to a process.
     pool: 'forks',
-    // One more than there are cores: a good part of these tests waits for other processes.
+    // One more than there are cores: many of these tests wait for other processes.
     maxWorkers: availableParallelism() + 1,
     testTimeout: 60_000,
     hookTimeout: 60_000,
@@ -148,27 +80,15 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: without(...SERVERS, ...SLOW, ...OF_THE_PROCESS),
+          exclude: without(...PROCESS, ...SERVER, ...SLOW),
           provide: { nest: 12 },
           ...SHARED,
         },
       },
-      { extends: true, test: { name: 'unit-process', include: OF_THE_PROCESS } },
+      { extends: true, test: { name: 'unit-process', include: PROCESS } },
       onNest(10),
-      {
-        extends: true,
-        test: {
-          name: 'servers',
-          include: SERVERS,
-          exclude: without(...SERVERS_OF_THE_PROCESS),
-          globalSetup,
-          ...SHARED,
-        },
-      },
-      {
-        extends: true,
-        test: { name: 'slow', include: [...SLOW, ...SERVERS_OF_THE_PROCESS], globalSetup },
-      },
+      { extends: true, test: { name: 'servers', include: SERVER, globalSetup, ...SHARED } },
+      { extends: true, test: { name: 'slow', include: SLOW, globalSetup } },
       ...(isFull ? MATRICES : []),
     ],
   },

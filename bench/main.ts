@@ -30,7 +30,7 @@ const CHART = join(import.meta.dirname, '..', 'docs', 'benchmark.svg')
 
 const stopping = new AbortController()
 
-// Servers are ended and their files removed; whoever is in a hurry asks twice.
+// The first signal ends the servers and removes their files; the second exits at once.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.on(signal, () => {
     if (stopping.signal.aborted) process.exit(2)
@@ -76,7 +76,7 @@ async function run(command: Command): Promise<{ machine: Machine; lines: LineRes
   const machine = describeMachine()
   const progress = new Progress()
   const say = (text: string) => {
-    // Everything that takes long says so first, and so ends here when it is to stop.
+    // Every long step reports its progress first, so this is where a stopped run ends.
     stopping.signal.throwIfAborted()
     progress.say(text)
   }
@@ -105,10 +105,10 @@ async function run(command: Command): Promise<{ machine: Machine; lines: LineRes
   }
 }
 
-/** Before the measuring, which takes long. */
+/** Runs before the measurement, which takes long. */
 function checkReferences(lines: readonly Line[]): void {
   const wrong = wrongReferences({ lines, targets: TARGETS, panels: PANELS })
-  if (wrong.length > 0) throw new Error(`no such line, or twice: ${wrong.join(', ')}`)
+  if (wrong.length > 0) throw new Error(`unknown or duplicate line ids: ${wrong.join(', ')}`)
 }
 
 interface Report {
@@ -124,7 +124,7 @@ function report(command: Command, { machine, lines, verdicts }: Report): void {
   console.log(`Load before the run: ${machine.loadBefore.toFixed(2)}. Figures: ${how}.`)
   console.log(`\n${toTables(lines)}\n\n${toVerdictLines(verdicts)}\n`)
   if (command.isQuick) {
-    console.log('A quick run is for a first look: code is hardly compiled. It judges no target.')
+    console.log('A quick run is imprecise, because code is hardly compiled. It judges no target.')
   }
   if (command.json !== undefined) {
     const everything = { machine, scale: command.scale, lines, verdicts }
@@ -132,7 +132,7 @@ function report(command: Command, { machine, lines, verdicts }: Report): void {
   }
   const chart = command.svg ?? (command.isWhole ? CHART : undefined)
   if (chart !== undefined) {
-    const title = 'What protecting a route costs'
+    const title = 'The cost of protecting a route'
     const subtitle = `${machine.processor}, ${machine.cores} cores, Node ${machine.node}; ${how}`
     writeFileSync(chart, toSvg({ title, subtitle, panels: PANELS }, lines))
   }
@@ -144,6 +144,6 @@ try {
   await main()
 } catch (error) {
   console.error(error)
-  // Programs that were about to start when it failed would keep this one waiting.
+  // Programs that were starting when the run failed would keep this process alive.
   process.exit(2)
 }

@@ -1,4 +1,4 @@
-/** One of `programs/` in a process of its own. Started by `run/start-program.ts`. */
+/** Runs one of `programs/` in a separate process. Started by `run/start-program.ts`. */
 import type { Program, ProgramCall, ProgramMessage } from './run/contract.ts'
 
 const [name, config] = process.argv.slice(2) as [string, string]
@@ -23,10 +23,10 @@ process.on('message', ({ id, name: call, args }: ProgramCall) => {
   )
 })
 
-// The parent lets go, or has died: either way this is over.
+// The parent has disconnected or ended, so this process ends.
 process.on('disconnect', () => {
   const ended = program.close()
-  // A peer that does not end must not keep the run from ending.
+  // A peer that does not close must not block the end of the run.
   setTimeout(() => process.exit(), 5_000).unref()
   ended.then(
     () => process.exit(),

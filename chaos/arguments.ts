@@ -14,14 +14,14 @@ export interface ChaosOptions {
   readonly seed: number
   readonly store: StoreName
   readonly reportFile: string
-  /** How long everything may take, once nothing goes wrong any more, until it is at rest. */
+  /** The maximum time from the end of the disruptions until all work is at rest. */
   readonly healSeconds: number
   readonly plant: PlantName | undefined
-  /** Bad neighbours of the other tenants. `compare`: one run without them, and one with them. */
+  /** Bad neighbours of the other tenants. `compare` makes one run without and one with them. */
   readonly neighbours: NeighboursChoice
-  /** Ends at the first violation that shows while it runs. */
+  /** Ends the run at the first violation that shows while it runs. */
   readonly untilViolation: boolean
-  /** What the processes said, also of a run that found nothing. */
+  /** Keeps the output of the processes, even if no violation was found. */
   readonly keepLogs: boolean
 }
 
@@ -31,32 +31,33 @@ export type Arguments =
   | { readonly kind: 'wrong'; readonly sentence: string }
 
 const SECONDS_MAX = 86_400
-/** What has failed often is tried again after five minutes at most; a lost look costs half one. */
+/**
+ * Work that failed often is retried after at most five minutes; a lost call costs half a minute.
+ */
 const HEAL_SECONDS = 360
 const SEED_MAX = 2 ** 32 - 1
 
 export const HELP = `npm run chaos -- [options]
 
-Runs the payments service as real processes (two API nodes, two workers, a provider, a database),
-has clients use it the way clients do, breaks what can be broken meanwhile, lets it heal, and checks
-that nothing happened twice, differently, not at all, for ever, or to somebody else.
+Runs the payments service as real processes (two API nodes, two workers, a provider, a database)
+with clients that retry. Disrupts processes, connections and clocks, waits until the service has
+recovered, and checks that no effect is duplicate, diverging, lost, stuck or leaked.
 
-  --seconds N         how long things go wrong (30)
-  --seed N            what is tried, and when; a new one by default, and always printed
+  --seconds N         duration of the disruptions (30)
+  --seed N            selects requests and disruptions; new by default, always printed
   --store NAME        ${STORES.join(', ')} (sqlite)
-  --heal-seconds N    how long it may take to come to rest after that (${HEAL_SECONDS})
-  --report FILE       where the report goes (chaos-reports/<store>-<seed>.json)
-  --plant NAME        plants a bug that must be found: ${PLANT_NAMES.join(', ')}
+  --heal-seconds N    maximum time until all work is at rest after that (${HEAL_SECONDS})
+  --report FILE       file of the report (chaos-reports/<store>-<seed>.json)
+  --plant NAME        plants a bug that the run must find: ${PLANT_NAMES.join(', ')}
   --neighbours WHICH  ${NEIGHBOURS.join(', ')} (on): a tenant that floods accepted work, a provider
                       that hangs for one operation, and a topic whose handler never ends;
-                      compare makes a run without and one with them, and says whether the others'
-                      p99 of waiting stays within twice that of the run without
-  --until-violation   ends at the first violation that shows while it runs
-  --keep-logs         keeps what the processes said beside the report, whatever comes out
-  --help              this text
+                      compare makes one run without and one with them, and checks that the p99 of
+                      the other tenants' waits stays within twice that of the run without
+  --until-violation   ends at the first violation during the run
+  --keep-logs         keeps the logs of the processes beside the report in any case
+  --help              prints this text
 
-Exit code: 0 nothing was found, 1 something was found or others waited too long, 2 the run
-itself failed.
+Exit code: 0 no violation, 1 a violation or other tenants waited too long, 2 the run failed.
 `
 
 export function readArguments(argv: readonly string[], newSeed: () => number): Arguments {
@@ -64,7 +65,7 @@ export function readArguments(argv: readonly string[], newSeed: () => number): A
   try {
     values = parseArgs({ args: [...argv], options: KNOWN, strict: true }).values
   } catch (error) {
-    // Its first sentence says what is wrong, the others how it might be right.
+    // The first sentence of the message says what is wrong, the others how to fix it.
     const [sentence] = String(error instanceof Error ? error.message : error).split(
       /\.?(?:\s|$)(?=[A-Z]|$)/,
     )

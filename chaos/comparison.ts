@@ -11,7 +11,7 @@ import type { Report } from './report.ts'
 export interface Comparison {
   readonly store: string
   readonly seed: number
-  /** Both runs are clean, and the others did not wait much longer. */
+  /** Both runs have no violation, and the other tenants did not wait much longer. */
   readonly ok: boolean
   readonly waiting: readonly ComparedWaiting[]
   readonly without: Report
@@ -31,15 +31,17 @@ export function describeComparison({ ok, waiting, without, with: withThem }: Com
     row('', 'with', line.with) + (line.ok ? '' : '  too long'),
   ])
   return [
-    'how long the other tenants waited, in ms, without and with bad neighbours',
+    'waits of the other tenants in ms, without and with bad neighbours',
     HEAD,
     ...lines,
     '',
-    `The p99 with them may be ${TIMES_MAX} times that without them. Differences up to ` +
-      `${FLOOR_MS} ms do not count: workers look for work that often.`,
-    'The p99 of fewer than 100 is the longest of them: a longer run says more.',
+    `The p99 with them may be ${TIMES_MAX} times the p99 without them. Differences up to ` +
+      `${FLOOR_MS} ms do not count: that is the poll interval of workers.`,
+    'The p99 of fewer than 100 waits is the longest wait; a longer run is more precise.',
     `Violations: ${violationsOf(without)} without, ${violationsOf(withThem)} with.`,
-    ok ? 'The others did not notice.' : 'The others noticed, or something was found.',
+    ok
+      ? 'The other tenants did not wait longer.'
+      : 'The other tenants waited longer, or a violation was found.',
   ].join('\n')
 }
 
@@ -51,10 +53,10 @@ function row(kind: string, which: string, { count, p50, p99, max }: Waiting): st
   return `  ${kind.padEnd(18)}${which.padEnd(10)}${numbers}`
 }
 
-/** For the report of one run. */
+/** The waits, for the report of one run. */
 export function describeWaiting(waiting: readonly Waiting[]): string {
   return [
-    'how long the other tenants waited, in ms',
+    'waits of the other tenants in ms',
     HEAD,
     ...waiting.map((line) => row(line.kind, '', line)),
     '',

@@ -21,14 +21,14 @@ switch (given.kind) {
     process.exitCode = BROKEN
     break
   case 'run':
-    // Not by itself: where connections were reset, Node may wait for their last words for ever.
+    // An explicit exit: after connection resets, Node may wait indefinitely for open handles.
     process.exit(await run(given.options))
 }
 
 async function run(options: ChaosOptions): Promise<number> {
   const interruption = new AbortController()
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-    // The second one ends it at once. What it has started is killed in any case.
+    // The second signal ends the run at once. All started processes are killed in any case.
     process.once(signal, () => {
       interruption.abort()
       process.once(signal, () => process.exit(INTERRUPTED))
@@ -43,11 +43,11 @@ async function run(options: ChaosOptions): Promise<number> {
   } catch (error) {
     shown.close()
     if (interruption.signal.aborted) {
-      process.stderr.write('Interrupted; everything that was started has ended.\n')
+      process.stderr.write('Interrupted; all started processes have ended.\n')
       return INTERRUPTED
     }
     process.stderr.write(`The run failed (seed ${options.seed}): ${wordsOf(error)}\n`)
-    process.stderr.write(`What the processes said is in ${logFolder}, or beside it.\n`)
+    process.stderr.write(`The logs of the processes are in ${logFolder} or beside it.\n`)
     return BROKEN
   } finally {
     shown.close()
@@ -67,11 +67,11 @@ async function runOne(
   const report = toReport(result, startedAt)
   writeReport(reportFile, report)
   if (report.ok && !options.keepLogs) rmSync(logFolder, { recursive: true, force: true })
-  shown.tell(`\n${describeReport(report)}\n\nThe report is in ${reportFile}.`)
+  shown.tell(`\n${describeReport(report)}\n\nReport: ${reportFile}`)
   return report
 }
 
-/** One after the other: at the same time they would be neighbours themselves. */
+/** Runs one after the other, because concurrent runs would disturb each other. */
 async function runBoth(
   options: ChaosOptions,
   shown: Progress,
@@ -83,7 +83,7 @@ async function runBoth(
   const without = await of('off', 'without')
   const comparison = toComparison(without, await of('on', 'with'))
   writeReport(options.reportFile, comparison)
-  shown.tell(`\n${describeComparison(comparison)}\n\nBoth are in ${options.reportFile}.`)
+  shown.tell(`\n${describeComparison(comparison)}\n\nBoth reports: ${options.reportFile}`)
   return comparison
 }
 

@@ -1,12 +1,12 @@
-/** Shows that something happens: one line that is rewritten, or plain lines in a file. */
+/** Progress output: one line that is rewritten on a terminal, or plain lines in a file. */
 export interface Progress {
   readonly say: (text: string) => void
-  /** A line of its own, that stays. */
+  /** Prints a line that stays. */
   readonly tell: (text: string) => void
   readonly close: () => void
 }
 
-/** On a terminal every second; in a file, so often would only be noise. */
+/** Interval in a file; on a terminal the line is rewritten every second. */
 const PLAIN_EVERY_MS = 5_000
 
 export interface Terminal {
@@ -26,7 +26,7 @@ export function progress(terminal: Terminal, nowMs: () => number): Progress {
   return {
     say(text) {
       if (isLive) {
-        // Longer than the line, it would scroll instead of being rewritten.
+        // A longer text would wrap and scroll instead of being rewritten.
         terminal.write(`\r\u001B[K${text.slice(0, (terminal.columns ?? 80) - 1)}`)
         isOpen = true
         return

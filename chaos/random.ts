@@ -1,6 +1,6 @@
-/** Chance that can be repeated: the same seed draws the same numbers. */
+/** Repeatable random numbers: the same seed draws the same numbers. */
 export interface Random {
-  /** From 0 to below 1. */
+  /** A number in the range [0, 1). */
   next(): number
   /** A whole number from `min` to `max`, both included. */
   between(min: number, max: number): number
@@ -9,11 +9,11 @@ export interface Random {
   shuffle<Item>(items: readonly Item[]): Item[]
 }
 
-/** `stream`: parts that run beside each other draw from streams of their own. */
+/** `stream`: concurrent parts draw from separate streams. */
 export function seeded(seed: number, stream = ''): Random {
   let state = mix(seed, stream)
   const next = (): number => {
-    // Mulberry32: a few operations on 32 bits, and good enough to roll dice with.
+    // Mulberry32: a few 32-bit operations, with sufficient quality for this purpose.
     state = (state + 0x6d2b79f5) | 0
     let word = Math.imul(state ^ (state >>> 15), 1 | state)
     word = (word + Math.imul(word ^ (word >>> 7), 61 | word)) ^ word

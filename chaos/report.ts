@@ -1,4 +1,4 @@
-/** What came out of a run: for people on the terminal, for machines and for later in a file. */
+/** The report of a run: a table for the terminal, and JSON in a file. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { ChaosOptions } from './arguments.ts'
@@ -12,15 +12,15 @@ export interface RunResult {
   readonly options: ChaosOptions
   readonly violations: readonly Violation[]
   readonly facts: Facts
-  readonly seconds: { readonly mischief: number; readonly healing: number }
+  readonly seconds: { readonly disruption: number; readonly healing: number }
   readonly requests: number
-  readonly mischief: Readonly<Record<string, number>>
+  readonly disruption: Readonly<Record<string, number>>
   readonly faults: Readonly<Record<string, number>>
 }
 
 export interface Sample extends Violation {
   readonly key?: string | undefined
-  /** What its client saw, line by line. */
+  /** The answers that its client got, line by line. */
   readonly history: readonly string[]
 }
 
@@ -32,17 +32,17 @@ export interface Report {
   readonly startedAt: string
   readonly seconds: RunResult['seconds']
   readonly done: Readonly<Record<string, number>>
-  /** What bad neighbours did; empty where there were none. */
+  /** Counts of the bad neighbours' work; empty without neighbours. */
   readonly neighbours: Readonly<Record<string, number>>
   /** How long the other tenants waited. */
   readonly waiting: readonly Waiting[]
-  /** What clients saw, and how often. */
+  /** The answers that clients got, and how often. */
   readonly answers: Readonly<Record<string, number>>
-  readonly mischief: Readonly<Record<string, number>>
+  readonly disruption: Readonly<Record<string, number>>
   readonly faults: Readonly<Record<string, number>>
   readonly violations: Readonly<Record<string, number>>
   readonly samples: readonly Sample[]
-  /** What took longest from the first request to the final answer: where healing is slow. */
+  /** The stories with the longest time from the first request to the final answer. */
   readonly slowest: readonly (readonly string[])[]
 }
 
@@ -50,7 +50,7 @@ const SAMPLES_MAX = 5
 const SLOWEST_MAX = 3
 
 export function toReport(result: RunResult, startedAt: string): Report {
-  const { options, violations, facts, seconds, requests, mischief, faults } = result
+  const { options, violations, facts, seconds, requests, disruption, faults } = result
   const counts = VIOLATION_KINDS.map((kind) => [kind, ofKind(violations, kind).length] as const)
   return {
     store: options.store,
@@ -63,7 +63,7 @@ export function toReport(result: RunResult, startedAt: string): Report {
     neighbours: options.neighbours === 'on' ? neighboursIn(facts) : {},
     waiting: waitingOf(facts.waits),
     answers: answersIn(facts.stories),
-    mischief,
+    disruption,
     faults,
     violations: Object.fromEntries(counts),
     samples: VIOLATION_KINDS.flatMap((kind) => ofKind(violations, kind).slice(0, SAMPLES_MAX)).map(
@@ -104,13 +104,13 @@ function ofKind(violations: readonly Violation[], kind: Violation['kind']): Viol
   return violations.filter((violation) => violation.kind === kind)
 }
 
-/** With the key, the record and the story that it is about, as far as they can be told. */
+/** Adds the key, the record and the story of a violation, as far as they are known. */
 function toSample(violation: Violation, facts: Facts): Sample {
   const { stories, records } = facts
-  const told = stories.find(({ number }) => number === violation.story)
+  const named = stories.find(({ number }) => number === violation.story)
   const recordId = violation.recordId ?? recordOf(violation, facts)
-  const record = records.find((one) => (told ? isOwn(one, told) : one.recordId === recordId))
-  const story = told ?? stories.find((one) => record !== undefined && isOwn(record, one))
+  const record = records.find((one) => (named ? isOwn(one, named) : one.recordId === recordId))
+  const story = named ?? stories.find((one) => record !== undefined && isOwn(record, one))
   return {
     ...violation,
     recordId: recordId ?? record?.recordId,
@@ -150,26 +150,27 @@ export function writeReport(file: string, report: Report | Comparison): void {
   writeFileSync(file, `${JSON.stringify(report, undefined, 2)}\n`)
 }
 
-/** The table that is printed. */
+/** The printed table. */
 export function describeReport(report: Report): string {
-  const { store, seed, seconds, done, answers, mischief, faults, violations, samples } = report
+  const { store, seed, seconds, done, answers, disruption, faults, violations, samples } = report
   const { neighbours, waiting } = report
   const hasNeighbours = Object.keys(neighbours).length > 0
   const title =
-    `${store}, seed ${seed}: ${seconds.mischief} s of mischief, ${seconds.healing} s to heal` +
+    `${store}, seed ${seed}: ${seconds.disruption} s of disruptions, ` +
+    `${seconds.healing} s of recovery` +
     (report.plant === undefined ? '' : `, with the bug ${report.plant}`)
   return [
     title,
     '',
-    section('what was done', done),
-    ...(hasNeighbours ? [section('what bad neighbours did', neighbours)] : []),
+    section('work', done),
+    ...(hasNeighbours ? [section('bad neighbours', neighbours)] : []),
     describeWaiting(waiting),
-    section('what clients saw', answers),
-    section('what was done to it', mischief),
-    section('what the provider did wrong', faults),
+    section('answers to clients', answers),
+    section('disruptions', disruption),
+    section('faults of the provider', faults),
     section('violations', violations),
     ...samples.flatMap(describeSample),
-    report.ok ? 'Nothing was found.' : 'Something was found.',
+    report.ok ? 'No violation was found.' : 'Violations were found.',
   ].join('\n')
 }
 

@@ -1,4 +1,4 @@
-/** One run: start everything, break it for a while, let it heal, and look at what is left. */
+/** One run: starts all processes, disrupts them, waits for recovery, and checks the result. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ChaosOptions } from './arguments.ts'
 import { collect, countOpen, readEntries, readProducts } from './check/collect.ts'
@@ -7,7 +7,7 @@ import { judge, judgeWhileRunning } from './check/judge.ts'
 import { sinceAccepted, waitsOfLooks } from './check/waits.ts'
 import { crowd, type Crowd } from './clients/crowd.ts'
 import { httpClient } from './clients/http-client.ts'
-import { mischiefs, type Mischiefs } from './mischief/mischief.ts'
+import { disruptions, type Disruptions } from './disruptions/disruptions.ts'
 import { neighbours, type Neighbours } from './neighbours/neighbours.ts'
 import type { Progress } from './progress.ts'
 import type { RunResult } from './report.ts'
@@ -18,7 +18,7 @@ import { startSystem, type System } from './system/system.ts'
 export interface RunParts {
   readonly progress: Progress
   readonly logFolder: string
-  /** Somebody wants it to end. */
+  /** Aborts the run. */
   readonly signal: AbortSignal
 }
 
@@ -26,7 +26,7 @@ const CONCURRENCY = 24
 const PROGRESS_EVERY_MS = 1_000
 const WATCH_EVERY_MS = 500
 const LOOK_EVERY_MS = 200
-/** What the provider is late with comes after its faults have ended. */
+/** The longest delay of the provider's effects after its faults have ended. */
 const LATE_MS = 1_500
 
 export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<RunResult> {
@@ -57,7 +57,7 @@ export async function runChaos(options: ChaosOptions, parts: RunParts): Promise<
       skus: stockBefore.map(({ sku }) => sku),
       concurrency: CONCURRENCY,
     })
-    const trouble = mischiefs(system, seed)
+    const trouble = disruptions(system, seed)
     const { database } = system
     const bad = hasNeighbours ? neighbours({ database, nodes, seed, seconds }) : undefined
     const run = new Run({
@@ -79,16 +79,16 @@ interface Stage {
   readonly system: System
   readonly clients: Crowd
   readonly bad: Neighbours | undefined
-  readonly trouble: Mischiefs
+  readonly trouble: Disruptions
   readonly stockBefore: readonly ProductRow[]
   readonly elapsedMs: () => number
-  /** When the first story began, by the clock of the machine. */
+  /** When the first story started, by the clock of the machine. */
   readonly startedAtMs: number
 }
 
 class Run {
   readonly #stage: Stage
-  #phase = 'mischief'
+  #phase = 'disruption'
 
   constructor(stage: Stage) {
     this.#stage = stage
@@ -101,25 +101,25 @@ class Run {
       parts.progress.say(`${seconds} s ${this.#phase}: ${state()}, ${wordsOf(trouble.counts)}`)
     }, PROGRESS_EVERY_MS)
     try {
-      const seen = await this.#mischief()
-      const mischiefMs = elapsedMs()
+      const seen = await this.#disruption()
+      const disruptionMs = elapsedMs()
       this.#phase = 'healing'
-      // What is wrong already needs no healing to be shown.
+      // A violation that is already certain needs no recovery.
       if (seen.length === 0) await this.#heal()
       parts.signal.throwIfAborted()
       const facts = await this.#facts()
       const violations = seen.length === 0 ? judge(facts) : seen
-      const healing = Math.round((elapsedMs() - mischiefMs) / 1000)
-      const seconds = { mischief: Math.round(mischiefMs / 1000), healing }
+      const healing = Math.round((elapsedMs() - disruptionMs) / 1000)
+      const seconds = { disruption: Math.round(disruptionMs / 1000), healing }
       const faults = await system.provider.countFaults()
-      return { options, violations, facts, seconds, mischief: trouble.counts, faults }
+      return { options, violations, facts, seconds, disruption: trouble.counts, faults }
     } finally {
       clearInterval(shown)
     }
   }
 
-  /** Until the time is over, or a violation has shown that ends the run. */
-  async #mischief(): Promise<Violation[]> {
+  /** Runs until the time is over, or until a violation ends the run. */
+  async #disruption(): Promise<Violation[]> {
     const { options, parts, clients, bad, trouble, system } = this.#stage
     const shown = new AbortController()
     const over = AbortSignal.any([
@@ -130,7 +130,7 @@ class Run {
     const watched = options.untilViolation ? this.#watch(over, shown) : Promise.resolve([])
     const broken = trouble.run(over).catch((error: unknown) => {
       shown.abort()
-      // A process that does not come up again has its own line in the report.
+      // A process that does not start again is reported separately.
       if (system.exits.length === 0) throw error
     })
     await Promise.all([broken, clients.run(over), bad?.run(over)])
@@ -152,12 +152,12 @@ class Run {
     const { system, clients } = this.#stage
     const { exits, provider, database } = system
     const effects = await provider.readLedger()
-    // It may be down right now: then there is nothing to see until it is back.
+    // The database may be down now: then there is nothing to check until it is back.
     const entries = await readEntries(database).catch(() => [])
     return judgeWhileRunning({ stories: clients.stories, effects, entries, exits })
   }
 
-  /** After one last silence nothing goes wrong: all must come to its end by itself, in time. */
+  /** After a last silence there are no disruptions: all work must end in time without help. */
   async #heal(): Promise<void> {
     const { options, parts, system, clients, trouble } = this.#stage
     const tooLate = AbortSignal.any([AbortSignal.timeout(options.healSeconds * 1000), parts.signal])
@@ -189,8 +189,8 @@ class Run {
   }
 }
 
-/** `3 kills, 2 cuts, 1 silences, 1 stalls, 0 shifts`: for one line of progress. */
-function wordsOf(counts: Mischiefs['counts']): string {
+/** `3 kills, 2 cuts, 1 silences, 1 stalls, 0 shifts`, for one line of progress. */
+function wordsOf(counts: Disruptions['counts']): string {
   return ['kill', 'cut', 'silence', 'stall', 'shift']
     .map((verb) => {
       const own = Object.entries(counts).filter(([kind]) => kind.startsWith(verb))

@@ -1,12 +1,12 @@
 /**
- * Times and chances of a run. Times are short, so that a run of seconds has seen what takes a
- * service days; what must hold between them is said where they are.
+ * Times and probabilities of a run. Times are short, so that a run of seconds covers what a service
+ * sees in days. Each comment states the condition that a time must satisfy.
  */
 import type { Faults } from '../examples/provider/contract.ts'
 import type { PlantName } from './plant/plants.ts'
 
 export interface RunSettings {
-  /** For every process of the service. */
+  /** Environment of every process of the service. */
   readonly service: Readonly<Record<string, string>>
   readonly keyRetentionMs: number
   readonly faults: Faults
@@ -14,12 +14,12 @@ export interface RunSettings {
 
 export const LEASE_MS = 1_500
 
-/** Past any lease, and with what may still come after it far below `PROVEN_AFTER_MS`. */
+/** Longer than any lease; together with later delays far below `PROVEN_AFTER_MS`. */
 export const STALL_MS = { min: LEASE_MS + 200, max: LEASE_MS + 900 } as const
 
 /**
- * Shorter and longer than the 5 s that a node waits for its database. A provider that nothing
- * reaches gets some of it later, by as much as `PROVEN_AFTER_MS` has to cover.
+ * Shorter and longer than the 5 s timeout of a node for its database. Requests to a silent provider
+ * can arrive later, by as much as `PROVEN_AFTER_MS` has to cover.
  */
 export const SILENCE_MS = { min: 300, max: 7_000, providerMax: 1_500 } as const
 
@@ -27,16 +27,16 @@ const LATENCY_MAX_MS = 200
 const LATE_MAX_MS = 700
 
 /**
- * A request can reach the provider that much after it was put on record: the answer of the database
- * was lost, and the record was confirmed up to 5 s later; its process was stalled in between; the
+ * The longest time between the record of a request and its arrival at the provider: the answer of
+ * the database was lost, and the record was confirmed up to 5 s later; the process was stalled; the
  * network was silent; and the provider was late. "Not found" is no proof before that.
  */
 const PROVEN_AFTER_MS = 12_000
 
-/** What is sent again within this time must be recognised, also by way of a process that stalls. */
+/** A repeat within this time must be recognised, even from a process that was stalled. */
 const REPEATABLE_MS = 800
 
-/** From then on the provider recognises nothing: a blind repetition is a second charge. */
+/** After this time the provider recognises no key: a blind repeat is a second charge. */
 const KEY_RETENTION_MS = 6_000
 
 const FAULTS: Faults = {
@@ -68,7 +68,7 @@ export function settingsFor(plant: PlantName | undefined): RunSettings {
   }
   const usual = { service, keyRetentionMs: KEY_RETENTION_MS, faults: FAULTS }
   if (plant !== 'lapse-reruns-effect') return usual
-  // A lease is shorter than what a provider usually remembers. Here it remembers nothing, and
-  // nobody may rely on it.
+  // A lease is shorter than the time that a provider usually remembers keys. Here it remembers
+  // none, so the service must not rely on it.
   return { ...usual, service: { ...service, REPEATABLE_MS: '1' }, keyRetentionMs: 1 }
 }

@@ -1,9 +1,9 @@
-export { createEngine } from './core/engine.ts'
-export { memoryStore } from './stores/memory/memory-store.ts'
-export { currentIdempotency } from './http/current.ts'
-export { EXPOSED_HEADERS } from './http/exposed-headers.ts'
-export { singleTenant } from './http/guard-options.ts'
-export { encodeAbandonedReply, encodeHttpReply } from './http/http-reply.ts'
+export { createEngine } from './core/engine/engine.ts'
+export { memoryStore } from './stores/memory/store.ts'
+export { currentIdempotency } from './http/guard/current.ts'
+export { EXPOSED_HEADERS } from './http/reply/stored-headers.ts'
+export { singleTenant } from './http/guard/guard-options.ts'
+export { encodeAbandonedReply, encodeHttpReply } from './http/reply/http-reply.ts'
 
 export {
   ERROR_CODES,
@@ -20,12 +20,11 @@ export {
   isOncekeyError,
 } from './core/errors.ts'
 export { EVENT_COUNTERS } from './core/events.ts'
-export { MOVES, RECORD_STATES } from './core/record.ts'
 export { PROBLEMS } from './protocol/problems.ts'
 
-export type { BreakerState } from './core/breaker.ts'
-export type { BreakerOptions } from './core/breaker-options.ts'
-export type { Clock } from './core/clock.ts'
+export type { BreakerState } from './core/health/breaker.ts'
+export type { BreakerOptions } from './core/health/breaker-options.ts'
+export type { Clock } from './core/time/clock.ts'
 export type {
   CloseReport,
   Engine,
@@ -35,45 +34,24 @@ export type {
   ResolveTarget,
   ResolveVerdict,
   RunRequest,
-} from './core/engine.ts'
+} from './core/engine/engine-contract.ts'
 export type { Encryption, EncryptionContext } from './core/encryption.ts'
 export type { ErrorCode, StoreFailure } from './core/errors.ts'
 export type { EngineEvent, EventListener, EventSubject } from './core/events.ts'
-export type { RunOutcome, Work, WorkEnd } from './core/execution.ts'
-export type { ForeignTransaction } from './core/foreign-transaction.ts'
-export type { Failure, FailureChoice, OnError } from './core/failure.ts'
-export type { Scope } from './core/identity.ts'
-export type { Policy, PolicyOptions, WhileInProgress } from './core/policy.ts'
-export type { AfterExpiry, OnLapse, Proof, RecordState } from './core/record.ts'
-export type { RunContext } from './core/run-context.ts'
-export type {
-  ClaimedFrom,
-  ClaimMode,
-  ClaimOutcome,
-  ClaimRequest,
-  Completion,
-  HistoryQuery,
-  Lease,
-  ListQuery,
-  ReapReport,
-  ReapRequest,
-  RecordRef,
-  RecordView,
-  Renewal,
-  ResolveOutcome,
-  SettleOutcome,
-  Settlement,
-  Store,
-  StoreBatching,
-  SweptRecord,
-  Verdict,
-} from './core/store.ts'
-export type { Profile } from './http/answers.ts'
-export type { HttpReply } from './http/exchange.ts'
-export type { FingerprintSecret } from './http/fingerprint.ts'
-export type { GuardOptions } from './http/guard-options.ts'
-export type { HandlerContext } from './http/handler-context.ts'
-export type { AbandonedReplyInput, GivenReply, HttpReplyInput } from './http/http-reply.ts'
-export type { HeaderPair } from './http/stored-headers.ts'
+export type { ForeignTransaction } from './stores/kit/foreign-transaction.ts'
+export type { Failure, FailureChoice, OnError } from './core/attempt/failure.ts'
+export type { Scope } from './core/record/identity.ts'
+export type { Policy, PolicyOptions, WhileInProgress } from './core/engine/policy.ts'
+export type { RecordState } from './core/record/record.ts'
+export type { RunContext, Work, WorkResult } from './core/attempt/run-context.ts'
+export type { RunOutcome } from './core/attempt/run-outcome.ts'
+export type { RecordView, Store } from './core/store/store.ts'
+export type { Profile } from './http/guard/answers.ts'
+export type { HttpReply } from './http/guard/exchange.ts'
+export type { FingerprintSecret } from './http/fingerprint/fingerprint.ts'
+export type { GuardOptions } from './http/guard/guard-options.ts'
+export type { HandlerContext } from './http/guard/handler-context.ts'
+export type { AbandonedReplyInput, ReplyInit, HttpReplyInput } from './http/reply/http-reply.ts'
+export type { HeaderPair } from './http/reply/stored-headers.ts'
 export type { Problem, ProblemCode, ProblemName } from './protocol/problems.ts'
-export type { MemoryStoreOptions } from './stores/memory/memory-store.ts'
+export type { MemoryStoreOptions } from './stores/memory/store.ts'

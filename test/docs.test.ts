@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { expect, it } from 'vitest'
 import { ERROR_CODES } from '../src/core/errors.ts'
-import { POLICY_OPTION_NAMES } from '../src/core/policy.ts'
+import { POLICY_OPTION_NAMES } from '../src/core/engine/policy.ts'
 import { PROBLEMS } from '../src/protocol/problems.ts'
 
 const root = join(import.meta.dirname, '..')
@@ -35,18 +35,18 @@ it('gives every problem code a heading, and every such heading is a code', () =>
 })
 
 it('lists every option of a guard in the reference', () => {
-  const source = readFileSync(join(root, 'src/http/guard-options.ts'), 'utf8')
-  const [, list] = /GUARD_OPTION_NAMES = \[([^]*?)\]/.exec(source)!
+  const source = readFileSync(join(root, 'src/http/guard/resolve-guard-options.ts'), 'utf8')
+  const [, list] = /GUARD_OPTION_NAMES = \[([^]*?)\] as const/.exec(source)!
   const names = [...list!.matchAll(/'(\w+)'/g)].map(([, name]) => name!)
-  expect(names).toContain('storeFailure')
+  expect(names).toContain('onStoreFailure')
   const listed = [...prose('docs/reference/options.md').matchAll(/^\| (`.*?) \|/gm)]
     .flatMap(([, cell]) => [...cell!.matchAll(/`(\w+)`/g)])
     .map(([, name]) => name!)
   expect(listed).toEqual(expect.arrayContaining([...names, ...POLICY_OPTION_NAMES]))
 })
 
-// Whoever tries a second example would otherwise meet the tables of the first.
-it('lets each example keep its data in a file of its own', () => {
+// A second example would otherwise open the tables of the first.
+it('gives each example its own data file', () => {
   const files = globSync('examples/**/*.ts', { cwd: root }).flatMap((path) =>
     [...readFileSync(join(root, path), 'utf8').matchAll(/'(?:data\/)?([\w-]+\.db)'/g)].map(
       ([, file]) => file!,

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { basename, join, posix } from 'node:path'
+import { basename, dirname, join, posix } from 'node:path'
 import { describe, expect, it } from 'vitest'
 
 // The house rules that a machine can check. Boring on purpose: a table and a loop for each rule,
@@ -21,15 +21,15 @@ const code = files.filter((file) => file.endsWith('.ts'))
 const sources = code.filter((file) => file.startsWith('src/'))
 
 // Which folder of src/ may import which. This table IS the architecture, and ARCHITECTURE.md
-// explains it. A folder may always import itself; one store never imports another. Nobody may
-// import `testing`.
+// explains it. A folder may always import itself. A store may import `stores/kit`, and no other
+// store. No folder may import `testing`.
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
-  'index.ts': ['protocol', 'core', 'http', 'adapters', 'stores'],
+  'index.ts': ['protocol', 'core', 'http', 'stores', 'stores/kit'],
   protocol: [],
   core: [],
   http: ['core', 'protocol'],
   adapters: ['core', 'protocol', 'http'],
-  stores: ['core'],
+  stores: ['core', 'stores/kit'],
   durable: ['core', 'protocol', 'http'],
   testing: ['core', 'http'],
 }
@@ -37,7 +37,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
 // Which npm packages and Node modules may be used by the files whose path starts so.
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   protocol: ['structured-headers'],
-  'core/identity.ts': ['node:crypto'],
+  'core/record/identity.ts': ['node:crypto'],
   http: ['node:async_hooks', 'node:crypto', 'node:util', 'node:zlib'],
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express'],
@@ -59,20 +59,20 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
 const TYPES_ONLY: readonly string[] = ['express', 'fastify', 'hono', 'koa', '@koa/router']
 
 describe('imports', () => {
-  it('follow the direction of the architecture', () => {
+  it('imports follow the direction of the architecture', () => {
     const faults = sources.flatMap((file) => {
       const allowed = MAY_IMPORT[layerOf(file)]
       if (allowed === undefined) return [`${file}: its folder has no line in MAY_IMPORT`]
       return importsOf(file)
         .filter(({ name }) => name.startsWith('.'))
         .map(({ name }) => posix.join(posix.dirname(file), name))
-        .filter((target) => unitOf(target) !== unitOf(file) && !allowed.includes(layerOf(target)))
+        .filter((target) => unitOf(target) !== unitOf(file) && !allowed.includes(placeOf(target)))
         .map((target) => `${file}: imports ${target}`)
     })
     expect(faults).toEqual([])
   })
 
-  it('name only the packages and Node modules that the folder may use', () => {
+  it('imports name only the packages and Node modules that their folder may use', () => {
     const faults = sources.flatMap((file) => {
       const path = file.replace('src/', '')
       const allowed = Object.entries(MAY_USE)
@@ -88,7 +88,7 @@ describe('imports', () => {
     expect(faults).toEqual([])
   })
 
-  it('of the examples are the published ones', () => {
+  it('examples import only published names', () => {
     const faults = code
       .filter((file) => file.startsWith('examples/'))
       .filter((file) => importsOf(file).some(({ name }) => name.includes('/src/')))
@@ -97,24 +97,24 @@ describe('imports', () => {
 })
 
 describe('code', () => {
-  it('asks the clock for the time', () => {
+  it('sources read the time only from the clock', () => {
     const time =
       /\bDate\.now\b|\bnew Date\(\s*\)|\bset(Timeout|Interval|Immediate)\b|\bperformance\./
     const asking = sources.filter((file) => !file.endsWith('clock.ts'))
     expect(codeMatching(asking, time)).toEqual([])
   })
 
-  it('neither prints nor ends the process', () => {
+  it('sources neither print nor end the process', () => {
     const pattern = /\bconsole\.\w+|\bprocess\.(exit|abort|stdout|stderr)\b/
     expect(codeMatching(sources, pattern)).toEqual([])
   })
 
-  it('has no default export', () => {
+  it('modules have no default export', () => {
     const own = code.filter((file) => file !== 'vitest.config.ts')
     expect(codeMatching(own, /\bexport default\b|\bas default\b/)).toEqual([])
   })
 
-  it('leaves no test out', () => {
+  it('test files skip no test', () => {
     // Spelt in pieces, here and below, so that this file does not find itself.
     const conditional = ['skip', 'run'].map((word) => `${word}If`).join('|')
     const leftOut = `\\b(it|test|describe)(\\.\\w+)*\\.(skip|only|todo|fails|${conditional})\\b`
@@ -125,12 +125,10 @@ describe('code', () => {
     expect(codeMatching(tests, new RegExp(leftOut))).toEqual([])
   })
 
-  it('has no test file in a shared process that listens to it or changes it', () => {
-    const config = read('vitest.config.ts')
-    const alone = /^test\/(chaos|examples|process|package|simulation)\//
+  it('test files in a shared process neither listen to it nor change it', () => {
     const shared = code
       .filter((file) => file.startsWith('test/') && file.endsWith('.test.ts'))
-      .filter((file) => !alone.test(file) && !config.includes(`'${file}'`))
+      .filter((file) => !/\.(process|slow)\.test\.ts$/.test(file))
     const what = 'process|globalThis|console|[A-Z]\\w+\\.prototype'
     const touches = [
       '\\bprocess\\.(on|once|chdir|emitWarning)\\(|\\bprocess\\.env\\S* = ',
@@ -142,7 +140,7 @@ describe('code', () => {
 })
 
 describe('files', () => {
-  it('are short enough to read', () => {
+  it('files are short enough to read', () => {
     const faults = code
       .map((file) => ({ file, lines: read(file).trimEnd().split('\n').length }))
       .filter(({ file, lines }) => lines > (file.startsWith('test/') ? 600 : 500))
@@ -150,36 +148,168 @@ describe('files', () => {
     expect(faults).toEqual([])
   })
 
-  it('keep to 100 columns', () => {
+  it('lines have at most 100 columns', () => {
     // A link cannot be broken in two.
     expect(textMatching(code, /^(?!.*:\/\/).{101,}$/u)).toEqual([])
   })
 
-  it('are named in kebab case, for what they hold', () => {
-    const kebab = /^[a-z0-9]+(-[a-z0-9]+)*(\.(test|config|d))?(\.ts)?$/
+  it('files are named in kebab case, for what they hold', () => {
+    const kebab = /^[a-z0-9]+(-[a-z0-9]+)*(\.(process|server|slow))?(\.(test|config|d))?(\.ts)?$/
     const vague = /^(utils?|common|helpers?|types|misc)$/
     const isWellNamed = (part: string): boolean =>
       kebab.test(part) && !part.split(/[-.]/).some((word) => vague.test(word))
     expect(code.filter((file) => !file.split('/').every(isWellNamed))).toEqual([])
   })
 
-  it('have Unix line ends, no trailing space, and end in a newline', () => {
+  it('files have Unix line ends, no trailing space, and end in a newline', () => {
     expect(textMatching(files, /\r|[ \t]$/)).toEqual([])
     expect(files.filter((file) => !read(file).endsWith('\n'))).toEqual([])
   })
 
   const written = files.filter((file) => file !== 'package-lock.json')
 
-  it('hold no leftover markers', () => {
+  it('comments and docs name only files that exist', () => {
+    const roots = 'bench|chaos|examples|src|test|core|http|adapters|durable|stores'
+    const path = new RegExp(`(?<![\\w./'-])(?:${roots})/[\\w./-]+\\.ts\\b`, 'g')
+    const known = new Set(code)
+    const faults = files
+      .filter((file) => /\.(?:md|ts)$/.test(file))
+      .flatMap((file) =>
+        [...read(file).matchAll(path)].map(([name]) => ({ file, name: name.replace(/^\.\//, '') })),
+      )
+      .filter(({ file, name }) => {
+        // A README may name the files of its folder.
+        const places = [name, `src/${name}`, posix.join(posix.dirname(file), name)]
+        return !places.some((place) => known.has(place))
+      })
+    expect(faults.map(({ file, name }) => `${file}: ${name}`)).toEqual([])
+  })
+
+  it('files hold no leftover markers', () => {
     const markers = ['TO-DO', 'FIX-ME', 'X-XX', 'HA-CK'].join('|').replaceAll('-', '')
     expect(textMatching(written, new RegExp(`\\b(${markers})\\b`))).toEqual([])
   })
 
-  it('name no machine and no registry', () => {
+  it('files name no machine and no registry', () => {
     const folders = ['work', 'farm', 'root', 'home', 'Users'].join('|')
     const hosts = ['registry-npm', 'deb-debian'].join('|').replaceAll('-', '\\.')
     const machine = new RegExp(`(^|[^\\w.])/(${folders})/|${hosts}`)
     expect(textMatching(written, machine)).toEqual([])
+  })
+})
+
+/** The files that each SQL store has, so that a reader of one finds the way in the others. */
+const SQL_FILES: readonly string[] = [
+  ...['index', 'options', 'client', 'failures', 'store', 'calls', 'columns', 'sql', 'claims'],
+  ...['settlements', 'upkeep', 'transaction', 'caller-transaction', 'migrations'],
+  ...['driver/driver', 'driver/connections'],
+  ...['durable/tables', 'durable/operation-columns', 'durable/message-columns'],
+  ...['durable/phase-sql', 'durable/message-sql', 'durable/act-sql'],
+  ...['durable/phases', 'durable/outbox', 'durable/acts'],
+  ...['turns/due', 'turns/unknown', 'turns/messages', 'turns/sql', 'turns/walk'],
+]
+
+const exceptions = (reason: string, names: readonly string[]): Record<string, string> =>
+  Object.fromEntries(names.map((name) => [name, reason]))
+
+/** Where a SQL store differs, and why. */
+const SQL_EXCEPTIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  sqlite: {
+    client: 'the store opens the file itself',
+    calls: 'its calls are synchronous and need no connection of a pool',
+    'driver/file-access': 'chooses the reader or the writer, and reads the time under the lock',
+    'driver/write-turns': 'one writer for all, so write transactions wait in a queue',
+  },
+  postgres: {
+    ...exceptions('is one of two drivers, and PostgreSQL reports more about a connection', [
+      'driver/giving-up',
+      'driver/pg',
+      'driver/pg-client',
+      'driver/pg-connections',
+      'driver/postgres-js',
+      'driver/postgres-js-sockets',
+      'driver/values',
+    ]),
+    ...exceptions('decides in a stored function, which saves round trips', [
+      'functions/acts',
+      'functions/claim',
+      'functions/functions',
+      'functions/message-tenants',
+      'functions/message-turns',
+      'functions/outbox',
+      'functions/parts',
+      'functions/phases',
+      'functions/turn-parts',
+      'functions/turns',
+      'functions/upkeep',
+    ]),
+    'schema/index-builds': 'builds indexes concurrently, outside a transaction',
+    'schema/migration-limit': 'a migration waits for a lock only so long',
+    watcher: 'waits for results by LISTEN and NOTIFY',
+  },
+  mysql: {
+    moves: 'decides in JavaScript, and writes on condition that the row has not changed',
+    'statement-watch': 'a deadlock ends a transaction of MySQL while its caller still runs',
+    'durable/partition-sql': 'keeps a counter row for each partition of messages',
+    'durable/claim-messages': 'a claim of messages takes several statements here',
+    'durable/prune-messages': 'removes the counters of empty partitions, too',
+    'turns/records': 'shared by the turns of due and of unknown operations',
+  },
+}
+
+describe('folders', () => {
+  it.each(Object.entries(SQL_EXCEPTIONS))('%s has the files of a SQL store', (store, reasons) => {
+    const folder = `src/stores/${store}/`
+    const own = sources
+      .filter((file) => file.startsWith(folder))
+      .map((file) => file.slice(folder.length, -'.ts'.length))
+    const differences = [
+      ...own.filter((file) => !SQL_FILES.includes(file)),
+      ...SQL_FILES.filter((file) => !own.includes(file)),
+    ]
+    expect(differences.toSorted()).toEqual(Object.keys(reasons).toSorted())
+  })
+
+  it('folders have at most twenty-two files on one level', () => {
+    const sizes = Map.groupBy(code, (file) => dirname(file))
+    const large = [...sizes].filter(([, within]) => within.length > 22)
+    expect(large.map(([folder, within]) => `${folder}: ${within.length}`)).toEqual([])
+  })
+})
+
+// Words of a private dialect. docs/concepts/glossary.md has the words of the domain.
+const BANNED_WORDS = new RegExp(
+  [
+    /\b(?:some|no|any|every)body\b/,
+    /\b(?:who|whom|what|which)ever\b/,
+    /\bthose who\b/,
+    /\bits like\b/,
+    /\bof (?:(?:its|their|our) own|ours)\b/,
+    /\bas often as (?:it|they) may\b/,
+    /\bg(?:o|oes|one) on with\b/,
+    /\bwill not do\b/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+  'i',
+)
+
+/** A comment names its subject first. */
+const BARE_PRONOUN = /^(?:It|Its|They|Their|What|Those|These|Whose|Who)\b/
+
+describe('prose', () => {
+  it('comments, messages, titles and docs have none of the banned words', () => {
+    const texts = files.filter((file) => /\.(?:ts|md)$/.test(file) && file !== 'test/tidy.test.ts')
+    expect(textMatching(texts, BANNED_WORDS)).toEqual([])
+  })
+
+  it('no comment in src opens with a bare pronoun', () => {
+    const faults = sources.flatMap((file) =>
+      commentsOf(read(file))
+        .filter(({ text }) => BARE_PRONOUN.test(text))
+        .map(({ line, text }) => `${file}:${line}: ${text}`),
+    )
+    expect(faults).toEqual([])
   })
 })
 
@@ -276,17 +406,17 @@ describe('package.json', () => {
     bundleDependencies: [],
   }
 
-  it.each(Object.entries(ALLOWED))('has exactly the allowed %s', (group, allowed) => {
+  it.each(Object.entries(ALLOWED))('package.json has exactly the allowed %s', (group, allowed) => {
     expect(Object.keys(manifest[group] ?? {}).toSorted()).toEqual(allowed)
   })
 
-  it('makes every peer optional', () => {
+  it('package.json makes every peer optional', () => {
     const peers = Object.keys(manifest['peerDependencies'] ?? {})
     const optional = Object.fromEntries(peers.map((name) => [name, { optional: true }]))
     expect(manifest['peerDependenciesMeta']).toEqual(optional)
   })
 
-  it('exports what tsconfig.json resolves to the sources', () => {
+  it('package.json exports what tsconfig.json resolves to the sources', () => {
     const exported = Object.entries(manifest['exports'] ?? {}).flatMap(([subpath, target]) => {
       if (typeof target === 'string') return []
       const built = (target as { default: string }).default
@@ -299,7 +429,7 @@ describe('package.json', () => {
     expect(compilerOptions.paths).toEqual(Object.fromEntries(exported))
   })
 
-  it('is locked for every platform', () => {
+  it('the lock file covers every platform', () => {
     // npm drops what its registry does not have (yet), and `npm ci` then fails everywhere.
     const { packages } = JSON.parse(read('package-lock.json')) as {
       packages: Record<string, { optionalDependencies?: Record<string, string> }>
@@ -313,7 +443,7 @@ describe('package.json', () => {
     expect(missing).toEqual([])
   })
 
-  it('is locked without the address of a registry', () => {
+  it('the lock file has no address of a registry', () => {
     // npm then asks the registry of whoever installs, and a mirror's address stays private.
     expect(textMatching(['package-lock.json'], /"resolved": "(?!file:|test\/)/)).toEqual([])
   })
@@ -339,6 +469,11 @@ function importsOf(file: string): Import[] {
 /** The folder of src/ that a file belongs to; a file directly in src/ stands for itself. */
 function layerOf(file: string): string {
   return file.split('/')[1]!
+}
+
+/** As in `MAY_IMPORT`: `stores/kit` is not a store, and has a name of its own there. */
+function placeOf(file: string): string {
+  return file.startsWith('src/stores/kit/') ? 'stores/kit' : layerOf(file)
 }
 
 /** What may import itself freely: a folder of src/, and each store on its own. */
@@ -380,4 +515,17 @@ function walk(folder: string): string[] {
     if (IGNORED.includes(basename(path)) || /\.(tgz|log)$/.test(path)) return []
     return entry.isDirectory() ? walk(path) : [path]
   })
+}
+
+/** The first line of each comment. */
+function commentsOf(text: string): { readonly line: number; readonly text: string }[] {
+  const lines = text.split('\n')
+  const isComment = (line: string | undefined) => /^\s*(?:\/\/|\/?\*)/.test(line ?? '')
+  return lines
+    .map((line, index) => ({ line, index }))
+    .filter(({ line, index }) => isComment(line) && !isComment(lines[index - 1]))
+    .map(({ line, index }) => {
+      const first = /^\s*\/\*\*?\s*$/.test(line) ? (lines[index + 1] ?? '') : line
+      return { line: index + 1, text: first.replace(/^\s*(?:\/\/|\/?\*+)\s?/, '').trim() }
+    })
 }

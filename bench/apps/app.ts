@@ -1,11 +1,11 @@
-/** What every server under load has in common: the same route, the same reply. */
+/** Shared parts of the servers under load: the same route and the same reply. */
 
-/** Where the handler counts its runs, and may be told to keep its requests. */
+/** Counts the runs of the handler, and can hold its requests. */
 export class Gate {
   runs = 0
   #held: PromiseWithResolvers<void> | undefined
 
-  /** `undefined` where the handler may answer at once. */
+  /** Returns `undefined` if the handler may answer at once. */
   enter(): Promise<void> | undefined {
     this.runs++
     return this.#held?.promise
@@ -23,7 +23,7 @@ export class Gate {
 
 export interface App {
   readonly port: number
-  /** Forgets all keys, where they are kept in memory. */
+  /** Removes all keys, if they are kept in memory. */
   readonly reset?: () => Promise<void>
   readonly close: () => Promise<void>
 }

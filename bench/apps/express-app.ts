@@ -1,20 +1,20 @@
-/** Express: the route bare, behind our guard, or behind a peer. */
+/** Express: the bare route, behind our guard, or behind a peer. */
 import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import express, { type ErrorRequestHandler, type RequestHandler } from 'express'
-import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
-import { createEngine } from '../../src/core/engine.ts'
+import express, { type RequestHandler } from 'express'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
+import { idempotency } from '../../src/adapters/express/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
 import type { Places } from '../run/contract.ts'
 import { REPLY } from '../run/work.ts'
 import { openStore, type StoreName } from '../subjects/stores.ts'
 import type { App, Gate } from './app.ts'
 
-/** What stands before the handler, and what stands behind it. */
+/** The middleware before the handler and after it. */
 export interface Protection {
   readonly before: readonly RequestHandler[]
   readonly handler?: RequestHandler
-  readonly errors?: ErrorRequestHandler
   readonly reset?: () => Promise<void>
   readonly close: () => Promise<void>
 }
@@ -23,7 +23,6 @@ export async function expressApp(protection: Protection, gate: Gate): Promise<Ap
   const app = express()
   app.use(express.json())
   app.post('/payments', ...protection.before, protection.handler ?? paying(gate))
-  if (protection.errors !== undefined) app.use(protection.errors)
   const server = app.listen(0, '127.0.0.1')
   await once(server, 'listening')
   return {
@@ -47,7 +46,7 @@ export function paying(gate: Gate): RequestHandler {
 
 export const bare: Protection = { before: [], close: async () => undefined }
 
-/** As the guide says: parsed JSON before it, its error handler behind it. */
+/** As in the guide: parsed JSON before the guard, the error handler after it. */
 export async function guarded(store: StoreName, places: Places): Promise<Protection> {
   let opened = await openStore(store, places)
   let guard = idempotency({ engine: createEngine({ store: opened.store }), tenant: singleTenant })
@@ -58,12 +57,11 @@ export async function guarded(store: StoreName, places: Places): Promise<Protect
     guard = idempotency({ engine: createEngine({ store: opened.store }), tenant: singleTenant })
   }
   const forgets = store === 'memory' || opened.flush !== undefined
-  // On memory each round gets another guard; elsewhere it stands in the route itself.
+  // On memory each round gets a new guard; otherwise one guard is mounted in the route.
   const before: RequestHandler =
     store === 'memory' ? (req, res, next) => guard(req, res, next) : guard
   return {
     before: [before],
-    errors: idempotencyErrors(),
     ...(forgets ? { reset } : {}),
     async close() {
       await guard.engine.close({ graceMs: 1_000 })

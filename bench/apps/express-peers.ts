@@ -1,4 +1,4 @@
-/** The same Express route behind each peer, as its own documentation mounts it. */
+/** The same Express route behind each peer, mounted as in its documentation. */
 import type { NextFunction, Request, RequestHandler, Response } from 'express'
 import type { Places } from '../run/contract.ts'
 import { loadPeer } from '../subjects/load-peer.ts'
@@ -12,7 +12,7 @@ import { DAY_SECONDS, openManager, type SteadykeyStore } from '../subjects/stead
 import type { Gate } from './app.ts'
 import { paying, type Protection } from './express-app.ts'
 
-/** Its middleware, behind `express.json()`. It sends the reply first and records it afterwards. */
+/** Mounts steadykey after `express.json()`. It sends the reply first and records it afterwards. */
 export async function steadykey(store: SteadykeyStore, places: Places): Promise<Protection> {
   const { createIdempotencyMiddleware } = await loadPeer<{
     createIdempotencyMiddleware: (
@@ -40,8 +40,8 @@ export async function steadykey(store: SteadykeyStore, places: Places): Promise<
 }
 
 /**
- * Its own package for Express is not in every registry, so this is the flow of its README by hand,
- * and as that package does it: the reply is sent without waiting until it is recorded.
+ * The Express package of the peer is not in every registry, so this follows the flow of its README,
+ * and behaves like that package: the reply is sent before it is recorded.
  */
 export async function nodeIdempotency(
   store: NodeIdempotencyStore,
@@ -81,7 +81,7 @@ async function onceByCore(
   next()
 }
 
-/** For functions, so the route calls the function. It records before it returns. */
+/** The package wraps functions, so the route calls the function. Records before it returns. */
 export async function powertools(places: Places, gate: Gate): Promise<Protection> {
   const subject = await openPowertools(places, gate)
   const handler: RequestHandler = async (req, res) => {
@@ -97,8 +97,8 @@ interface ExpressIdempotency {
 }
 
 /**
- * As its README mounts it, on its only own storage: an array in memory, which it walks for every
- * key. It takes no lock between looking for a key and taking it, and records after the reply.
+ * Mounted as in its README, with its only built-in storage: an array in memory that it searches for
+ * every key. Takes no lock between reading a key and taking it, and records after the reply.
  */
 export async function expressIdempotency(gate: Gate): Promise<Protection> {
   const peer = await loadPeer<ExpressIdempotency & { default?: ExpressIdempotency }>(

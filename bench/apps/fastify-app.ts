@@ -1,8 +1,9 @@
-/** Fastify: the route bare, or behind our plugin. */
+/** Fastify: the bare route, or behind our plugin. */
 import type { AddressInfo } from 'node:net'
 import fastify from 'fastify'
-import { idempotency, singleTenant } from '../../src/adapters/fastify.ts'
-import { createEngine } from '../../src/core/engine.ts'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
+import { idempotency } from '../../src/adapters/fastify/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
 import type { Places } from '../run/contract.ts'
 import { REPLY } from '../run/work.ts'
 import { openStore, type StoreName } from '../subjects/stores.ts'

@@ -1,11 +1,12 @@
-/** Hono on Node: the route bare, or behind our middleware. */
+/** Hono on Node: the bare route, or behind our middleware. */
 import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { serve } from '@hono/node-server'
 import { Hono, type Handler } from 'hono'
-import { idempotency, singleTenant } from '../../src/adapters/hono.ts'
-import { createEngine } from '../../src/core/engine.ts'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
+import { idempotency } from '../../src/adapters/hono/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
 import type { Places } from '../run/contract.ts'
 import { REPLY } from '../run/work.ts'
 import { openStore, type StoreName } from '../subjects/stores.ts'

@@ -1,4 +1,4 @@
-/** Choices of our own that could have been made otherwise, and what they give. */
+/** Design choices of this package, each measured against the alternative. */
 import type { SubjectConfig } from '../programs/subject.ts'
 import { inParallel, type Context, type Line } from '../run/context.ts'
 import type { ServerName } from '../run/servers.ts'

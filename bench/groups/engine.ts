@@ -25,12 +25,12 @@ export const SERVERS_OF: Readonly<Record<StoreName, readonly ServerName[]>> = {
 }
 
 const NOTES: Partial<Record<StoreName, string>> = {
-  memory: 'forgets everything with its process: for tests',
+  memory: 'keeps nothing after its process ends: for tests',
   'sqlite-normal': 'the last commits are lost when the power fails',
-  redis: 'durable as far as the server is: here it keeps nothing on disk',
+  redis: 'as durable as the server, which keeps nothing on disk here',
 }
 
-const IN_TRANSACTION = 'the handler writes a row of its own in the transaction of its key'
+const IN_TRANSACTION = 'the handler writes a row in the transaction of its key'
 
 interface Entry {
   readonly store: StoreName
@@ -62,7 +62,7 @@ export async function engineLines(context: Context): Promise<Line[]> {
       config: { kind: 'own', store, ...(inTransaction === true ? { inTransaction } : {}) },
       places,
       inFlight: context.scale.inFlight,
-      // A transactional replay is a replay: the line above has it.
+      // A transactional replay is the same as the replay of the line above.
       whats: inTransaction === true ? ['first'] : ['first', 'replay', 'hot'],
       ...(note === undefined ? {} : { note }),
     })

@@ -1,4 +1,4 @@
-/** Large tables, memory, and several processes, on a PostgreSQL of their own. */
+/** Large tables, memory, and several processes, on a separate PostgreSQL. */
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import type { Figures } from '../report/results.ts'
 import type { Places } from '../run/contract.ts'
@@ -13,7 +13,7 @@ const IN_FLIGHT = 64
 const PROCESSES = [1, 2, 4] as const
 
 export async function growthLines(context: Context): Promise<Line[]> {
-  // What is written to ten million rows must not be in the way of the other groups.
+  // Separate servers, so that writing ten million rows does not disturb the other groups.
   const servers = new Servers(context.say)
   context.onEnd(() => servers.close())
   const lines = await tableLines(context, servers)
@@ -62,7 +62,7 @@ async function filled(
   const pool = openPool(places)
   await postgresStore({ pool }).migrate()
   await pool.end()
-  // The expired ones first: they are the oldest.
+  // The expired records first, because they are the oldest.
   const fills: Fill[] = [{ from: expired + 1, rows: rows - expired, kind: 'kept' }]
   if (expired > 0) fills.unshift({ from: 1, rows: expired, kind: 'expired' })
   await fillTable(places.postgres!, fills, say)
@@ -78,7 +78,7 @@ function upkeepLines(program: RunningProgram, rows: number): Line[] {
       subject,
       what,
       load,
-      // Twice as long: there are few of them, and the slowest of a hundred is asked for.
+      // Twice as long, because there are few calls, and the p99 needs at least a hundred.
       measure: async (ms) => (await program.call(call, { ms: 2 * ms })) as Figures,
     }
   }
@@ -127,7 +127,7 @@ function sumOf(parts: readonly unknown[]): Figures {
   const rate = figures.reduce((sum, part) => sum + part.rate, 0)
   const weighted = (name: 'p50' | 'cpu') =>
     figures.reduce((sum, part) => sum + part[name] * part.rate, 0) / rate
-  // Of several processes' slowest hundredths the slowest is the honest one.
+  // The highest p99 of the processes: a mean would be too low.
   const p99 = Math.max(...figures.map((part) => part.p99))
   return { rate, p50: weighted('p50'), p99, cpu: weighted('cpu') }
 }
@@ -141,7 +141,7 @@ async function memoryLines(context: Context, servers: Servers): Promise<Line[]> 
       subject,
       what: 'memory of a request',
       load: `${requests} held`,
-      note: 'what is alive while they are in their handlers, after collecting garbage',
+      note: 'live memory while requests are in their handlers, after a garbage collection',
       measure,
     }
   }

@@ -10,10 +10,10 @@ import { WHAT_TITLES, type What } from './subject-lines.ts'
 
 const CONNECTIONS = 64
 
-/** A whole framework is compiled only after thousands of requests. */
+/** A framework is fully compiled only after thousands of requests. */
 const WARM_UP = 2
 
-/** All that are compared with each other, whoever they are by. */
+/** All lines that are compared with each other, ours and those of peers. */
 export const FAMILY = 'express, fastify, hono'
 
 const FRAMEWORK_TITLES: Readonly<Record<Framework, string>> = {
@@ -22,7 +22,7 @@ const FRAMEWORK_TITLES: Readonly<Record<Framework, string>> = {
   hono: 'Hono',
 }
 
-/** Peers are mounted in Express, on the stores they have, so ours is there on the same ones. */
+/** Peers are mounted in Express on the stores that they support, so ours use the same ones. */
 const STORES: Readonly<Record<Framework, readonly (StoreName | 'bare')[]>> = {
   express: ['bare', 'memory', 'sqlite-full', 'postgres', 'redis', 'cached'],
   fastify: ['bare', 'sqlite-full', 'postgres'],
@@ -37,7 +37,7 @@ export interface HttpEntry {
   readonly servers: readonly ServerName[]
   readonly connections: readonly number[]
   readonly isBare: boolean
-  /** The id of the line that these are shown against, by what they measure. */
+  /** The id of the line for comparison, by what is measured. */
   readonly base?: (what: What, connections: number) => string
   readonly note?: string
 }
@@ -52,7 +52,7 @@ export async function httpLines(context: Context): Promise<Line[]> {
 
 function ownEntry(framework: Framework, store: StoreName | 'bare'): HttpEntry {
   const isBare = store === 'bare'
-  // One at a time, too, where the latency of a single request is held to a target.
+  // Also with one connection, where a target limits the latency of a single request.
   const isAlsoSingle = framework === 'express' && (isBare || store === 'postgres')
   return {
     group: 'http',
@@ -70,14 +70,14 @@ function bareOf(framework: Framework, connections: number): string {
   return `http.${framework}.bare.first.${connections}`
 }
 
-/** Starts the server, has it show that it works, and names its lines. */
+/** Starts the server, checks that it works, and names its lines. */
 export async function linesOf(context: Context, entry: HttpEntry): Promise<Line[]> {
   const { group, id, subject, config, servers, isBare, base, note } = entry
   const places = await context.servers.places(...servers)
   const title = `${group}: ${subject}`
   const server = new HttpSubject(await context.start('http', { ...config, places }, title))
   await server.prove(isBare).catch((error: unknown) => {
-    throw new Error(`${title} does not do what it says`, { cause: error })
+    throw new Error(`${title} failed the check before the measurement`, { cause: error })
   })
   const { warmMs, serverWakeMs } = context.scale
   const sleeper = sleeperOf(serverWakeMs, (ms) =>

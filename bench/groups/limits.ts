@@ -1,4 +1,4 @@
-/** What cannot be beaten, and what it is made of. */
+/** Upper limits: the fastest possible implementation, and its parts. */
 import type { SubjectConfig } from '../programs/subject.ts'
 import type { Figures } from '../report/results.ts'
 import { inParallel, sleeperOf, type Context, type Line } from '../run/context.ts'
@@ -15,8 +15,7 @@ interface Limit {
   readonly note: string
 }
 
-const BATCHED =
-  'token, lease, fingerprint and fence as ours, and the same batches; nothing of the rest'
+const BATCHED = 'token, lease, fingerprint, fence and batches as ours; nothing else'
 
 const LIMITS: readonly Limit[] = [
   {
@@ -41,7 +40,7 @@ const LIMITS: readonly Limit[] = [
     servers: ['redis'],
     config: { kind: 'bare-redis' },
     base: 'engine.redis',
-    note: 'no fence, no fingerprint, nobody finds a holder that died',
+    note: 'no fence, no fingerprint, no takeover from a dead holder',
   },
 ]
 
@@ -77,7 +76,7 @@ async function partLines(context: Context): Promise<Line[]> {
       note,
       measure: async (ms) => (await program.call(call, { inFlight: 1, ms, warmMs })) as Figures,
       sleeper,
-      // What a request through Express takes is held against them.
+      // Compared with the cost of a request through Express.
       family: FAMILY,
     }
   }
@@ -93,7 +92,7 @@ async function partLines(context: Context): Promise<Line[]> {
       'limits.round-trips.reads.1',
       'reads',
       '2 bare round trips, PostgreSQL',
-      'SELECT 1 twice: what the way there and back costs without any write',
+      'SELECT 1 twice: two round trips without any write',
     ),
   ]
 }

@@ -1,4 +1,4 @@
-/** Databases that are some milliseconds away, and keys that many callers retry at once. */
+/** Databases with a network delay, and keys that many callers retry at once. */
 import type { NetworkConfig } from '../programs/network.ts'
 import type { Figures } from '../report/results.ts'
 import { inParallel, sleeperOf, type Context, type Line } from '../run/context.ts'
@@ -6,7 +6,7 @@ import type { Load } from '../run/contract.ts'
 import type { ServerName } from '../run/servers.ts'
 import { STORE_TITLES } from './engine.ts'
 
-/** One way. There and back is twice as much. */
+/** Delay in one direction. The round trip takes twice as long. */
 export const DISTANCES_MS = [0, 1, 10] as const
 
 export const NETWORK_STORES = ['postgres', 'mariadb'] as const
@@ -24,7 +24,7 @@ const CALLS = {
 
 type Call = keyof typeof CALLS
 
-/** A line about one key is shown against the line about many. */
+/** A line about one key is compared with the line about many. */
 const BASES: Partial<Record<Call, Call>> = {
   one: 'many',
   busyOne: 'busyMany',

@@ -1,4 +1,4 @@
-/** Peers, at the same work, on the same servers, each set up as its own documentation says. */
+/** Peers: the same work on the same servers, each set up as in its documentation. */
 import type { HttpConfig } from '../programs/http.ts'
 import type { SubjectConfig } from '../programs/subject.ts'
 import { inParallel, type Context, type Line } from '../run/context.ts'
@@ -11,7 +11,7 @@ interface Peer {
   readonly subject: string
   readonly servers: readonly ServerName[]
   readonly config: SubjectConfig
-  /** Our own line on the same store, at the same work. */
+  /** Our line on the same store with the same work. */
   readonly base?: string
   readonly note: string
 }
@@ -21,12 +21,12 @@ interface ExpressPeer extends Omit<Peer, 'config' | 'base'> {
   readonly ours: 'memory' | 'redis' | 'postgres'
 }
 
-/** What each of them leaves out that we do. Printed under the table. */
-const STEADYKEY = 'fences by a read before the write, not in it; every call is a statement'
+/** Features that each peer leaves out. Printed under the table. */
+const STEADYKEY = 'fences by a separate read before the write; one statement for every call'
 const STEADYKEY_HTTP = `${STEADYKEY}; sends the reply before it is recorded`
 const NODE_IDEMPOTENCY =
   'no lease and no fence: a holder that dies keeps its key for a day; no tenant'
-/** Its package for Express is not in every registry. */
+/** The Express package of the peer is not in every registry. */
 const NODE_IDEMPOTENCY_HTTP = `${NODE_IDEMPOTENCY}; sends the reply first; mounted by its README`
 const POWERTOOLS = 'no fence, no fingerprint, no tenant'
 const DBOS = 'no fingerprint and no tenant; a step is recorded after it ran, nothing before it'
@@ -40,7 +40,7 @@ const FUNCTIONS: readonly Peer[] = [
       subject: `ours: ${TITLES[store]}`,
       servers: store === 'memory' ? [] : [store],
       config: { kind: 'own', store, fromJson: true },
-      note: 'hashes the request, writes and reads the JSON of the reply, as the others do',
+      note: 'hashes the request, and converts the reply from and to JSON, as the peers do',
     }
   }),
   ...(['memory', 'redis', 'postgres'] as const).map((store): Peer => {
@@ -131,7 +131,7 @@ const EXPRESS: readonly ExpressPeer[] = [
     config: { kind: 'express-idempotency' },
     ours: 'memory',
     note:
-      'no lock between looking for a key and taking it, no lease, no fence, no tenant; walks an ' +
+      'no lock between reading a key and taking it, no lease, no fence, no tenant; searches an ' +
       'array for every key; sends the reply before it is recorded',
   },
 ]

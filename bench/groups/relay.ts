@@ -13,7 +13,7 @@ export async function relayLines(context: Context): Promise<Line[]> {
       subject: 'one relay, PostgreSQL',
       what: 'messages',
       load: `${messages} waiting`,
-      note: 'handlers that do nothing; each message is settled on record',
+      note: 'handlers that do nothing; each settlement is recorded',
       measure: async () => (await program.call('rate', { messages })) as Figures,
     },
     {
@@ -22,7 +22,7 @@ export async function relayLines(context: Context): Promise<Line[]> {
       subject: 'one relay, PostgreSQL',
       what: 'from add to the handler',
       load: 'idle',
-      note: 'the transaction that adds it is in it',
+      note: 'includes the transaction that adds the message',
       measure: async () => (await program.call('latency', { messages: singleMessages })) as Figures,
     },
   ]

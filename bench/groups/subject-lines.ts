@@ -12,22 +12,22 @@ export const WHAT_TITLES: Readonly<Record<What, string>> = {
   hot: 'replays of one key',
 }
 
-/** All that are called as functions, ours, the limits and the peers, are compared. */
+/** All subjects that are called as functions are compared: ours, the limits and the peers. */
 const FAMILY = 'functions'
 
-/** In flight, so that it is soon awake. */
+/** Requests in flight while a process is woken. */
 const WAKING = 64
 
 export interface SubjectEntry {
   readonly group: Group
-  /** The beginning of the ids of its lines. */
+  /** Prefix of the ids of its lines. */
   readonly id: string
   readonly subject: string
   readonly config: SubjectConfig
   readonly places: Places
   readonly inFlight: readonly number[]
   readonly whats: readonly What[]
-  /** The beginning of the ids of the lines that these are shown against. */
+  /** Prefix of the ids of the lines for comparison. */
   readonly base?: string
   readonly note?: string
 }

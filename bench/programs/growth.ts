@@ -1,7 +1,8 @@
-/** An engine on a table that others have filled, which sweeps and reaps only when told to. */
+/** An engine on a filled table, which sweeps and reaps only on demand. */
 import { randomUUID } from 'node:crypto'
 import type { Pool } from 'pg'
-import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine } from '../../src/core/engine/engine-contract.ts'
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import type { Figures } from '../report/results.ts'
 import { quantile } from '../report/statistics.ts'
@@ -13,14 +14,14 @@ import { FINGERPRINT, REPLY_BYTES, SCOPE } from '../run/work.ts'
 import { openPool } from '../subjects/stores.ts'
 import { collectedBytes } from './http.ts'
 
-/** What the engine removes in one call by itself. */
+/** Batch size of the engine's reap. */
 const BATCH = 100
-/** What it looks for in one call when it sweeps by itself. */
+/** Batch size of the engine's sweep. */
 const SWEEP_BATCH = 1_000
 const CALLS = 20
-/** How many times as long as a batch the engine rests after it. */
+/** The pause of the engine after a batch, as a multiple of its duration. */
 const REST_FACTOR = 9
-/** Far below what the server can take: what reaping adds is then not the price of a full CPU. */
+/** Far below the capacity of the server, so that the measured difference is not CPU contention. */
 const CLAIMS_PER_SECOND = 400
 
 export interface GrowthConfig {
@@ -35,7 +36,7 @@ export async function open({ places, rows }: GrowthConfig): Promise<Program> {
   await store.migrate()
   const engine = createEngine({ store, sweepEveryMs: 0, reapEveryMs: 0 })
   let planted = rows
-  /** Lapsed as they lapse in life: minutes after their claim, with their pages still at hand. */
+  /** Creates records that lapse minutes after their claim, with their pages still in memory. */
   const plant = async () => {
     await insertRows(pool, { from: planted + 1, rows: BATCH * CALLS, kind: 'lapsed' })
     planted += BATCH * CALLS
@@ -74,8 +75,8 @@ export async function open({ places, rows }: GrowthConfig): Promise<Program> {
 }
 
 /**
- * Brings the indexes back into the memory of the machine, where those of a live table are. Here a
- * table rests for minutes among dozens of processes, and its pages give way to theirs.
+ * Loads the indexes into memory, where those of a live table are. The table is idle for minutes
+ * among dozens of processes, and its pages are evicted.
  */
 async function touchIndexes(pool: Pool): Promise<void> {
   await pool.query('CREATE EXTENSION IF NOT EXISTS pg_prewarm')
@@ -103,7 +104,7 @@ async function timed(call: () => Promise<void>): Promise<Figures> {
   return { p50: quantile(waits, 0.5), p99: quantile(waits, 0.99) }
 }
 
-/** Requests at a steady pace, whatever becomes of the earlier ones; until the work is entered. */
+/** Sends requests at a steady rate, independent of earlier ones. Measures until the work starts. */
 async function paced(engine: Engine, ms: number): Promise<Figures> {
   const waits: number[] = []
   const runs: Promise<unknown>[] = []
@@ -121,7 +122,7 @@ async function paced(engine: Engine, ms: number): Promise<Figures> {
 }
 
 /**
- * The same beside reaping at the pace of the engine, whose own pass would go on long after the
+ * The same during reaping at the pace of the engine, whose own pass would last longer than the
  * round. A batch without work would measure nothing, so it is an error.
  */
 async function pacedReaping(engine: Engine, ms: number): Promise<Figures> {
@@ -142,7 +143,7 @@ async function pacedReaping(engine: Engine, ms: number): Promise<Figures> {
   return figures
 }
 
-/** What one more request costs in memory while its work runs, in bytes. */
+/** The memory of one more request while its work runs, in bytes. */
 async function memory(engine: Engine, requests: number): Promise<Figures> {
   const before = await collectedBytes()
   const held = Promise.withResolvers<void>()

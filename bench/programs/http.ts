@@ -69,9 +69,9 @@ async function protectionOf(config: HttpProgramConfig, gate: Gate): Promise<Prot
   }
 }
 
-/** What is alive: of the heap and beside it. */
+/** Live memory: heap and external. */
 export async function collectedBytes(): Promise<number> {
-  // Twice, with a turn between: what a finalizer lets go of is garbage only then.
+  // Twice, with a turn in between: objects that a finalizer releases become garbage only then.
   globalThis.gc?.()
   await new Promise((resolve) => setImmediate(resolve))
   globalThis.gc?.()

@@ -1,4 +1,4 @@
-/** What everything is made of: a write that is on the disk, and a round trip to the database. */
+/** Elementary costs: a write that is synced to disk, and a round trip to the database. */
 import { randomBytes, randomUUID } from 'node:crypto'
 import { closeSync, fdatasyncSync, openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
@@ -9,9 +9,9 @@ import { expectEqual } from '../run/subject.ts'
 import { FINGERPRINT, REPLY_BYTES } from '../run/work.ts'
 import { openPool } from '../subjects/stores.ts'
 
-/** What the log of a database writes at the least. */
+/** The smallest write of a database log. */
 const PAGE = Buffer.alloc(8_192, 1)
-/** The file starts again behind so much, as logs do that reuse their files. */
+/** The file is reused after this size, like the log files of databases. */
 const FILE_BYTES = 16 * 1024 * 1024
 
 const SCHEMA = `
@@ -24,7 +24,7 @@ export async function open({ places }: { readonly places: Places }): Promise<Pro
   await pool.query(SCHEMA)
   const result = Buffer.from(REPLY_BYTES)
 
-  /** Two statements that commit by themselves: the least that takes a key and completes it. */
+  /** Two statements with their own commits: the minimum that takes a key and completes it. */
   const writes = async () => {
     const [id, token] = [randomBytes(16), randomUUID()]
     await pool.query({ name: 'insert', text: INSERT, values: [id, token, FINGERPRINT] })

@@ -1,7 +1,9 @@
-/** Retries of one key against retries of many, and what another tenant notices of either. */
+/** Retries of one key against retries of many, and their effect on another tenant. */
 import { randomUUID } from 'node:crypto'
-import { createEngine, type Engine } from '../../src/core/engine.ts'
-import type { RunOutcome, Work } from '../../src/core/execution.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine } from '../../src/core/engine/engine-contract.ts'
+import type { RunOutcome } from '../../src/core/attempt/run-outcome.ts'
+import type { Work } from '../../src/core/attempt/run-context.ts'
 import type { Figures } from '../report/results.ts'
 import type { Load, Places, Program } from '../run/contract.ts'
 import { callFor, measure } from '../run/measure.ts'
@@ -41,13 +43,13 @@ export async function open({ store: name, places }: NetworkConfig): Promise<Prog
   }
 }
 
-/** What the first requests of another tenant take, one at a time, beside this load. */
+/** Measures first requests of another tenant, one at a time, during this load. */
 async function beside(
   engine: Engine,
   retry: () => Promise<unknown>,
   { inFlight, ms, warmMs }: Load,
 ): Promise<Figures> {
-  // A little longer than what is measured, so that the load is there from its beginning to its end.
+  // Slightly longer than the measurement, so that the load covers all of it.
   const load = callFor(retry, inFlight, ms + 2 * warmMs)
   const first = () =>
     expectKind(engine.run({ ...requestFor(randomUUID()), scope: OTHER_TENANT }, done), 'ran')

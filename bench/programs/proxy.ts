@@ -1,4 +1,4 @@
-/** A network between a program and its server: each message takes so long in each direction. */
+/** A network between a program and its server, with a delay in each direction. */
 import { startTcpProxy } from '../../test/servers/tcp-proxy.ts'
 import type { Program } from '../run/contract.ts'
 

@@ -1,9 +1,9 @@
 /** One relay on PostgreSQL, with handlers that do nothing. */
-import { createEngine } from '../../src/core/engine.ts'
-import { createOutbox } from '../../src/durable/outbox.ts'
-import type { MessageHandler } from '../../src/durable/relay-contract.ts'
-import { createRelay } from '../../src/durable/relay.ts'
-import { openDatabase, type OutboxDatabase } from '../../test/durable/relay-databases.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import { createOutbox } from '../../src/durable/outbox/outbox.ts'
+import type { MessageHandler } from '../../src/durable/outbox/relay-contract.ts'
+import { createRelay } from '../../src/durable/outbox/relay.ts'
+import { openDatabase, type OutboxDatabase } from '../../test/durable/outbox/relay-databases.ts'
 import type { Figures } from '../report/results.ts'
 import { quantile } from '../report/statistics.ts'
 import type { Places, Program } from '../run/contract.ts'
@@ -12,7 +12,7 @@ import { addressOf } from '../subjects/stores.ts'
 
 const ADDS_IN_ONE = 200
 const ADDERS = 8
-/** An idle relay is idle again after this. */
+/** After this pause a relay is idle again. */
 const PAUSE_MS = 20
 
 export async function open({ places }: { readonly places: Places }): Promise<Program> {
@@ -46,7 +46,7 @@ async function throughput({ store, transact }: OutboxDatabase, messages: number)
   }
   const relay = createRelay({ engine, topics: { bench: handler } })
   const started = performance.now()
-  // Resolves when the end of the last one is on record.
+  // Resolves when the settlement of the last message is recorded.
   await relay.run(stop.signal)
   const seconds = (performance.now() - started) / 1000
   expectEqual('messages handled', count, added)

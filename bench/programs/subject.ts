@@ -17,7 +17,7 @@ import { openPowertools } from '../subjects/powertools.ts'
 import { openSteadykey, type SteadykeyStore } from '../subjects/steadykey.ts'
 import type { StoreName } from '../subjects/stores.ts'
 
-/** Who it is. */
+/** Selects the subject. */
 export type SubjectConfig =
   | {
       readonly kind: 'own'
@@ -55,7 +55,7 @@ export async function open(config: SubjectProgramConfig): Promise<Program> {
   }
 }
 
-/** Requests under random keys: each runs the work, and is on record before it counts. */
+/** Requests under random keys: each runs the work, and is recorded before it counts. */
 async function measureFirst(subject: Subject, counter: Counter, load: Load): Promise<Figures> {
   await subject.reset?.()
   let calls = 0
@@ -68,7 +68,7 @@ async function measureFirst(subject: Subject, counter: Counter, load: Load): Pro
   return figures
 }
 
-/** Requests under keys that are completed: none runs the work. */
+/** Requests under completed keys: none runs the work. */
 async function measureReplays(
   subject: Subject,
   counter: Counter,

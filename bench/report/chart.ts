@@ -1,6 +1,6 @@
 /**
- * The chart of a run, as SVG by hand: bars with their spread, in panels, readable on light and on
- * dark ground. No dependency, and no text that a viewer without fonts could not show.
+ * The chart of a run as hand-written SVG: bars with their spread, in panels, for light and dark
+ * backgrounds. Without dependencies, and with text that every viewer can show.
  */
 import { valuesOf, type FigureRef, type LineResult } from './results.ts'
 import { summarise } from './statistics.ts'
@@ -9,7 +9,7 @@ import { shown } from './table.ts'
 export interface ChartBar {
   readonly label: string
   readonly of: FigureRef
-  /** Ours, somebody else's, or what it is measured against. */
+  /** Ours, a peer, or the base of the comparison. */
   readonly kind: 'own' | 'peer' | 'base'
 }
 
@@ -55,7 +55,7 @@ interface DrawnBar {
   readonly spread: number
 }
 
-/** Bars that the run has not measured are left out, and so are panels without any. */
+/** Leaves out bars without a measurement, and panels without bars. */
 export function toSvg(
   { title, subtitle, panels }: ChartOptions,
   lines: readonly LineResult[],

@@ -1,9 +1,9 @@
-/** What the chart of a run shows: Express, where everybody can stand in the same route. */
+/** The panels of the chart: Express, in which every peer can be mounted. */
 import type { ChartBar, ChartPanel } from './chart.ts'
 
 interface Bar {
   readonly label: string
-  /** Of the line, up to what is measured. */
+  /** The line id, without the suffix for what is measured. */
   readonly id: string
   readonly kind: ChartBar['kind']
 }

@@ -1,16 +1,16 @@
-/** What is named by a target, a chart or a line must be measured: a wrong name would go unseen. */
+/** Checks that targets, charts and lines name measured lines: a wrong name would go unnoticed. */
 import type { ChartPanel } from './chart.ts'
 import type { LineNames } from './results.ts'
 import type { Target } from './targets.ts'
 
-export interface Referring {
+export interface Referrers {
   readonly lines: readonly LineNames[]
   readonly targets: readonly Target[]
   readonly panels: readonly ChartPanel[]
 }
 
 /** Names of lines that no group has, and names that two lines share. */
-export function wrongReferences({ lines, targets, panels }: Referring): string[] {
+export function wrongReferences({ lines, targets, panels }: Referrers): string[] {
   const ids = lines.map(({ id }) => id)
   const known = new Set(ids)
   const named = [

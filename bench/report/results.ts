@@ -1,4 +1,4 @@
-/** What a run has measured: lines of figures, one value of each for every round. */
+/** The results of a run: lines of figures, with one value of each figure per round. */
 
 export const GROUPS = [
   'engine',
@@ -16,28 +16,28 @@ export type Group = (typeof GROUPS)[number]
 /** `rate` in calls a second, `p50` and `p99` in ms, `cpu` in µs a call, `bytes` a request. */
 export type FigureName = 'rate' | 'p50' | 'p99' | 'cpu' | 'bytes'
 
-/** What one round of one line gave. */
+/** The figures of one line in one round. */
 export type Figures = Partial<Record<FigureName, number>>
 
-/** What a line is, apart from how it is measured. */
+/** The description of a line, without its measurement. */
 export interface LineNames {
-  /** As targets name it: `engine.postgres.first.64`. */
+  /** The id that targets use: `engine.postgres.first.64`. */
   readonly id: string
   readonly group: Group
-  /** Who is measured. */
+  /** The measured subject. */
   readonly subject: string
-  /** What is measured: `first requests`, `replays`. */
+  /** The measured kind of request: `first requests`, `replays`. */
   readonly what: string
-  /** How much of it at once: `64 in flight`. */
+  /** The concurrency: `64 in flight`. */
   readonly load: string
-  /** The id of the line whose rate this one's is shown against. */
+  /** The id of the line whose rate this one is compared with. */
   readonly base?: string
-  /** What it does not do, or does beyond the others. */
+  /** Features that the subject leaves out, or has beyond the others. */
   readonly note?: string
 }
 
 export interface LineResult extends LineNames {
-  /** In the order of the rounds. */
+  /** Values in the order of the rounds. */
   readonly figures: Readonly<Partial<Record<FigureName, readonly number[]>>>
 }
 
@@ -47,7 +47,7 @@ export interface FigureRef {
   readonly figure: FigureName
 }
 
-/** The values of a figure, or `undefined` where the run has not measured it. */
+/** The values of a figure, or `undefined` if the run has not measured it. */
 export function valuesOf(
   lines: readonly LineResult[],
   { line, figure }: FigureRef,

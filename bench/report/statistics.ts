@@ -1,4 +1,4 @@
-/** Medians, and how far the rounds lie apart: a shared machine is too noisy for digits. */
+/** Medians and the spread of the rounds: a shared machine is too noisy for single values. */
 
 export interface Summary {
   readonly median: number
@@ -6,9 +6,9 @@ export interface Summary {
   readonly spread: number
 }
 
-/** The value below which a part of them lies, between two of them where it falls so. */
+/** The quantile of the values, interpolated between two of them if necessary. */
 export function quantile(values: readonly number[], part: number): number {
-  if (values.length === 0) throw new RangeError('there are no values to take a quantile of')
+  if (values.length === 0) throw new RangeError('a quantile needs at least one value')
   const sorted = values.toSorted((one, other) => one - other)
   const at = (sorted.length - 1) * part
   const below = sorted[Math.floor(at)]!
@@ -20,15 +20,15 @@ export function median(values: readonly number[]): number {
   return quantile(values, 0.5)
 }
 
-/** The quartiles and not the extremes: one round in which the machine slept says nothing. */
+/** Uses quartiles and not extremes: one round in which the machine slept has no effect. */
 export function summarise(values: readonly number[]): Summary {
   const spread = (quantile(values, 0.75) - quantile(values, 0.25)) / 2
   return { median: median(values), spread }
 }
 
 /**
- * One series against another of the same rounds: the ratio of the medians, and the spread of the
- * ratios round by round, in which what slowed down both is gone.
+ * Compares two series of the same rounds: the ratio of the medians, and the spread of the ratios
+ * per round, which excludes a common slowdown.
  */
 export function compare(ours: readonly number[], theirs: readonly number[]): Summary {
   if (ours.length !== theirs.length) {

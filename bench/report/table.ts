@@ -6,11 +6,11 @@ import type { Verdict } from './verdicts.ts'
 
 const GROUP_TITLES: Readonly<Record<Group, string>> = {
   engine: 'Engine: claim and complete, and replays, in one process',
-  network: 'A database at a distance, and a hot key',
+  network: 'Network: a database with a delay, and a hot key',
   http: 'HTTP: against the bare route of the same framework',
   peers: 'Peers: the same work on the same servers',
-  limits: 'The limit: what cannot be beaten, and what it is made of',
-  choices: 'Choices of our own: what they give',
+  limits: 'Limits: the fastest possible implementation, and its parts',
+  choices: 'Choices: our design against the alternatives',
   relay: 'The outbox relay',
   growth: 'Growth: large tables, memory, several processes',
 }
@@ -23,7 +23,7 @@ const COLUMNS: readonly (readonly [FigureName, string])[] = [
   ['bytes', 'bytes'],
 ]
 
-/** All groups that were measured, one table each, and the notes below them. */
+/** One table for each measured group, with the notes below. */
 export function toTables(lines: readonly LineResult[]): string {
   return GROUPS.map((group) => lines.filter((line) => line.group === group))
     .filter((own) => own.length > 0)
@@ -51,7 +51,7 @@ function figureCell({ figures }: LineResult, name: FigureName): string {
   const values = figures[name]
   if (values === undefined || values.length === 0) return ''
   const { median, spread } = summarise(values)
-  // Of the figures beside the rate, the medians are enough to read at a glance.
+  // For figures other than the rate, the medians are sufficient.
   if (name !== 'rate') return shown(median)
   return `${shown(median)} ±${percent(spread, median)}`
 }
@@ -66,12 +66,12 @@ function againstCell(line: LineResult, all: readonly LineResult[]): string {
 
 const VERDICT_WORDS: Readonly<Record<Verdict['kind'], string>> = {
   reached: 'reached',
-  within_spread: 'short of it, within the spread',
+  within_spread: 'missed, within the spread',
   missed: 'MISSED',
   not_measured: '',
 }
 
-/** One line for each target that could be judged. */
+/** One line for each target with a verdict. */
 export function toVerdictLines(verdicts: readonly Verdict[]): string {
   const judged = verdicts.filter(({ value }) => value !== undefined)
   const rows = judged.map(({ target, kind, value }) => {
@@ -80,7 +80,7 @@ export function toVerdictLines(verdicts: readonly Verdict[]): string {
   })
   const lines = rows.length === 0 ? [] : [aligned([['target', 'got', 'wanted', ''], ...rows], 1)]
   const left = verdicts.length - judged.length
-  if (left > 0) lines.push(`  ${left} of ${verdicts.length} need lines that this run leaves out.`)
+  if (left > 0) lines.push(`  ${left} of ${verdicts.length} need lines that this run left out.`)
   return ['Targets', ...lines].join('\n')
 }
 
@@ -91,7 +91,7 @@ function limitText({ limit, unit, against }: Target): string {
     : `at most ${shown(limit.atMost)}${times}`
 }
 
-/** The first `left` columns to the left, the numbers behind them to the right. */
+/** Aligns the first `left` columns to the left, and the numbers after them to the right. */
 function aligned(rows: readonly (readonly string[])[], left: number): string {
   const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)))
   const toLine = (row: readonly string[]): string =>
@@ -106,7 +106,7 @@ function aligned(rows: readonly (readonly string[])[], left: number): string {
   return [toLine(head!), rule, ...body.map(toLine)].map((line) => `  ${line}`).join('\n')
 }
 
-/** Three digits are more than a shared machine can tell. */
+/** Three digits are more than the precision of a shared machine. */
 export function shown(value: number): string {
   const size = Math.abs(value)
   if (size >= 1000) return Math.round(value).toLocaleString('en')

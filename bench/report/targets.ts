@@ -1,15 +1,15 @@
-/** What a run is held to, as data: ratios of medians of the same run, and a few plain limits. */
+/** The targets of a run: ratios of medians of the same run, and a few absolute limits. */
 import type { FigureName, FigureRef } from './results.ts'
 
 export interface Target {
   readonly name: string
   readonly of: FigureRef
-  /** Taken off `of` first: what something adds to it. */
+  /** Subtracted from `of` first, to get the added cost. */
   readonly less?: FigureRef
-  /** What it is divided by. Absent where the value itself is held to the limit. */
+  /** The divisor. Absent for an absolute limit. */
   readonly against?: FigureRef
   readonly limit: { readonly atLeast: number } | { readonly atMost: number }
-  /** Of a plain limit. */
+  /** The unit of an absolute limit. */
   readonly unit?: string
 }
 
@@ -19,7 +19,7 @@ const figure = (line: string, name: FigureName): FigureRef => ({ line, figure: n
 const EXPRESS_FIRST = rate('http.express.postgres.first.64')
 const EXPRESS_BARE = rate('http.express.bare.first.64')
 
-/** Everybody who keeps keys in Redis and can stand in an Express route. */
+/** Peers that keep keys in Redis and can be mounted in an Express route. */
 const REDIS_PEERS = ['steadykey-redis', 'node-idempotency-redis', 'powertools-redis']
 
 const MILLION = 1_000_000
@@ -120,7 +120,7 @@ export const TARGETS: readonly Target[] = [
   },
   {
     name: 'Cost of a first request at 10 million records against 10 thousand, PostgreSQL',
-    // The inverse of the rates: what a first request costs.
+    // The inverse of the rates is the cost of a first request.
     of: rate('growth.first.10000.64'),
     against: rate(`growth.first.${MANY}.64`),
     limit: { atMost: 1.7 },
@@ -133,7 +133,7 @@ export const TARGETS: readonly Target[] = [
       unit: 'ms',
     }
   }),
-  // Of earlier releases, and still held.
+  // Targets of earlier releases that still apply.
   {
     name: 'Engine on Redis, 64 in flight, against a bare SET NX and SET',
     of: rate('engine.redis.first.64'),

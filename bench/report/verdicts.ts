@@ -5,8 +5,8 @@ import type { Target } from './targets.ts'
 export interface Verdict {
   readonly target: Target
   /**
-   * `within_spread`: short of the limit, but by no more than the rounds lie apart, so that another
-   * run may well reach it. `not_measured`: this run has left out one of its lines.
+   * `within_spread`: missed by no more than the spread of the rounds, so another run may reach it.
+   * `not_measured`: this run has left out one of its lines.
    */
   readonly kind: 'reached' | 'within_spread' | 'missed' | 'not_measured'
   readonly value?: Summary
@@ -30,7 +30,7 @@ function measured(target: Target, lines: readonly LineResult[]): Summary | undef
   return theirs === undefined ? undefined : compare(ours, theirs)
 }
 
-/** Positive where the limit is not kept. */
+/** Positive if the limit is missed. */
 function shortOf(limit: Target['limit'], value: number): number {
   return 'atLeast' in limit ? limit.atLeast - value : value - limit.atMost
 }

@@ -2,28 +2,28 @@ import { parseArgs } from 'node:util'
 import { GROUPS, type Group } from '../report/results.ts'
 import { FULL, QUICK, type Scale } from './scale.ts'
 
-/** What is left out tells of choices that were made long ago. */
+/** The groups left out only confirm old design choices. */
 const QUICK_GROUPS = GROUPS.filter((group) => group !== 'choices' && group !== 'relay')
 
 export const HELP = `npm run bench -- [options]
 
-Measures oncekey on servers that it starts and ends itself (PostgreSQL, MariaDB, Redis), against
-bare routes, hand-written SQL and other packages. Everything in one run, in turns. Three quarters
-of an hour; the first run also installs the other packages (bench/node_modules).
+Measures oncekey on servers that it starts and ends (PostgreSQL, MariaDB, Redis), against bare
+routes, hand-written SQL and other packages, in interleaved rounds. Takes three quarters of an
+hour; the first run also installs the other packages (bench/node_modules).
 
-  --quick           a rough answer in two minutes: ${QUICK.rounds} short rounds, small tables,
+  --quick           a rough result in two minutes: ${QUICK.rounds} short rounds, small tables,
                     without choices and relay
-  --only GROUPS     some groups alone, with commas between them. Targets that need the others are
+  --only GROUPS     only these groups, separated by commas. Targets that need other groups are
                     not judged
                     ${GROUPS.join(', ')}
-  --rounds N        rounds that are counted (${FULL.rounds})
-  --round-ms N      how long each line is measured in each round (${FULL.roundMs})
-  --json FILE       everything that was measured, as JSON
-  --svg FILE        where the chart goes; a whole run without --quick writes it by itself
-  --help            this text
+  --rounds N        number of counted rounds (${FULL.rounds})
+  --round-ms N      duration of each line in each round (${FULL.roundMs})
+  --json FILE       writes all measurements as JSON
+  --svg FILE        file of the chart; a complete run without --quick always writes one
+  --help            prints this text
 
-Exit code: 0, or 1 where a target is missed by more than the spread of the rounds, or 2 where
-something could not be measured. A quick run judges no target.
+Exit code: 0, or 1 if a target is missed by more than the spread of the rounds, or 2 if a
+measurement failed. A quick run judges no target.
 `
 
 export interface Command {
@@ -31,10 +31,10 @@ export interface Command {
   readonly scale: Scale
   readonly groups: readonly Group[]
   readonly json: string | undefined
-  /** `undefined`: no chart is asked for by name. */
+  /** `undefined` if no chart was requested. */
   readonly svg: string | undefined
   readonly isQuick: boolean
-  /** Neither quick nor in part: what may be shown to others. */
+  /** A complete run that is not quick, whose figures may be published. */
   readonly isWhole: boolean
 }
 
@@ -76,7 +76,7 @@ interface Options {
   readonly svg?: string
 }
 
-/** A text where they make no sense. */
+/** Returns a text if the options are invalid. */
 function readOptions(args: readonly string[]): Options | string {
   try {
     const { values } = parseArgs({

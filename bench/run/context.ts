@@ -3,12 +3,12 @@ import type { Scale } from './scale.ts'
 import type { Servers } from './servers.ts'
 import { startProgram, type RunningProgram } from './start-program.ts'
 
-/** A process that has rested since the round before, and is slower in its first seconds. */
+/** A process that was idle since the last round, and is slower in its first seconds. */
 export interface Sleeper {
   readonly wake: () => Promise<unknown>
 }
 
-/** Under load for so long before it is measured. Nobody is woken where that is no time at all. */
+/** Puts a process under load for this time before it is measured. Zero means not at all. */
 export function sleeperOf(ms: number, load: (ms: number) => Promise<unknown>): Sleeper {
   return {
     wake: async () => {
@@ -19,17 +19,17 @@ export function sleeperOf(ms: number, load: (ms: number) => Promise<unknown>): S
 
 /** A line that is measured once in every round. */
 export interface Line extends LineNames {
-  /** Its lines are measured one after the other, so that it is woken once in a round. */
+  /** Lines of one process are measured in sequence, so that it is woken once in a round. */
   readonly sleeper?: Sleeper
-  /** Compared with each other, and so measured close together. @default its group */
+  /** Lines of one family are compared, and so measured close together. @default its group */
   readonly family?: string
-  /** Takes about so long, unless what it does has an end of its own. */
+  /** Measures for about this time, unless the work ends earlier. */
   readonly measure: (ms: number) => Promise<Figures>
-  /** Of the round that is not counted, in rounds. @default 0.5 */
+  /** Duration of the uncounted round, in rounds. @default 0.5 */
   readonly warmUp?: number
 }
 
-/** What a group needs to set up its lines, and what is ended with the run. */
+/** Services for the groups that set up their lines. Everything ends with the run. */
 export class Context {
   readonly servers: Servers
   readonly scale: Scale
@@ -42,15 +42,15 @@ export class Context {
     this.say = say
   }
 
-  /** Starts one of `programs/`, to be ended with the run. */
+  /** Starts one of `programs/`, which ends with the run. */
   async start(name: string, config: unknown, title: string): Promise<RunningProgram> {
-    this.say(`starting and proving ${title}`)
+    this.say(`starting and checking ${title}`)
     const program = await startProgram(name, config, title)
     this.onEnd(() => program.close())
     return program
   }
 
-  /** The last one first. */
+  /** Registers an end function. The last one registered runs first. */
   onEnd(end: () => Promise<unknown>): void {
     this.#ends.unshift(end)
   }
@@ -60,10 +60,10 @@ export class Context {
   }
 }
 
-/** Starting a process costs a core for most of a second: more at once would take no less time. */
+/** Starting a process uses a core for most of a second: more at once would not be faster. */
 const STARTED_AT_ONCE = 3
 
-/** In the order of the items. */
+/** Returns the values in the order of the items. */
 export async function inParallel<Item, Value>(
   items: readonly Item[],
   open: (item: Item) => Promise<Value>,

@@ -1,9 +1,9 @@
 /**
- * Whoever is measured runs in a process of its own: what one does to its heap, its compiled code
- * and its event loop must not be in the figures of another. The parent talks to it by messages.
+ * Every subject runs in a separate process: its heap, its compiled code and its event loop must not
+ * affect the figures of another. The parent sends it messages.
  */
 
-/** Where the servers are that a program may use, and a folder of its own. */
+/** The servers that a program may use, and a private folder. */
 export interface Places {
   readonly folder: string
   readonly postgres?: string
@@ -11,11 +11,11 @@ export interface Places {
   readonly redis?: string
 }
 
-/** What a file in `programs/` exports as `open`. */
+/** The result of the `open` export of a file in `programs/`. */
 export interface Program {
-  /** Told to the parent when the program is ready. */
+  /** Sent to the parent when the program is ready. */
   readonly info?: unknown
-  /** What the parent may call, by name. */
+  /** The calls that the parent may make, by name. */
   readonly calls: Readonly<Record<string, (args: never) => unknown>>
   readonly close: () => Promise<void>
 }
@@ -31,10 +31,10 @@ export interface ProgramCall {
   readonly args: unknown
 }
 
-/** How long and how much of it: what every measuring call is given. */
+/** Duration and concurrency of a measuring call. */
 export interface Load {
   readonly inFlight: number
   readonly ms: number
-  /** Not counted: connections open, code is compiled. */
+  /** Warm-up time, not counted: connections open, and code is compiled. */
   readonly warmMs: number
 }

@@ -1,9 +1,9 @@
-/** Many records at once, by SQL: what a service has after weeks. */
+/** Inserts many records by SQL, as a service has after weeks. */
 import pg from 'pg'
 import { FINGERPRINT, REPLY_BYTES } from './work.ts'
 
 export interface Fill {
-  /** Rows that have been there before: no two fills of one table may share a number. */
+  /** The first number: no two fills of one table may share a number. */
   readonly from: number
   readonly rows: number
   readonly kind: 'kept' | 'expired' | 'lapsed'
@@ -23,7 +23,7 @@ const INSERT = `
     CASE WHEN $5::text = 'completed' THEN $7::bytea END
   FROM generate_series($1::int, $2::int) n`
 
-/** Random identities in the order of their making, as requests come. */
+/** Random identities in insertion order, as requests arrive. */
 export async function insertRows(pool: pg.Pool, { from, rows, kind }: Fill): Promise<void> {
   const isLapsed = kind === 'lapsed'
   await pool.query(INSERT, [
@@ -38,8 +38,8 @@ export async function insertRows(pool: pg.Pool, { from, rows, kind }: Fill): Pro
 }
 
 /**
- * Fills a new table. Its indexes are put aside meanwhile and made at the end, a third empty, as
- * they are where keys came in any order: row by row the same would take many times as long.
+ * Fills a new table. Its indexes are disabled during the fill and rebuilt at the end, with a third
+ * free space, as after random inserts. Row by row this would take many times as long.
  */
 export async function fillTable(
   url: string,
@@ -68,7 +68,7 @@ export async function fillTable(
   await pool.end()
 }
 
-/** What is not ready is not written to; REINDEX makes it whole again. Only on a private server. */
+/** PostgreSQL does not write to an index that is not ready; REINDEX rebuilds it. */
 const INDEXES_ASIDE = `
   UPDATE pg_index SET indisready = false, indisvalid = false
   WHERE indrelid = 'oncekey_record'::regclass`

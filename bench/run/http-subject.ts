@@ -1,4 +1,4 @@
-/** A server under load, in a process of its own: its first requests, its replays, its memory. */
+/** A server under load, in a separate process: first requests, replays and memory. */
 import { randomUUID } from 'node:crypto'
 import type { Figures } from '../report/results.ts'
 import { quantile } from '../report/statistics.ts'
@@ -20,11 +20,11 @@ const HEAD =
 
 const requestOf = (key: string): string => `${HEAD}${key}\r\n\r\n${BODY}`
 
-/** How often a seed is asked for that its server has acknowledged and not recorded yet. */
+/** The maximum number of tries for a seed that the server acknowledged but has not recorded. */
 const SEED_TRIES = 40
 const SEED_WAIT_MS = 50
 const SEED_CONNECTIONS = 16
-/** How often it is looked whether all requests have reached their handlers: for a minute. */
+/** The maximum number of polls until all requests have reached their handlers: one minute. */
 const HELD_LOOKS = 3_000
 
 export class HttpSubject {
@@ -40,7 +40,7 @@ export class HttpSubject {
     this.#forgets = forgets
   }
 
-  /** One run and one replay of the same bytes; a bare route runs every time. */
+  /** Checks one run and one replay of the same bytes; a bare route runs every time. */
   async prove(isBare: boolean): Promise<void> {
     const key = randomUUID()
     const before = await this.#runs()
@@ -76,7 +76,7 @@ export class HttpSubject {
     return figures
   }
 
-  /** What one more request in a handler costs in memory, in bytes. */
+  /** The memory of one more request in a handler, in bytes. */
   async memory(requests: number): Promise<Figures> {
     const before = (await this.#program.call('heap')) as number
     const started = await this.#runs()
@@ -122,7 +122,7 @@ export class HttpSubject {
     return { figures, replies: warm.length + waits.length }
   }
 
-  /** Keys that are completed, and known to be. */
+  /** Keys that are completed and recorded. */
   async #seeds(): Promise<readonly string[]> {
     if (this.#seeded !== undefined && !this.#forgets) return this.#seeded
     const keys = newKeys()
@@ -132,7 +132,7 @@ export class HttpSubject {
     return keys
   }
 
-  /** Some acknowledge first and record afterwards: until then a retry is refused, or runs. */
+  /** Some peers acknowledge first and record later: until then a retry is refused, or runs. */
   async #untilReplayed(keys: readonly string[]): Promise<void> {
     for (let tries = 1; ; tries++) {
       const before = await this.#runs()
@@ -172,7 +172,7 @@ export class HttpSubject {
     return (await this.#program.call('runs')) as number
   }
 
-  /** Of the server, in µs. */
+  /** CPU time of the server, in µs. */
   async #cpu(): Promise<number> {
     return (await this.#program.call('cpu')) as number
   }

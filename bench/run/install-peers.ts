@@ -5,7 +5,7 @@ import { join } from 'node:path'
 
 const FOLDER = join(import.meta.dirname, '..')
 
-/** The other packages are installed on their own, and only by whoever runs the benchmark. */
+/** The other packages are installed separately, and only when the benchmark runs. */
 export async function installPeers(): Promise<void> {
   const wanted = packageOf(FOLDER).dependencies ?? {}
   const isThere = Object.entries(wanted).every(([name, version]) => {
@@ -13,14 +13,14 @@ export async function installPeers(): Promise<void> {
     return existsSync(folder) && packageOf(folder).version === version
   })
   if (isThere) return
-  console.log('installing the packages that are measured beside this one (bench/node_modules)')
+  console.log('node_modules)/node_modules)')
   const npm = spawn('npm', ['ci', '--loglevel=http', '--ignore-scripts'], {
     cwd: FOLDER,
     stdio: 'inherit',
   })
   const [code] = (await once(npm, 'exit')) as [number | null]
   if (code === 0) return
-  throw new Error('npm ci in bench/ has failed: --only engine,http needs no other packages')
+  throw new Error('npm ci in bench/ failed; --only engine,http needs no other packages')
 }
 
 function packageOf(folder: string): { version?: string; dependencies?: Record<string, string> } {

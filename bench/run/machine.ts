@@ -1,4 +1,4 @@
-/** What a run ran on, without the name of the machine or of anything on it. */
+/** The machine of a run, without its name or other identifying data. */
 import { statfsSync } from 'node:fs'
 import { arch, cpus, loadavg, platform, release, tmpdir, totalmem } from 'node:os'
 
@@ -10,11 +10,11 @@ export interface Machine {
   readonly fileSystem: string
   readonly node: string
   readonly versions: Readonly<Record<string, string>>
-  /** Of the minute before the run: above zero, others were at work, too. */
+  /** The load of the minute before the run. Above zero, other processes were running. */
   readonly loadBefore: number
 }
 
-/** The magic numbers of the file systems that databases are put on. */
+/** The magic numbers of common file systems. */
 const FILE_SYSTEMS: Readonly<Record<number, string>> = {
   0xef53: 'ext4',
   0x58465342: 'xfs',

@@ -2,7 +2,7 @@ import type { Figures } from '../report/results.ts'
 import { quantile } from '../report/statistics.ts'
 import type { Load } from './contract.ts'
 
-/** `inFlight` callers that each start again at once; how often, how long, and at what cost. */
+/** Runs `inFlight` concurrent loops of calls. Returns rate, latency and CPU cost. */
 export async function measure(once: () => Promise<unknown>, load: Load): Promise<Figures> {
   await callFor(once, load.inFlight, load.warmMs)
   const cpu = process.cpuUsage()
@@ -18,7 +18,7 @@ export async function measure(once: () => Promise<unknown>, load: Load): Promise
   }
 }
 
-/** How long each call took, in ms. At least one for each caller. */
+/** The duration of each call in ms. Makes at least one call per loop. */
 export async function callFor(
   once: () => Promise<unknown>,
   inFlight: number,
@@ -39,7 +39,7 @@ export async function callFor(
   try {
     await Promise.all(Array.from({ length: inFlight }, caller))
   } catch (error) {
-    // The others must not go on behind the back of whoever hears of it.
+    // The other loops must stop before the caller gets the error.
     broken.abort()
     throw error
   }

@@ -1,4 +1,4 @@
-/** One line that changes on a terminal; elsewhere a line now and then, so that logs stay short. */
+/** One line that is rewritten on a terminal; elsewhere a line now and then, to keep logs short. */
 
 const LOG_EVERY_MS = 5_000
 

@@ -1,21 +1,21 @@
 /**
- * The cheapest client there is: prepared bytes out, replies counted by their length. A full HTTP
- * client would cost more than the server it measures.
+ * A minimal client: sends prepared bytes, and counts replies by their length. A full HTTP client
+ * would cost more than the measured server.
  */
 import { connect, type Socket } from 'node:net'
 
 export interface Exchange {
   readonly port: number
   readonly connections: number
-  /** When the last requests are sent, by `performance.now()`. */
+  /** The time of the last request, by `performance.now()`. */
   readonly until: number
-  /** The next request, or `undefined` where there are no more. */
+  /** The next request, or `undefined` if there are no more. */
   readonly next: () => string | undefined
 }
 
 export interface ExchangeResult {
   readonly statuses: ReadonlyMap<number, number>
-  /** How long each reply took, in ms. */
+  /** The latency of each reply, in ms. */
   readonly waits: readonly number[]
 }
 
@@ -70,7 +70,7 @@ function converse(
   })
 }
 
-/** Head and body, or `undefined` while the head is not whole. */
+/** Length of head and body, or `undefined` while the head is incomplete. */
 function replyLength(bytes: Buffer): number | undefined {
   const end = bytes.indexOf('\r\n\r\n')
   if (end === -1) return undefined

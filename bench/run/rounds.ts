@@ -4,25 +4,25 @@ import type { Line, Sleeper } from './context.ts'
 export interface Rounds {
   readonly rounds: number
   readonly roundMs: number
-  /** Told before each measurement. */
+  /** Called before each measurement. */
   readonly onStep: (step: Step) => void
 }
 
 export interface Step {
-  /** 0: the one that is not counted. */
+  /** The number of the round. 0 is the uncounted round. */
   readonly round: number
   readonly done: number
   readonly line: Line
 }
 
-/** The round that is not counted compiles code and warms caches: so much of a round. */
+/** Duration of the uncounted round, which compiles code and warms caches, in rounds. */
 const WARM_UP = 0.5
 
 /**
- * Everything in turns: each line is measured once in each round, in another order every time, so
- * that what the machine does meanwhile, and what a line leaves behind, falls on all of them alike.
- * Lines that are compared with each other lie close together, and those of one process beside each
- * other. A line that fails ends the run: a figure from something that errs is no figure.
+ * Measures in turns: each line once in each round, in a new order every time, so that disturbances
+ * of the machine, and effects of one line on the next, are distributed over all lines. Lines that
+ * are compared are close together, and lines of one process adjacent. A line that fails ends the
+ * run, because the figures of a failing subject are meaningless.
  */
 export async function measureRounds(
   lines: readonly Line[],
@@ -40,7 +40,7 @@ export async function measureRounds(
     }
   }
   return lines.map((line) => {
-    // Without what measures it: what is left is data.
+    // Without the functions, the rest is data.
     const { measure, warmUp, sleeper, family, ...names } = line
     void measure
     void warmUp

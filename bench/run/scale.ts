@@ -1,22 +1,22 @@
-/** How much of everything a run measures. */
+/** The amount of each measurement in a run. */
 export interface Scale {
   readonly rounds: number
-  /** Of each line in each round. */
+  /** Duration of each line in each round. */
   readonly roundMs: number
-  /** Before each measurement, and not counted. */
+  /** Warm-up before each measurement, not counted. */
   readonly warmMs: number
-  /** Before the first of a server's lines in each round; and the same of an engine. */
+  /** Load before the first line of a server in each round, and of an engine. */
   readonly serverWakeMs: number
   readonly engineWakeMs: number
-  /** Requests under way at once, on the engine. */
+  /** Concurrent requests on the engine. */
   readonly inFlight: readonly number[]
   /** The sizes of the tables, the smallest first. */
   readonly tableRows: readonly number[]
-  /** Of the largest table, how many have expired: they are what is reaped. */
+  /** The number of expired records in the largest table, which are reaped. */
   readonly expiredRows: number
-  /** How many requests are held at once to see what memory they take. */
+  /** The number of requests that are held at once to measure their memory. */
   readonly heldRequests: number
-  /** Through the relay in each round. */
+  /** Messages through the relay in each round. */
   readonly messages: number
   readonly singleMessages: number
 }
@@ -35,7 +35,7 @@ export const FULL: Scale = {
   singleMessages: 40,
 }
 
-/** A rough answer in two minutes: for a first look, not for any claim. */
+/** A rough result in two minutes. Do not publish its figures. */
 export const QUICK: Scale = {
   rounds: 2,
   roundMs: 60,

@@ -1,6 +1,6 @@
 /**
- * The servers of a run: private ones, with the settings that their packages give them, started
- * when somebody first asks for them.
+ * The private servers of a run, with the default settings of their packages, each started at its
+ * first use.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ import type { Places } from './contract.ts'
 
 export type ServerName = 'postgres' | 'mariadb' | 'redis'
 
-/** Everybody on Redis has a database of its own, which it may empty. */
+/** Every subject on Redis has a separate database, which it may empty. */
 const REDIS_DATABASES = 64
 
 export class Servers {
@@ -30,7 +30,7 @@ export class Servers {
     this.#say = say
   }
 
-  /** Fresh databases on the servers that are named, and a fresh folder. */
+  /** New databases on the named servers, and a new folder. */
   async places(...names: readonly ServerName[]): Promise<Places> {
     const folder = mkdtempSync(join(this.#folder, 'program-'))
     const addresses: Partial<Record<ServerName, string>> = {}
@@ -38,7 +38,7 @@ export class Servers {
     return { folder, ...addresses }
   }
 
-  /** Of the servers that were started. */
+  /** The versions of the started servers. */
   async versions(): Promise<Partial<Record<ServerName, string>>> {
     return {
       ...(this.#postgres === undefined ? {} : { postgres: await this.#postgresVersion() }),
@@ -48,7 +48,7 @@ export class Servers {
   }
 
   async close(): Promise<void> {
-    // What did not start has told whoever asked for it.
+    // A server that failed to start has already rejected its first use.
     const started = await Promise.allSettled([this.#postgres, this.#mariadb, this.#redis])
     for (const server of started) {
       if (server.status === 'fulfilled') await server.value?.close()
@@ -89,7 +89,7 @@ export class Servers {
     await client.connect()
     const { rows } = await client.query<{ server_version: string }>('SHOW server_version')
     await client.end()
-    // The packages add their own name behind it.
+    // The packages append their own name.
     return rows[0]!.server_version.split(' ')[0]!
   }
 

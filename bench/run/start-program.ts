@@ -5,26 +5,26 @@ import type { ProgramCall, ProgramMessage } from './contract.ts'
 
 export interface RunningProgram {
   readonly info: unknown
-  /** Fails where the program does, or where it does not answer in time. */
+  /** Rejects if the program fails, or does not answer in time. */
   readonly call: (name: string, args?: unknown) => Promise<unknown>
   readonly close: () => Promise<void>
 }
 
 const MAIN = join(import.meta.dirname, '..', 'program.ts')
 const START_TIMEOUT_MS = 120_000
-/** Far above any round: what has not answered by then is broken. */
+/** Far longer than any round: a program that takes longer is broken. */
 const CALL_TIMEOUT_MS = 300_000
 const CLOSE_TIMEOUT_MS = 10_000
 
 /**
- * Garbage is collected on demand where memory is measured; elsewhere that changes nothing. What we
- * warn of (a Redis that keeps nothing on disk) is said once, under the table.
+ * Garbage is collected on demand where memory is measured; elsewhere the flag has no effect. The
+ * suppressed warning (a Redis without persistence) is a note under the table.
  */
 const FLAGS = ['--expose-gc', '--disable-warning=OncekeyWarning']
 
 const running = new Set<ChildProcess>()
 
-// Otherwise a run that is stopped in the middle would leave them behind.
+// Otherwise a stopped run would leave its processes running.
 process.once('exit', () => {
   for (const child of running) child.kill('SIGKILL')
 })
@@ -75,7 +75,7 @@ class Answers {
     this.ready = this.#wait(0, START_TIMEOUT_MS)
     child.on('message', (message) => this.#hear(message as ProgramMessage))
     child.on('error', (error) => this.#fail(error.message))
-    child.on('exit', (code, signal) => this.#fail(`it has ended (${signal ?? code})`))
+    child.on('exit', (code, signal) => this.#fail(`the program has ended (${signal ?? code})`))
   }
 
   ask(name: string, args: unknown): Promise<unknown> {

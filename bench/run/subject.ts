@@ -1,24 +1,24 @@
 import { REPLY_TEXT } from './work.ts'
 
-/** Somebody who keeps work from running twice under one key: us, a peer, or bare statements. */
+/** Protection against a second run under one key: ours, a peer's, or bare statements. */
 export interface Subject {
-  /** Runs the work under the key, or gets the reply of the run before. */
+  /** Runs the work under the key, or returns the reply of an earlier run. */
   readonly run: (key: string) => Promise<unknown>
-  /** The text of what `run` gave, where that is more than bytes or JSON. */
+  /** The text of a reply, if it is more than bytes or JSON. */
   readonly textOf?: (reply: unknown) => string
-  /** Forgets everything, where what was kept would fill the memory of the machine. */
+  /** Removes all keys, if they would fill the memory of the machine. */
   readonly reset?: () => Promise<void>
   readonly close: () => Promise<void>
 }
 
-/** Counts how often the work has run: whoever claims to protect it cannot cheat. */
+/** Counts the runs of the work, to check that a subject protects it. */
 export class Counter {
   runs = 0
 }
 
 /**
- * A subject that errs, or runs everything, is quick. So it has to show first that a new key runs
- * the work once and that the same key gets the same bytes without running it.
+ * A subject that fails, or runs everything, is fast. So it has to prove first that a new key runs
+ * the work once, and that the same key gets the same bytes without a run.
  */
 export async function prove(subject: Subject, counter: Counter, key: string): Promise<void> {
   const before = counter.runs

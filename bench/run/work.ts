@@ -1,7 +1,7 @@
-/** The work that everybody is given, and what it answers. */
+/** The work of every subject, and its reply. */
 import { randomUUID } from 'node:crypto'
 
-/** What a client sends: small JSON, as payments are. */
+/** The request of a client: a small JSON, like that of a payment. */
 export const REQUEST = { customerId: 'cus_1', amountCents: 12_000, currency: 'KRW' } as const
 
 /** 200 bytes of JSON. */
@@ -13,14 +13,14 @@ export const REPLY = {
 export const REPLY_TEXT = JSON.stringify(REPLY)
 export const REPLY_BYTES = new Uint8Array(Buffer.from(REPLY_TEXT))
 
-/** 32 bytes, as the guard makes them. */
+/** 32 bytes, like the fingerprints of the guard. */
 export const FINGERPRINT = `v1:${'f'.repeat(43)}`
 export const SCOPE = { tenant: 'bench', operation: 'POST /payments' } as const
 
-/** The connections of every pool: what pg and DBOS take by themselves. */
+/** The connections of every pool: the default of pg and DBOS. */
 export const CONNECTIONS = 10
 
-/** Replays are of one of so many keys. */
+/** The number of keys among which replays choose. */
 const REPLAYED_KEYS = 256
 
 export function newKeys(): string[] {

@@ -1,6 +1,6 @@
 /**
- * The limit on Redis: `SET NX` to take a key, `SET` to complete it, `GET` for a replay. Neither
- * fences, nor compares what was asked for, nor finds a holder that has died.
+ * The limit on Redis: `SET NX` to take a key, `SET` to complete it, `GET` for a replay. Without a
+ * fence, a fingerprint, or a takeover from a dead holder.
  */
 import { Redis } from 'ioredis'
 import type { Places } from '../run/contract.ts'

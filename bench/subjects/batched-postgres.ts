@@ -1,9 +1,9 @@
 /**
  * The limit on PostgreSQL: the least SQL that is as safe as ours, in batches as large as ours, and
- * nothing around it. A claim commits before the work runs and carries a token and a lease; the
- * completion is fenced by the token and commits before the reply is given; a fingerprint is
- * compared; the indexes are there that finding lapsed and expired records takes. What it leaves
- * out: takeover of lapsed leases, renewal, errors, waiting, tenants, history, everything else.
+ * nothing else. A claim commits before the work runs, with a token and a lease; the completion is
+ * fenced by the token and commits before the reply; a fingerprint is compared; the indexes for
+ * lapsed and expired records exist. Left out: takeover of lapsed leases, renewal, errors, waiting,
+ * tenants, history, everything else.
  */
 import { createHash, randomUUID } from 'node:crypto'
 import type { Pool } from 'pg'
@@ -27,9 +27,9 @@ const SCHEMA = `
   CREATE INDEX IF NOT EXISTS limit_expiry ON limit_record (expires_at) WHERE state = 1;`
 
 /**
- * Takes the free keys and reads the others, in one statement. Who comes between its snapshot and
- * its insert is in neither part, and is asked for again. Inserts in the order of the ids, so that
- * two batches cannot wait for each other.
+ * Takes the free keys and reads the others, in one statement. A key that is inserted between its
+ * snapshot and its insert is in neither part, and is claimed again. Inserts in the order of the
+ * ids, so that two batches cannot deadlock.
  */
 const CLAIM = `
   WITH wanted AS (
@@ -46,7 +46,7 @@ const CLAIM = `
   SELECT encode(r.id, 'hex'), r.fingerprint, r.result
     FROM wanted w JOIN limit_record r ON r.id = w.id`
 
-/** Locks in the order of the ids, then writes only what still has its holder's token. */
+/** Locks in the order of the ids, then writes only rows that still have the holder's token. */
 const COMPLETE = `
   WITH held AS MATERIALIZED (
     SELECT r.id, w.result FROM unnest($1::bytea[], $2::uuid[], $3::bytea[])
@@ -59,7 +59,7 @@ const COMPLETE = `
     expires_at = now() + interval '1 day'
   FROM held WHERE r.id = held.id RETURNING encode(r.id, 'hex') AS id`
 
-/** A plan must not depend on statistics that a new table has not got. */
+/** Forces a plan that does not depend on statistics, which a new table does not have. */
 const PLANNER =
   '-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off ' +
   '-c enable_bitmapscan=off -c plan_cache_mode=force_generic_plan'
@@ -100,7 +100,7 @@ export async function openBatchedPostgres(places: Places, counter: Counter): Pro
   }
 }
 
-/** `undefined` where the key is now the caller's. */
+/** `undefined` if the caller has claimed the key. */
 async function claim(pool: Pool, items: readonly Claim[]): Promise<(Uint8Array | undefined)[]> {
   const { rows } = await pool.query<Row>({
     name: 'limit_claim',
@@ -114,7 +114,7 @@ async function claim(pool: Pool, items: readonly Claim[]): Promise<(Uint8Array |
   const found = new Map(rows.map((row) => [row.id, row]))
   return items.map(({ id }) => {
     const row = found.get(id)
-    if (row === undefined) throw new Error('the key was taken meanwhile')
+    if (row === undefined) throw new Error('another claim took the key')
     if (row.fingerprint === null) return undefined
     if (row.fingerprint !== FINGERPRINT) throw new Error('the key was used for another request')
     if (row.result === null) throw new Error('the key is in progress')

@@ -1,6 +1,6 @@
 /**
- * The limit on SQLite: one file, synchronous FULL, one transaction for each batch, the same
- * columns and promises as the limit on PostgreSQL.
+ * The limit on SQLite: one file, synchronous FULL, one transaction for each batch, with the same
+ * columns and guarantees as the limit on PostgreSQL.
  */
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
@@ -50,7 +50,7 @@ export async function openBatchedSqlite(places: Places, counter: Counter): Promi
 
   const claims = new Batches(async (items: readonly Claim[]) => {
     const found = items.map(({ id }) => read.get(id))
-    // A batch of replays writes nothing, and needs no commit.
+    // A batch of replays writes nothing, so it needs no commit.
     if (found.every((row) => row !== undefined)) return found.map(replyOf)
     const nowMs = Date.now()
     return committed(database, () =>
@@ -89,7 +89,7 @@ function committed<Answer>(database: DatabaseSync, work: () => Answer): Answer {
 }
 
 function replyOf(row: Record<string, unknown> | undefined): Uint8Array {
-  if (row?.['fingerprint'] !== FINGERPRINT) throw new Error('the key was used otherwise')
+  if (row?.['fingerprint'] !== FINGERPRINT) throw new Error('the key was used for another request')
   if (!(row['result'] instanceof Uint8Array)) throw new Error('the key is in progress')
   return row['result']
 }

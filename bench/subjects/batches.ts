@@ -1,4 +1,4 @@
-/** The least that batching takes: what has gathered goes out together, a few calls at a time. */
+/** Minimal batching: waiting items are sent together, with a few calls at a time. */
 
 interface Waiting<Item, Answer> {
   readonly item: Item
@@ -41,7 +41,7 @@ export class Batches<Item, Answer> {
     })
   }
 
-  /** In two calls of half the size the database and the process overlap. */
+  /** With two calls of half the size, the database and the process work in parallel. */
   #share(): number {
     const free = this.#limits.callsMax - this.#underWay
     const share = Math.max(32, Math.ceil(this.#waiting.length / free))

@@ -1,9 +1,9 @@
 /**
- * DBOS: a workflow of one step, started under the key as its id, and waited for.
+ * DBOS: a workflow of one step, started under the key as its id, and awaited.
  *
- * What it does not do: the id alone decides, no fingerprint is compared, and there is no tenant. A
- * step is recorded after it has run, so a crash between the two runs it again. What it does beyond
- * the others: it goes on by itself with what a crash left behind.
+ * Left out: only the id decides, no fingerprint is compared, and there is no tenant. A step is
+ * recorded after it has run, so a crash between the two runs it again. Beyond the others: it
+ * resumes workflows after a crash automatically.
  */
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'

@@ -1,12 +1,12 @@
 /**
  * Peers are loaded by name and described by the few methods that are used: the repository is
- * checked without them, and they are installed only where the benchmark runs.
+ * type-checked without them, and they are installed only for the benchmark.
  */
 export async function loadPeer<Module>(name: string): Promise<Module> {
   return (await import(name)) as Module
 }
 
-/** What node-redis has in all its versions. */
+/** The methods that all versions of node-redis have. */
 export interface NodeRedis {
   connect(): Promise<unknown>
   flushDb(): Promise<unknown>
@@ -14,7 +14,7 @@ export interface NodeRedis {
   on(event: 'error', listener: (error: Error) => void): unknown
 }
 
-/** A connected client of node-redis, in the version that the package is for. */
+/** A connected node-redis client, in the version that the package requires. */
 export async function openNodeRedis(
   packageName: 'redis' | '@redis/client',
   url: string,
@@ -23,7 +23,7 @@ export async function openNodeRedis(
     createClient: (options: { url: string }) => NodeRedis
   }>(packageName)
   const client = createClient({ url })
-  // Without a listener a lost connection would end the process without a word.
+  // Without a listener a lost connection would end the process without a message.
   client.on('error', (error) => console.error(`Redis: ${error.message}`))
   await client.connect()
   return client

@@ -1,4 +1,4 @@
-/** A lock in Redis before the claim in PostgreSQL: what the durable claim makes unnecessary. */
+/** A lock in Redis before the claim in PostgreSQL, which the durable claim makes unnecessary. */
 import { randomUUID } from 'node:crypto'
 import { Redis } from 'ioredis'
 import type { Places } from '../run/contract.ts'

@@ -1,9 +1,9 @@
 /**
- * @node-idempotency/core, by the flow of its README: `onRequest`, the work where it gives nothing,
- * `onResponse`. Its defaults otherwise: a day of TTL, no waiting.
+ * @node-idempotency/core, by the flow of its README: `onRequest`, the work if that returns nothing,
+ * `onResponse`. Otherwise with its defaults: a TTL of a day, no waiting.
  *
- * What it does not do: it has no lease and no fence. A holder that dies keeps its key for a day,
- * and whoever completes overwrites. Keys are told apart by method and path, not by tenant.
+ * Left out: it has no lease and no fence. A dead holder keeps its key for a day, and every
+ * completion overwrites. Keys are separated by method and path, not by tenant.
  */
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
@@ -40,7 +40,7 @@ interface RedisStorage {
 }
 
 export interface OpenIdempotency {
-  /** Another one after a reset. */
+  /** A new one after a reset. */
   readonly idempotency: NodeIdempotency
   readonly reset: () => Promise<void>
   readonly close: () => Promise<void>
@@ -78,7 +78,7 @@ async function inRedis(
   }>('@node-idempotency/storage-adapter-redis')
   const storage = new RedisStorageAdapter({ url })
   await storage.connect()
-  // Its own client is private, so another one empties the database between rounds.
+  // The client of the package is private, so a second one empties the database between rounds.
   const cleaner = await openNodeRedis('redis', url)
   return {
     idempotency: new Idempotency(storage),

@@ -1,8 +1,8 @@
-/** A durable operation of this package, of one phase, beside the workflow of one step of a peer. */
-import { createEngine } from '../../src/core/engine.ts'
-import type { RunOutcome } from '../../src/core/run-outcome.ts'
-import { operation, operationPolicy, type EffectCall } from '../../src/durable/index.ts'
-import { decodeFrame } from '../../src/http/reply-codec.ts'
+/** A durable operation of this package with one phase, beside a peer's workflow of one step. */
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { RunOutcome } from '../../src/core/attempt/run-outcome.ts'
+import { defineOperation, operationPolicy, type EffectCall } from '../../src/durable/index.ts'
+import { decodeFrame } from '../../src/http/reply/reply-codec.ts'
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
 import { FINGERPRINT, REPLY, REQUEST } from '../run/work.ts'
@@ -11,15 +11,15 @@ import { openStore } from './stores.ts'
 
 export interface OperationSubjectOptions {
   /**
-   * `finish`: its one phase writes a row, and commits with the reply. `external`: an outside
-   * effect, whose intent is on record before it is sent and whose result before it goes on.
+   * `finish`: its only phase writes a row, and commits with the reply. `external`: an outside
+   * effect, whose intent is recorded before it is sent and whose result before it goes on.
    */
   readonly phase: 'finish' | 'external'
   readonly places: Places
 }
 
 type Input = typeof REQUEST
-type Recorded = Extract<RunOutcome, { kind: 'ran' | 'replayed' }>
+type RecordedOutcome = Extract<RunOutcome, { kind: 'ran' | 'replayed' }>
 
 export async function openOperation(
   { phase, places }: OperationSubjectOptions,
@@ -32,7 +32,7 @@ export async function openOperation(
     counter.runs++
     return REPLY
   }
-  const finish = operation<Input>({
+  const finish = defineOperation<Input>({
     name: 'finish',
     run: (op) =>
       op.finish('book', async (tx) => {
@@ -40,7 +40,7 @@ export async function openOperation(
         return { status: 201, body: answer() }
       }),
   })
-  const external = operation({
+  const external = defineOperation({
     name: 'external',
     effects: {
       charge: {
@@ -63,7 +63,7 @@ export async function openOperation(
       throw new Error(`expected a reply, got ${outcome.kind}`)
     },
     textOf(outcome) {
-      const { identity, recordId, result } = outcome as Recorded
+      const { identity, recordId, result } = outcome as RecordedOutcome
       const decoded = decodeFrame(result, { identity, recordId, ...scope })
       if (decoded.kind !== 'reply') throw new Error(`expected a reply, got ${decoded.kind}`)
       return Buffer.from(decoded.reply.body).toString()

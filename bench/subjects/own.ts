@@ -1,8 +1,9 @@
-/** This package: an engine on one of its stores. */
-import { createEngine, type Engine } from '../../src/core/engine.ts'
-import type { Work } from '../../src/core/execution.ts'
-import type { Store } from '../../src/core/store.ts'
-import { createFingerprinter } from '../../src/http/fingerprint.ts'
+/** The engine of this package on one of its stores. */
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine } from '../../src/core/engine/engine-contract.ts'
+import type { Work } from '../../src/core/attempt/run-context.ts'
+import type { Store } from '../../src/core/store/store.ts'
+import { createFingerprinter } from '../../src/http/fingerprint/fingerprint.ts'
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
 import { FINGERPRINT, REPLY, REPLY_BYTES, REQUEST, SCOPE } from '../run/work.ts'
@@ -11,11 +12,11 @@ import { openStore, type StoreName } from './stores.ts'
 
 export interface OwnOptions {
   readonly store: StoreName
-  /** The handler writes a row of its own in the transaction that completes the key. */
+  /** The handler writes a row in the transaction that completes the key. */
   readonly inTransaction?: boolean
-  /** From JSON to JSON, as peers do it: hashes the request, writes and reads the reply. */
+  /** From JSON to JSON, like the peers: hashes the request, writes and reads the reply. */
   readonly fromJson?: boolean
-  /** One row a call, and so many calls at once: what batching is worth. */
+  /** One row per call, with this many calls at once, to measure the benefit of batching. */
   readonly singleCalls?: number
   readonly places: Places
 }
@@ -48,7 +49,7 @@ async function openBytes(options: OwnOptions, counter: Counter): Promise<OwnSubj
   }
 }
 
-/** It keeps everything for a day, so each round gets a store of its own. */
+/** The store keeps everything for a day, so each round gets a new one. */
 async function openMemory(places: Places, counter: Counter): Promise<OwnSubject> {
   const fresh = async () => createEngine({ store: (await openStore('memory', places)).store })
   let engine = await fresh()
@@ -66,7 +67,7 @@ async function openMemory(places: Places, counter: Counter): Promise<OwnSubject>
   }
 }
 
-/** Only what is on record, or was recorded before, is a reply. */
+/** Accepts only a recorded reply. */
 async function runOn(
   engine: Engine,
   key: string,
@@ -123,7 +124,7 @@ function inTransaction(write: WritePayment, counter: Counter): Work {
     })
 }
 
-/** The same store, one row a call, with so many calls under way at once. */
+/** The same store with one row per call, and this many calls at once. */
 function oneByOne(store: Store, flushesMax: number | undefined): Store {
   if (flushesMax === undefined) return store
   return {

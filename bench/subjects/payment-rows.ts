@@ -8,7 +8,7 @@ import type { OpenStore, StoreName } from './stores.ts'
 const TABLE =
   'CREATE TABLE IF NOT EXISTS bench_payment (id varchar(36) PRIMARY KEY, amount_cents bigint)'
 
-/** Writes the row. On SQLite it returns nothing to wait for: transactions there are synchronous. */
+/** Writes the row. On SQLite it returns no promise, because transactions there are synchronous. */
 export type WritePayment = (tx: unknown, id: string) => Promise<unknown> | undefined
 
 export async function paymentRows(name: StoreName, opened: OpenStore): Promise<WritePayment> {

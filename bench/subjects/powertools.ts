@@ -1,11 +1,11 @@
 /**
- * @aws-lambda-powertools/idempotency on Redis, as its documentation wraps a function: the cache
- * layer on a connected client, the key picked from the event, and the context of the invocation,
- * which it takes the time left from.
+ * @aws-lambda-powertools/idempotency on Redis, wrapped around a function as in its documentation:
+ * the cache layer on a connected client, the key from the event, and the context of the
+ * invocation, from which it takes the remaining time.
  *
- * What it does not do: it compares no fingerprint (its cache layer drops the hash on completion, so
- * that payload validation would refuse every replay), and it has no fence: whoever completes
- * overwrites. Kept for a day, as everybody's; its own default is an hour.
+ * Left out: it compares no fingerprint (its cache layer drops the hash on completion, so payload
+ * validation would refuse every replay), and it has no fence: every completion overwrites. Records
+ * are kept for a day, as in all subjects; its default is an hour.
  */
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'

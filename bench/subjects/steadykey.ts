@@ -1,10 +1,10 @@
 /**
- * steadykey, as its README sets it up: a manager with a day of TTL; the key of the client, the
+ * steadykey, set up as in its README: a manager with a TTL of a day; the key of the client, the
  * request as the payload, and the tenant as the namespace.
  *
- * What it does not do: on completion it reads the record, compares its holder and then writes,
- * each by itself, so a holder that lost its key in between still overwrites. One statement for
- * every call, none of them prepared.
+ * Left out: on completion it reads the record, compares its holder and then writes, as separate
+ * statements, so a holder that lost its key in between still overwrites. One statement for every
+ * call, none of them prepared.
  */
 import type { Places } from '../run/contract.ts'
 import type { Counter, Subject } from '../run/subject.ts'
@@ -33,7 +33,7 @@ interface Steadykey {
 }
 
 export interface OpenManager {
-  /** Another one after a reset. */
+  /** A new one after a reset. */
   readonly manager: SteadykeyManager
   readonly reset?: () => Promise<void>
   readonly close: () => Promise<void>

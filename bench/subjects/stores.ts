@@ -1,12 +1,12 @@
-/** Our own stores, as their guides set them up. */
+/** Our stores, set up as in their guides. */
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { Redis } from 'ioredis'
 import mysql from 'mysql2/promise'
 import pg from 'pg'
-import type { Store } from '../../src/core/store.ts'
+import type { Store } from '../../src/core/store/store.ts'
 import { cachedStore, redisCache } from '../../src/stores/cached/index.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { mysqlStore } from '../../src/stores/mysql/index.ts'
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import { redisStore } from '../../src/stores/redis/index.ts'
@@ -14,7 +14,7 @@ import { sqliteStore } from '../../src/stores/sqlite/index.ts'
 import type { Places } from '../run/contract.ts'
 import { CONNECTIONS } from '../run/work.ts'
 
-/** As the guides set it: below the engine's `storeTimeoutMs`. */
+/** As in the guides: below the engine's `storeTimeoutMs`. */
 const CONNECT_MS = 3_000
 
 export const STORES = [
@@ -31,14 +31,14 @@ export type StoreName = (typeof STORES)[number]
 
 export interface OpenStore {
   readonly store: Store
-  /** Runs a statement of the application's, where there is a database. */
+  /** Runs a statement of the application, if there is a database. */
   readonly execute?: (sql: string) => Promise<unknown>
-  /** What it keeps lies in memory, and has to be forgotten between rounds. */
+  /** Removes everything between rounds, because the data is in memory. */
   readonly flush?: () => Promise<unknown>
   readonly close: () => Promise<void>
 }
 
-/** Idle connections are given back soon: many programs share one server and its default limit. */
+/** Idle connections are closed soon: many programs share one server and its default limit. */
 const IDLE_MS = 2_000
 
 export async function openStore(name: StoreName, places: Places): Promise<OpenStore> {
@@ -71,7 +71,7 @@ export function openPool(places: Places, options: pg.PoolConfig = {}): pg.Pool {
 
 export function addressOf(places: Places, server: 'postgres' | 'mariadb' | 'redis'): string {
   const address = places[server]
-  if (address === undefined) throw new Error(`this program was given no ${server}`)
+  if (address === undefined) throw new Error(`this program has no ${server} server`)
   return address
 }
 

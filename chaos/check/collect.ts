@@ -1,4 +1,4 @@
-/** Reads what the judge needs out of the database, as it is on the disk. */
+/** Reads the facts that the judge needs from the database. */
 import type { Database, ReadRows, Row } from '../system/database.ts'
 import { ENDLESS_TOPIC, HANGING_OPERATION } from '../neighbours/names.ts'
 import type { Books, EntryRow, MessageRow, ProductRow, RecordRow, Wait } from './facts.ts'
@@ -49,8 +49,8 @@ export function collect(database: Database): Promise<Collected> {
 }
 
 /**
- * How much is not at rest: records that are not final, and messages that are not relayed. What a
- * bad neighbour hangs in never comes to rest.
+ * The number of records that are not final and messages that are not relayed, except those in which
+ * a bad neighbour hangs, which never come to rest.
  */
 export function countOpen(database: Database): Promise<number> {
   const open = `
@@ -66,7 +66,7 @@ export function countOpen(database: Database): Promise<number> {
   })
 }
 
-/** Accepted work of a tenant that no worker has begun. */
+/** The number of accepted requests of a tenant that no worker has started. */
 export function countPending(database: Database, tenant: string): Promise<number> {
   const pending = `
     SELECT count(*) AS count FROM oncekey_record
@@ -143,7 +143,7 @@ function businessOf(row: Row, id: string, providerId: string) {
   }
 }
 
-/** Drivers give binary columns as bytes, and JSON as what it means. */
+/** Drivers return binary columns as bytes, and JSON columns parsed. */
 function text(row: Row, name: string): string {
   const value = row[name]
   if (value === null || value === undefined) return ''

@@ -1,4 +1,4 @@
-/** Everything that a run is judged by: what clients saw, and what three ledgers say. */
+/** Everything that the judge of a run knows: the answers to clients, and three ledgers. */
 import type { ProviderEffect } from '../../examples/provider/contract.ts'
 import type { Story } from '../clients/story.ts'
 
@@ -8,10 +8,10 @@ export interface Facts {
   readonly messages: readonly MessageRow[]
   readonly effects: readonly ProviderEffect[]
   readonly books: Books
-  /** Before anybody ordered anything. */
+  /** The stock before the first order. */
   readonly stockBefore: readonly ProductRow[]
   readonly exits: readonly UnexpectedExit[]
-  /** Work that a bad neighbour was told is accepted. */
+  /** Work of a bad neighbour that was answered with 202. */
   readonly accepted: readonly AcceptedKey[]
   readonly waits: readonly Wait[]
 }
@@ -25,11 +25,11 @@ export const WAIT_KINDS = ['accepted work', 'messages', 'unknown outcomes'] as c
 
 export type WaitKind = (typeof WAIT_KINDS)[number]
 
-/** From when and until when a piece of work waited, by the clock of the database. */
+/** The start and end of a wait, by the clock of the database. */
 export interface Wait {
   readonly kind: WaitKind
   readonly tenant: string
-  /** The key of its request, where there is one. */
+  /** The key of its request, if there is one. */
   readonly key?: string | undefined
   readonly fromMs: number
   readonly untilMs: number
@@ -44,7 +44,7 @@ export interface RecordRow {
   readonly attempt: number
   readonly recoveryPoint: string | undefined
   readonly errorCode: string | undefined
-  /** When somebody will look at it again by themselves. */
+  /** When a worker or the reconciler will continue the record. */
   readonly dueAt: Date | undefined
 }
 
@@ -66,13 +66,13 @@ export interface Books {
   readonly receipts: readonly ReceiptRow[]
 }
 
-/** What the rows of all four kinds have in common. `id` is the reference at the provider. */
+/** Fields of all four kinds of rows. `id` is the reference at the provider. */
 export interface BusinessRow {
   readonly id: string
   readonly tenant: string
   readonly status: string
   readonly recordId: string
-  /** What the provider calls its effect, once there is one. */
+  /** The provider's id of the effect, once there is one. */
   readonly providerId: string | undefined
 }
 
@@ -118,10 +118,10 @@ export interface ReceiptRow {
   readonly paymentId: string
 }
 
-/** A process of the service that ended although nobody had asked it to. */
+/** A process of the service that ended unexpectedly. */
 export interface UnexpectedExit {
   readonly name: string
-  /** Exit code or signal. */
+  /** The exit code or signal. */
   readonly how: string
   readonly stderr: string
 }
@@ -139,10 +139,10 @@ export type ViolationKind = (typeof VIOLATION_KINDS)[number]
 
 export interface Violation {
   readonly kind: ViolationKind
-  /** A sentence for whoever has to find the cause. */
+  /** A sentence for the developer who has to find the cause. */
   readonly detail: string
   readonly story?: number | undefined
   readonly recordId?: string | undefined
-  /** The payment, refund, order or transfer that it is about. */
+  /** The payment, refund, order or transfer of the violation. */
   readonly reference?: string | undefined
 }

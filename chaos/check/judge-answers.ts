@@ -1,4 +1,4 @@
-/** Holds what clients were told against what became of it. */
+/** Compares the answers to clients with the final state. */
 import type { ProviderEffect } from '../../examples/provider/contract.ts'
 import { codeOf, type Answer } from '../clients/seen.ts'
 import type { Story } from '../clients/story.ts'
@@ -10,7 +10,7 @@ export function judgeAnswers(facts: Facts): Violation[] {
   return facts.stories.flatMap((story) => judgeOne(story, index))
 }
 
-/** What stands for a kind of story at the provider: the effect that moves the money. */
+/** The effect at the provider that moves the money of each kind of story. */
 const EFFECT = {
   payment: 'charge',
   refund: 'refund',
@@ -54,7 +54,7 @@ function judgeOne(story: Story, index: Index): Violation[] {
   }
   const answer = final.outcome
   if (record === undefined) {
-    const detail = `was told ${wordsOf(answer)}, and there is no record of its key`
+    const detail = `got ${wordsOf(answer)}, but its key has no record`
     return [{ kind: 'lost', ...about, detail }]
   }
   const faults = isSuccess(answer)
@@ -68,33 +68,33 @@ type Fault = Pick<Violation, 'kind' | 'detail'>
 function judgeSuccess(story: Story, answer: Answer, record: RecordRow, index: Index): Fault[] {
   const row = index.rowsByRecord.get(record.recordId)
   if (row === undefined) {
-    return [
-      { kind: 'lost', detail: `was told ${wordsOf(answer)}, and its books have nothing of it` },
-    ]
+    return [{ kind: 'lost', detail: `got ${wordsOf(answer)}, but the books have no row of it` }]
   }
-  const told = idOf(story, answer)
-  if (told !== row.id) {
-    return [{ kind: 'divergence', detail: `was told of ${told}, its key has made ${row.id}` }]
+  const answeredId = idOf(story, answer)
+  if (answeredId !== row.id) {
+    return [{ kind: 'divergence', detail: `got ${answeredId}, but its key has made ${row.id}` }]
   }
   if (row.tenant !== story.tenant) {
-    return [{ kind: 'leak', detail: `was told of ${told}, which belongs to ${row.tenant}` }]
+    return [{ kind: 'leak', detail: `got ${answeredId}, which belongs to ${row.tenant}` }]
   }
   return [...judgeEffect(story, row, index), ...judgeReceipt(story, row, index)]
 }
 
-/** The money has moved, as much as was asked for, and the books know. */
+/** Checks that the requested amount was moved, and that it is in the books. */
 function judgeEffect(story: Story, row: BusinessRow, index: Index): Fault[] {
   const effect = index.effects.get(`${EFFECT[story.kind]} ${row.id}`)
   if (effect === undefined) {
-    return [{ kind: 'lost', detail: `was told that ${row.id} is done, the provider knows nothing` }]
+    return [
+      { kind: 'lost', detail: `got a success for ${row.id}, which the provider does not know` },
+    ]
   }
   const faults: Fault[] = []
   if (!index.booked.has(effect.id)) {
-    faults.push({ kind: 'lost', detail: `was told that ${row.id} is done, it is not in the books` })
+    faults.push({ kind: 'lost', detail: `got a success for ${row.id}, which is not in the books` })
   }
   const asked = amountOf(story, index)
   if (effect.amountCents !== asked) {
-    const detail = `asked for ${asked}, and ${effect.amountCents} were moved`
+    const detail = `requested ${asked}, but ${effect.amountCents} were moved`
     faults.push({ kind: 'divergence', detail })
   }
   return faults
@@ -110,7 +110,7 @@ function judgeReceipt(story: Story, row: BusinessRow, { receipted }: Index): Fau
   return [{ kind: 'lost', detail: `payment ${row.id} has no receipt` }]
 }
 
-/** The refusals that business may give. Anything else is an answer that nobody should get. */
+/** Refusals for business reasons. No client should get any other refusal. */
 const REFUSALS: Readonly<Record<Story['kind'], readonly string[]>> = {
   payment: ['payment_declined'],
   refund: ['payment_not_refundable'],
@@ -124,13 +124,13 @@ function judgeFailure(story: Story, answer: Answer, record: RecordRow, index: In
     REFUSALS[story.kind].includes(code) && (code !== 'payment_declined' || story.isDeclined)
   const faults: Fault[] = []
   if (!isExpected) {
-    const detail = `the last word on a ${story.kind} was ${wordsOf(answer)}`
+    const detail = `the final answer to a ${story.kind} was ${wordsOf(answer)}`
     faults.push({ kind: 'divergence', detail })
   }
   const row = index.rowsByRecord.get(record.recordId)
   const effect = row && index.effects.get(`${EFFECT[story.kind]} ${row.id}`)
   if (effect !== undefined) {
-    const detail = `was told ${wordsOf(answer)}, and ${effect.kind} ${effect.id} succeeded`
+    const detail = `got ${wordsOf(answer)}, but ${effect.kind} ${effect.id} succeeded`
     faults.push({ kind: 'divergence', detail })
   }
   return faults

@@ -1,4 +1,4 @@
-/** Compares the provider's ledger with the books, and both with what may be in them at all. */
+/** Compares the provider's ledger with the books, and both with the allowed entries. */
 import type { ProviderEffect } from '../../examples/provider/contract.ts'
 import type { BusinessRow, EntryRow, Facts, Violation } from './facts.ts'
 
@@ -13,7 +13,7 @@ export function judgeBooks(facts: Facts): Violation[] {
   ]
 }
 
-/** Duplicate: something took effect twice. True at any time, also while things are under way. */
+/** Duplicate: an effect happened twice. Valid at any time, also while work is in progress. */
 export function judgeDoubles(
   effects: readonly ProviderEffect[],
   entries: readonly EntryRow[],
@@ -47,7 +47,7 @@ function effectsOf(effects: readonly ProviderEffect[]): string {
     .join(', ')
 }
 
-/** Duplicate: one key has made two of a kind. */
+/** Duplicate: one key has made two rows of a kind. */
 function judgeRows({ books }: Facts): Violation[] {
   const kinds: readonly (readonly BusinessRow[])[] = [
     books.payments,
@@ -71,12 +71,12 @@ function judgeRows({ books }: Facts): Violation[] {
   return [...rows, ...receipts]
 }
 
-/** What moves money, as opposed to what only reserves it. */
+/** Whether an effect moves money, unlike a hold. */
 function movesMoney({ kind, status }: ProviderEffect): boolean {
   return status === 'succeeded' && kind !== 'hold'
 }
 
-/** Each effect has its entry with the same amount, and each entry its effect. */
+/** Each effect has an entry with the same amount, and each entry has an effect. */
 function judgeBooking({ effects, books: { entries } }: Facts): Violation[] {
   const moved = new Map(effects.filter(movesMoney).map((effect) => [effect.id, effect]))
   const booked = new Set(entries.map(({ providerId }) => providerId))
@@ -96,12 +96,12 @@ function judgeEntry(entry: EntryRow, effect: ProviderEffect | undefined): Violat
   const wrong = (detail: string): Violation[] => [{ kind: 'divergence', recordId, detail }]
   if (effect === undefined) return wrong(`${about}, the provider no ${providerId ?? 'effect'}`)
   if (effect.reference !== reference) return wrong(`${about}, for effect of ${effect.reference}`)
-  // A refund may be booked as what it takes away.
+  // A refund may be booked with a negative amount.
   if (Math.abs(amountCents) === effect.amountCents) return []
   return wrong(`${about}, the provider has ${effect.amountCents}`)
 }
 
-/** Lost: money that is held for an order, and neither taken nor given back. */
+/** Lost: money that is held for an order, and neither captured nor released. */
 function judgeHolds({ effects }: Facts): Violation[] {
   const captured = new Set(effects.filter(({ kind }) => kind === 'capture').map(({ of }) => of))
   return effects
@@ -144,7 +144,7 @@ function judgeStock({ books: { products, orders }, stockBefore }: Facts): Violat
       .reduce((sum, { quantity }) => sum + quantity, 0)
     const taken = before - after
     if (taken === sold) return []
-    const detail = `${taken} of ${sku} are gone from the stock, ${sold} were sold`
+    const detail = `${taken} of ${sku} are missing from the stock, but ${sold} were sold`
     return [{ kind: taken > sold ? 'duplicate' : 'lost', detail }]
   })
 }

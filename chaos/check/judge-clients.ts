@@ -1,4 +1,4 @@
-/** What clients can see by themselves: answers that differ, or that belong to somebody else. */
+/** Violations that clients can see: answers that differ, or that belong to another tenant. */
 import {
   isAnswered,
   isFinal,
@@ -15,14 +15,14 @@ export function judgeClients(stories: readonly Story[]): Violation[] {
   return [...stories.flatMap((story) => judgeStory(story)), ...judgeSharedIds(stories)]
 }
 
-/** The answers that end a story: to its own request, or at the place where its status is. */
+/** The answers that end a story: to its own request, or from its status route. */
 export function finalsOf(story: Story): SeenAnswer[] {
   return story.seen
     .filter(isAnswered)
     .filter(({ asked, outcome }) => isOwn(asked) && isFinal(outcome))
 }
 
-/** The id of what the answer says was made. */
+/** The id of the resource that the answer names. */
 export function idOf(story: Story, { body }: Answer): string | undefined {
   const id = toObject(body)?.[`${story.kind}Id`]
   return typeof id === 'string' ? id : undefined
@@ -48,7 +48,7 @@ function isForeign(asked: SeenAnswer['asked']): boolean {
   return asked === 'foreign_read' || asked === 'foreign_refund'
 }
 
-/** Divergence: one key, and two last words. */
+/** Divergence: one key has two final answers. */
 function judgeFinals(story: Story): Violation[] {
   const [first, ...others] = finalsOf(story).map(({ outcome }) => outcome)
   const other = others.find(({ status, body }) => status !== first!.status || body !== first!.body)
@@ -62,7 +62,7 @@ function judgeFinals(story: Story): Violation[] {
   ]
 }
 
-/** Divergence: a client that asks after a final answer was given gets an older one. */
+/** Divergence: a client that asks after the final answer gets an older one. */
 function judgeStale(story: Story): Violation[] {
   const [first] = finalsOf(story).toSorted((one, other) => one.endedMs - other.endedMs)
   if (first === undefined) return []
@@ -73,11 +73,11 @@ function judgeStale(story: Story): Violation[] {
     .map(({ outcome, node }) => ({
       kind: 'divergence',
       story: story.number,
-      detail: `after the final answer ${wordsOf(first.outcome)}, ${node} said ${wordsOf(outcome)}`,
+      detail: `after the final ${wordsOf(first.outcome)}, ${node} answered ${wordsOf(outcome)}`,
     }))
 }
 
-/** Its own request, refused as if it were another: by somebody else's key, or for nothing. */
+/** The story's own request was refused as another one, for another tenant's key or for none. */
 function judgeRefusal(story: Story, { outcome, node }: SeenAnswer): Violation[] {
   if (!isMismatch(outcome)) return []
   const hasTwin = story.twin !== undefined
@@ -92,24 +92,24 @@ function judgeRefusal(story: Story, { outcome, node }: SeenAnswer): Violation[] 
   ]
 }
 
-/** The guard looks at the request before anything else: only a server that fails says less. */
+/** The guard compares the request first: only a failing server answers otherwise. */
 function judgeAltered(story: Story, { outcome, node }: SeenAnswer): Violation[] {
   if (isMismatch(outcome) || outcome.status >= 500 || outcome.status === 429) return []
   const detail = `${node} answered another request under the key with ${wordsOf(outcome)}`
   return [{ kind: 'divergence', story: story.number, detail }]
 }
 
-/** Lost: a client was told that it is done, asked for it after that, and it was not there. */
+/** Lost: a client got a success, read the resource after that, and it was missing. */
 function judgeRead(story: Story, read: SeenAnswer): Violation[] {
-  const toldMs = finalsOf(story)
+  const answeredMs = finalsOf(story)
     .filter(({ outcome }) => isSuccess(outcome))
     .reduce((earliest, { endedMs }) => Math.min(earliest, endedMs), Infinity)
-  if (read.sentMs < toldMs) return []
+  if (read.sentMs < answeredMs) return []
   const { status, body } = read.outcome
   if (status >= 500 || status === 429) return []
   const state = toObject(body)?.['status']
   if (status === 200 && typeof state === 'string' && DONE[story.kind].includes(state)) return []
-  const detail = `was told that it is done, and then ${read.node} said ${wordsOf(read.outcome)}`
+  const detail = `got a success, and then ${read.node} answered ${wordsOf(read.outcome)}`
   return [{ kind: 'lost', story: story.number, detail }]
 }
 
@@ -122,11 +122,11 @@ const DONE: Readonly<Record<Story['kind'], readonly string[]>> = {
 
 function judgeSpy(story: Story, { outcome, node }: SeenAnswer): Violation[] {
   if (outcome.status === 404 || outcome.status >= 500 || outcome.status === 429) return []
-  const detail = `${node} did not keep it from the other tenant: ${wordsOf(outcome)}`
+  const detail = `${node} showed it to the other tenant: ${wordsOf(outcome)}`
   return [{ kind: 'leak', story: story.number, detail }]
 }
 
-/** Leak or duplicate: two keys were told of the same thing. */
+/** Leak or duplicate: two keys got the same resource. */
 function judgeSharedIds(stories: readonly Story[]): Violation[] {
   const owners = new Map<string, Story>()
   const violations: Violation[] = []
@@ -140,7 +140,7 @@ function judgeSharedIds(stories: readonly Story[]): Violation[] {
       violations.push({
         kind: isForeign ? 'leak' : 'divergence',
         story: story.number,
-        detail: `was told of ${story.kind} ${id}, which is the one of story ${owner.number}`,
+        detail: `got ${story.kind} ${id}, which belongs to story ${owner.number}`,
       })
     }
   }

@@ -1,15 +1,14 @@
 /**
- * Says what is wrong. Pure: everything it knows is in the facts, so that it can be tried with
- * histories made by hand.
+ * Finds the violations of a run. Pure: it depends on the facts only, so that tests can pass facts
+ * made by hand.
  */
 import type { Facts, UnexpectedExit, Violation } from './facts.ts'
 import { ENDLESS_TOPIC, HANGING_OPERATION } from '../neighbours/names.ts'
-import { judgeAccepted } from './judge-accepted.ts'
 import { judgeAnswers } from './judge-answers.ts'
 import { judgeBooks, judgeDoubles } from './judge-books.ts'
 import { judgeClients } from './judge-clients.ts'
 
-/** When everything has come to rest. */
+/** All violations, when everything is at rest. */
 export function judge(facts: Facts): Violation[] {
   return [
     ...judgeClients(facts.stories),
@@ -21,7 +20,7 @@ export function judge(facts: Facts): Violation[] {
   ]
 }
 
-/** What is wrong at any time, whatever is still under way. */
+/** Violations that are certain at any time, also while work is in progress. */
 export function judgeWhileRunning(
   facts: Pick<Facts, 'stories' | 'effects' | 'exits'> & Pick<Facts['books'], 'entries'>,
 ): Violation[] {
@@ -32,7 +31,7 @@ export function judgeWhileRunning(
   ]
 }
 
-/** Stuck: what has not ended by now, but for what a bad neighbour hangs in. */
+/** Stuck: work that has not ended, except that in which a bad neighbour hangs. */
 function judgeRest({ records, messages }: Facts): Violation[] {
   const open = records.filter(({ operation, state, recoveryPoint }) => {
     if (operation === HANGING_OPERATION) return false
@@ -60,6 +59,24 @@ function judgeRest({ records, messages }: Facts): Violation[] {
 function judgeExits(exits: readonly UnexpectedExit[]): Violation[] {
   return exits.map(({ name, how, stderr }) => ({
     kind: 'crashed',
-    detail: `${name} ended with ${how}, and nobody had asked it to: ${stderr || 'no word of why'}`,
+    detail: `${name} ended unexpectedly with ${how}: ${stderr || 'no error output'}`,
   }))
+}
+
+/** Lost: work of the flood was accepted and not done. Late work is not a violation here. */
+function judgeAccepted({ accepted, records, books }: Facts): Violation[] {
+  const byKey = new Map(records.map((record) => [`${record.tenant} ${record.key}`, record]))
+  const paid = new Set(
+    books.transfers.filter(({ status }) => status === 'paid').map(({ recordId }) => recordId),
+  )
+  return accepted.flatMap(({ tenant, key }): Violation[] => {
+    const record = byKey.get(`${tenant} ${key}`)
+    if (record === undefined) {
+      return [{ kind: 'lost', detail: `${key} was accepted and has no record` }]
+    }
+    // Work that has not ended is stuck, which `judgeRest` reports.
+    if (record.state !== 'completed' || paid.has(record.recordId)) return []
+    const detail = `${key} was accepted and completed, but not paid`
+    return [{ kind: 'lost', recordId: record.recordId, detail }]
+  })
 }

@@ -1,8 +1,8 @@
-/** What the tenants beside the bad neighbours waited for, and how two runs compare. Pure. */
+/** How long the tenants beside the bad neighbours waited, and how two runs compare. Pure. */
 import { ENDLESS_TOPIC, FLOOD, HANGING, HANGING_OPERATION } from '../neighbours/names.ts'
 import { WAIT_KINDS, type Facts, type Wait, type WaitKind } from './facts.ts'
 
-/** In milliseconds. */
+/** Times in milliseconds. */
 export interface Waiting {
   readonly kind: WaitKind
   readonly count: number
@@ -18,11 +18,11 @@ export interface ComparedWaiting {
   readonly ok: boolean
 }
 
-/** How many times as long the others may wait when the neighbours are there. */
+/** The maximum factor by which bad neighbours may extend the waits of the others. */
 export const TIMES_MAX = 2
 /**
- * Differences below this do not count: workers and relays look for work once a second, and the
- * clock of a SQLite file is off by up to half a second.
+ * Smaller differences do not count: workers and relays poll once a second, and the clock of a
+ * SQLite file has an error of up to half a second.
  */
 export const FLOOR_MS = 1_000
 
@@ -39,8 +39,8 @@ export function waitingOf(waits: readonly Wait[]): Waiting[] {
 }
 
 /**
- * Both have a line for every kind. Where the others were served nothing at all beside the
- * neighbours, they still wait.
+ * Both have a line for every kind. If no work of the others was served beside the neighbours, it
+ * counts as still waiting.
  */
 export function compareWaiting(
   without: readonly Waiting[],
@@ -54,13 +54,13 @@ export function compareWaiting(
   })
 }
 
-/** What the neighbours did, and what of the others began or ended while they did it. */
+/** Counts the work of the neighbours, and the work of the others during the flood. */
 export function neighboursIn(facts: Facts): Record<string, number> {
   const { accepted, records, messages, waits } = facts
   const flood = waits.filter(({ tenant }) => tenant === FLOOD.name)
   const fromMs = flood.reduce((first, wait) => Math.min(first, wait.fromMs), Infinity)
   const untilMs = flood.reduce((last, wait) => Math.max(last, wait.untilMs), 0)
-  const meanwhile = (kind: WaitKind) =>
+  const duringFlood = (kind: WaitKind) =>
     waits.filter(
       (wait) =>
         wait.kind === kind &&
@@ -71,14 +71,14 @@ export function neighboursIn(facts: Facts): Record<string, number> {
   const hanging = records.filter(({ operation }) => operation === HANGING_OPERATION)
   const endless = messages.filter(({ topic }) => topic === ENDLESS_TOPIC)
   return {
-    'accepted of the flood': accepted.length,
+    'accepted requests of the flood': accepted.length,
     'hanging operations': hanging.length,
-    'of these begun': hanging.filter(({ attempt }) => attempt > 0).length,
-    'of these unknown': hanging.filter(({ state }) => state === 'unknown').length,
+    'hanging operations started': hanging.filter(({ attempt }) => attempt > 0).length,
+    'hanging operations unknown': hanging.filter(({ state }) => state === 'unknown').length,
     'endless messages': endless.length,
-    'times these were begun': endless.reduce((sum, { attempt }) => sum + attempt, 0),
-    'started of others meanwhile': meanwhile('accepted work'),
-    'relayed of others meanwhile': meanwhile('messages'),
-    'found out of others meanwhile': meanwhile('unknown outcomes'),
+    'attempts of endless messages': endless.reduce((sum, { attempt }) => sum + attempt, 0),
+    'others started during the flood': duringFlood('accepted work'),
+    'others relayed during the flood': duringFlood('messages'),
+    'others reconciled during the flood': duringFlood('unknown outcomes'),
   }
 }

@@ -1,4 +1,4 @@
-/** How long work waited: from the database, by its own clock, and from the logs of the workers. */
+/** How long work waited, from the database by its own clock, and from the logs of the workers. */
 import type { Database, ReadRows, Row } from '../system/database.ts'
 import type { Story } from '../clients/story.ts'
 import type { Look } from '../system/looks.ts'
@@ -33,7 +33,7 @@ export async function readWaits({ url }: Database, rows: ReadRows): Promise<Wait
   return waits
 }
 
-/** Times are numbers of milliseconds, but in PostgreSQL. */
+/** Times are numbers of milliseconds, except in PostgreSQL. */
 function columnsOf(sql: string, url: string): string {
   const suffix = url.startsWith('postgres') ? '' : '_ms'
   const key = url.startsWith('mysql') ? '`key`' : 'key'
@@ -45,7 +45,7 @@ function toWait(kind: WaitKind, row: Row): Wait {
   return { kind, tenant: text(tenant), key: text(key), fromMs: toMs(from), untilMs: toMs(until) }
 }
 
-/** Drivers give binary columns as bytes. */
+/** Drivers return binary columns as bytes. */
 function text(value: unknown): string {
   return value instanceof Uint8Array ? Buffer.from(value).toString() : String(value)
 }
@@ -55,10 +55,9 @@ function toMs(time: unknown): number {
 }
 
 /**
- * Accepted work waits from the time at which its client was told so; where that was after it had
- * begun, from the client's last request before. A client may leave before its work is accepted, and
- * come back much later: no worker could have done anything about that. `startedMs` is when the
- * stories began.
+ * Accepted work waits from the time of the 202. If the work had already started then, it waits from
+ * the client's last request before the start. A client may leave before its work is accepted and
+ * return much later, which no worker can influence. `startedMs` is the time of the first story.
  */
 export function sinceAccepted(
   waits: readonly Wait[],
@@ -70,17 +69,17 @@ export function sinceAccepted(
     const story = wait.kind === 'accepted work' && byKey.get(`${wait.tenant} ${wait.key}`)
     if (!story) return wait
     const own = story.seen.filter(({ asked }) => asked === 'request' || asked === 'status')
-    const told = own
+    const accepted = own
       .filter(({ outcome }) => outcome.kind === 'answer' && outcome.status === 202)
       .map(({ endedMs }) => startedMs + endedMs)
     const sent = own.map(({ sentMs }) => startedMs + sentMs)
     const before = (times: readonly number[]) => times.filter((ms) => ms <= wait.untilMs)
-    const fromMs = before(told).length > 0 ? Math.min(...told) : Math.max(...before(sent))
+    const fromMs = before(accepted).length > 0 ? Math.min(...accepted) : Math.max(...before(sent))
     return { ...wait, fromMs: Number.isFinite(fromMs) ? fromMs : wait.untilMs }
   })
 }
 
-/** From the sending of an effect to the first look at what became of it. */
+/** From the sending of an effect to the first query about its outcome. */
 export function waitsOfLooks(looks: readonly Look[], records: readonly RecordRow[]): Wait[] {
   const tenants = new Map(records.map(({ recordId, tenant }) => [recordId, tenant]))
   return looks.map(({ recordId, sentMs, lookedMs }) => ({

@@ -1,4 +1,4 @@
-/** One client: it sends the request of a story until it has an answer that is final. */
+/** One client, which sends the request of a story until it has a final answer. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { seeded, type Random } from '../random.ts'
 import type { HttpClient, HttpRequest } from './http-client.ts'
@@ -26,47 +26,47 @@ export interface ClientParts {
   readonly onSeen: (seen: Seen) => void
 }
 
-/** How a client behaves: while things go wrong, or at the end when it only wants its answer. */
-export interface Manners {
-  /** Leaves midway, asks twice at a time, mixes requests up. */
+/** Behaviour of a client: during the disruptions, or at the end when it only wants its answer. */
+export interface ClientBehaviour {
+  /** Disconnects midway, sends concurrent duplicates, and uses a key for another request. */
   readonly careless: boolean
   readonly timeoutMs: { readonly min: number; readonly max: number }
-  readonly attemptsMax: number
+  readonly maxAttempts: number
   readonly backoffMaxMs: number
 }
 
-export const CARELESS: Manners = {
+export const CARELESS: ClientBehaviour = {
   careless: true,
   timeoutMs: { min: 300, max: 4_000 },
-  // Then it has better things to do, and comes back at the end.
-  attemptsMax: 10,
+  // After that the client leaves, and comes back at the end.
+  maxAttempts: 10,
   backoffMaxMs: 1_500,
 }
 
-export const PATIENT: Manners = {
+export const PATIENT: ClientBehaviour = {
   careless: false,
   timeoutMs: { min: 10_000, max: 10_000 },
-  attemptsMax: 1_000,
+  maxAttempts: 1_000,
   backoffMaxMs: 500,
 }
 
-/** Requests for a hot key that are sent at once. */
+/** Concurrent requests for a hot key. */
 const HOT_CALLS = { min: 12, max: 32 } as const
-/** Rounds of them once it is done: each asks after the one before was answered. */
+/** Rounds of requests for a hot key after it is completed, one after the other. */
 const HOT_ROUNDS_AFTER = 3
 
 const BACKOFF_FIRST_MS = 60
 const STATUS_ASKS = 4
 const STATUS_PAUSE_MAX_MS = 1_000
 
-/** Until there is a final answer, the attempts are used up, or `signal` aborts. */
+/** Runs until there is a final answer, the attempts are used up, or `signal` aborts. */
 export async function live(
   parts: ClientParts,
   story: Story,
-  manners: Manners,
+  manners: ClientBehaviour,
   signal: AbortSignal,
 ): Promise<void> {
-  // Whoever comes back at the end does not repeat what it did at first.
+  // A client that comes back at the end draws other numbers than at first.
   const random = seeded(parts.seed, `client ${story.number} ${story.seen.length}`)
   const client = new Client({ parts, story, manners, random, signal })
   if (manners.careless && story.isLeft) return client.sendAndLeave()
@@ -74,7 +74,7 @@ export async function live(
   if (manners.careless && !signal.aborted) await client.lookAround()
 }
 
-/** The final answer that the story has seen, if there is one. */
+/** The final answer of the story, if there is one. */
 export function finalAnswerOf({ seen }: Pick<Story, 'seen'>): Answer | undefined {
   const last = seen.findLast((one) => isAnswered(one) && isOwn(one.asked) && isFinal(one.outcome))
   return last?.outcome.kind === 'answer' ? last.outcome : undefined
@@ -87,7 +87,7 @@ function isOwn(asked: Asked): boolean {
 interface Surroundings {
   readonly parts: ClientParts
   readonly story: Story
-  readonly manners: Manners
+  readonly manners: ClientBehaviour
   readonly random: Random
   readonly signal: AbortSignal
 }
@@ -95,7 +95,7 @@ interface Surroundings {
 class Client {
   readonly #parts: ClientParts
   readonly #story: Story
-  readonly #manners: Manners
+  readonly #manners: ClientBehaviour
   readonly #random: Random
   readonly #signal: AbortSignal
 
@@ -107,7 +107,7 @@ class Client {
     this.#signal = signal
   }
 
-  /** Sends it, goes away before or after it has an answer, and asks no more. */
+  /** Sends the request, and disconnects before or after its answer. */
   async sendAndLeave(): Promise<void> {
     const halfSent = this.#random.chance(0.1)
     const leaves = { afterMs: this.#random.between(0, 150), halfSent }
@@ -115,8 +115,8 @@ class Client {
   }
 
   async untilFinal(): Promise<void> {
-    const { attemptsMax } = this.#manners
-    for (let attempt = 0; attempt < attemptsMax && !this.#isDone(); attempt++) {
+    const { maxAttempts } = this.#manners
+    for (let attempt = 0; attempt < maxAttempts && !this.#isDone(); attempt++) {
       await this.#attempt()
       if (this.#isDone()) return
       await this.#askForStatus()
@@ -126,7 +126,7 @@ class Client {
     }
   }
 
-  /** What clients do with what they have: send it again, look at it, mix it up. */
+  /** Retries, reads, and reuses the key after an answer. */
   async lookAround(): Promise<void> {
     const answer = finalAnswerOf(this.#story)
     if (answer === undefined) return
@@ -158,7 +158,7 @@ class Client {
     await this.#request('request', body, leaves)
   }
 
-  /** Many retries at once, some of them with another request, once the own one came first. */
+  /** Sends many concurrent retries, some with another request once the own one is on record. */
   async #rush(): Promise<void> {
     const { body, altered } = this.#story
     const count = this.#random.between(HOT_CALLS.min, HOT_CALLS.max)
@@ -171,7 +171,7 @@ class Client {
     await Promise.all(sent)
   }
 
-  /** Another request under the key: only once it is sure that the own one came first. */
+  /** Sends another request under the key, only after the own request is on record. */
   async #mixUp(): Promise<void> {
     if (this.#isKnown()) await this.#request('altered', this.#story.altered)
   }
@@ -182,7 +182,7 @@ class Client {
     )
   }
 
-  /** At the place that the last 202 names. */
+  /** Asks at the Location of the last 202. */
   async #askForStatus(): Promise<void> {
     for (let asks = 0; asks < STATUS_ASKS && !this.#isDone(); asks++) {
       const last = this.#story.seen.findLast(({ asked }) => isOwn(asked))?.outcome
@@ -210,7 +210,7 @@ class Client {
     await this.#get('foreign_read', status.outcome.location!, token)
   }
 
-  /** A refund of somebody else's payment, under a key of one's own. */
+  /** Requests a refund of another tenant's payment, under a new key. */
   #steal(path: string, token: string): Promise<void> {
     return this.#send('foreign_refund', {
       method: 'POST',
@@ -260,7 +260,7 @@ class Client {
     await this.#pause(longestMs * (0.5 + 0.5 * this.#random.next()))
   }
 
-  /** Rejects never: an aborted pause is just over. */
+  /** Never rejects: an aborted pause ends early. */
   async #pause(ms: number): Promise<void> {
     await sleep(ms, undefined, { signal: this.#signal }).catch(() => undefined)
   }
@@ -273,7 +273,7 @@ const PLACES = {
   transfer: 'transfers',
 } as const
 
-/** Where what it has made can be read. */
+/** The path at which the created resource can be read. */
 function placeOf({ kind }: Story, { status, body }: Answer): string | undefined {
   const id = toObject(body)?.[`${kind}Id`]
   const isMade = status >= 200 && status < 300 && typeof id === 'string'

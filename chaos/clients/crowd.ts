@@ -1,4 +1,4 @@
-/** All clients of a run: so many stories at a time, until there is no more time. */
+/** All clients of a run: a number of concurrent stories, until the time is over. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { seeded } from '../random.ts'
 import { CARELESS, finalAnswerOf, live, PATIENT, type ClientParts } from './client.ts'
@@ -6,24 +6,24 @@ import { toObject } from './seen.ts'
 import { makeStories, type Paid, type Story } from './story.ts'
 
 export interface Crowd {
-  /** Every story that was begun. */
+  /** Every story that was started. */
   readonly stories: readonly Story[]
   readonly finished: () => number
-  /** Tells stories until `signal` aborts, and then leaves what is not finished. */
+  /** Runs stories until `signal` aborts, and then leaves unfinished ones. */
   readonly run: (signal: AbortSignal) => Promise<void>
-  /** Brings to their end what was left, until `signal` aborts. */
+  /** Finishes the unfinished stories, until `signal` aborts. */
   readonly finish: (signal: AbortSignal) => Promise<void>
 }
 
 export interface CrowdOptions extends ClientParts {
   readonly skus: readonly string[]
-  /** Stories at a time. */
+  /** Number of concurrent stories. */
   readonly concurrency: number
 }
 
-/** Between two stories of one client. More clients would only wait for the machine. */
+/** Pause between two stories of one client. More clients would only wait for the processor. */
 const PAUSE_MAX_MS = 250
-/** How many stories are brought to their end at a time. */
+/** Number of stories that are finished concurrently. */
 const FINISH_CONCURRENCY = 16
 
 export function crowd(options: CrowdOptions): Crowd {

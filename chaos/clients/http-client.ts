@@ -1,4 +1,4 @@
-/** One request over real sockets, with everything that can happen to it as an outcome. */
+/** One request over a real socket, with every possible outcome. */
 import { Agent, request as open, type ClientRequest } from 'node:http'
 import type { Answer, Outcome } from './seen.ts'
 
@@ -9,7 +9,7 @@ export interface HttpRequest {
   readonly headers: Readonly<Record<string, string>>
   readonly body?: string | undefined
   readonly timeoutMs: number
-  /** The client goes away by itself, midway through what it sends or after that. */
+  /** Disconnects after a time, while the request is sent or after that. */
   readonly leaves?: { readonly afterMs: number; readonly halfSent: boolean } | undefined
 }
 
@@ -43,9 +43,9 @@ function send(agent: Agent, options: HttpRequest): Promise<Outcome> {
     }
     timers.push(setTimeout(() => giveUp(`no answer in ${timeoutMs} ms`), timeoutMs))
     if (leaves !== undefined) {
-      timers.push(setTimeout(() => giveUp('the client has left'), leaves.afterMs))
+      timers.push(setTimeout(() => giveUp('the client disconnected'), leaves.afterMs))
     }
-    // Once it has ended, what its socket still complains about is nobody's business.
+    // Socket errors after the end are ignored.
     sent.on('error', (error) => end({ kind: 'no_answer', why: error.message }))
     sent.on('response', (response) => {
       const chunks: Buffer[] = []
@@ -53,7 +53,7 @@ function send(agent: Agent, options: HttpRequest): Promise<Outcome> {
       response.on('error', (error) => end({ kind: 'no_answer', why: error.message }))
       response.on('end', () => {
         const text = Buffer.concat(chunks).toString()
-        // A body that was cut short is no answer: its client cannot read it.
+        // A truncated body is not an answer, because its client cannot read it.
         if (!response.complete) return end({ kind: 'no_answer', why: 'the answer was cut short' })
         end(toAnswer(response.statusCode ?? 0, response.headers, text))
       })

@@ -1,16 +1,16 @@
-/** What clients see, and what they may conclude from it. Pure. */
+/** Answers that clients got, and what they may conclude from them. Pure. */
 
 /**
- * `request`: the story's own. `altered`: another one under its key. `status`: the place that a 202
- * names. `read`: what it has made. `foreign_read`: the same, asked for by the other tenant.
- * `foreign_refund`: the other tenant wants it refunded.
+ * `request`: the story's own request. `altered`: another request under its key. `status`: the
+ * Location of a 202. `read`: the created resource. `foreign_read`: the same, read by the other
+ * tenant. `foreign_refund`: a refund of it, requested by the other tenant.
  */
 export type Asked = 'request' | 'altered' | 'status' | 'read' | 'foreign_read' | 'foreign_refund'
 
 export interface Seen {
   readonly asked: Asked
   readonly node: string
-  /** Since the run began: when it was asked, and when it was answered or given up. */
+  /** Milliseconds since the start of the run: when it was sent, and when it was answered. */
   readonly sentMs: number
   readonly endedMs: number
   readonly outcome: Outcome
@@ -18,7 +18,7 @@ export interface Seen {
 
 export type Outcome =
   | Answer
-  /** Cut, refused, timed out, or the client itself has gone. */
+  /** Cut, refused, timed out, or the client disconnected. */
   | { readonly kind: 'no_answer'; readonly why: string }
 
 export interface Answer {
@@ -34,14 +34,14 @@ export interface SeenAnswer extends Seen {
   readonly outcome: Answer
 }
 
-/** What a gatekeeper says, that is not kept: it may be otherwise next time. */
+/** Temporary refusals, which are not recorded: the next answer may differ. */
 const PASSING: readonly number[] = [401, 403, 408, 425, 429]
 
 export function isAnswered(seen: Seen): seen is SeenAnswer {
   return seen.outcome.kind === 'answer'
 }
 
-/** What its client takes for the end of the matter: every retry must get the same. */
+/** Whether the client treats the answer as final: every retry must get the same. */
 export function isFinal({ status, body, replayed }: Answer): boolean {
   if (replayed) return true
   if (status >= 200 && status < 300) return status !== 202
@@ -49,7 +49,7 @@ export function isFinal({ status, body, replayed }: Answer): boolean {
   return codeOf(body)?.startsWith('idempotency_') !== true
 }
 
-/** Somebody has the key with the story's own request: from now on no other request may pass. */
+/** Whether the story's own request is on record, so that any other request must be refused. */
 export function showsRecord(answer: Answer): boolean {
   if (answer.status === 202 || isFinal(answer)) return true
   const code = codeOf(answer.body)
@@ -72,12 +72,12 @@ export function toObject(body: string): Readonly<Record<string, unknown>> | unde
       ? (value as Readonly<Record<string, unknown>>)
       : undefined
   } catch {
-    // Not JSON is an answer, too: the judge compares its bytes.
+    // An answer that is not JSON is valid: the judge compares its bytes.
     return undefined
   }
 }
 
-/** In a few words, to be counted. */
+/** A short summary, for counting. */
 export function summaryOf({ asked, outcome }: Seen): string {
   if (outcome.kind === 'no_answer') return `${asked}: no answer`
   const { status, body, replayed } = outcome

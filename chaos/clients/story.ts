@@ -1,6 +1,6 @@
 /**
- * A story is one key of one tenant with one request, and everything its client has seen of it.
- * What happens in it is drawn from the seed; when, is up to the machine.
+ * A story is one key of one tenant with one request, and everything that its client got for it. The
+ * seed decides what happens in it; the timing depends on the machine.
  */
 import { seeded, type Random } from '../random.ts'
 import type { Seen } from './seen.ts'
@@ -28,34 +28,34 @@ export interface Story {
   readonly kind: StoryKind
   readonly path: string
   readonly body: RequestBody
-  /** Another request, that is sent under the same key by mistake. */
+  /** Another request that is sent under the same key by mistake. */
   readonly altered: RequestBody
-  /** The story of the other tenant that has the same key. */
+  /** The story of the other tenant with the same key. */
   readonly twin: number | undefined
-  /** The account that pays is one that the provider declines. */
+  /** The provider declines the paying account. */
   readonly isDeclined: boolean
-  /** Its client sends it once, goes away, and comes back at the end. */
+  /** The client sends the request once, disconnects, and comes back at the end. */
   readonly isLeft: boolean
-  /** Many clients retry it at once, while it is in progress and when it is done. */
+  /** Many clients retry concurrently, while the key is in progress and after it is completed. */
   readonly isHot: boolean
   readonly seen: Seen[]
 }
 
-/** What a refund gives back: a payment that its client knows to be made. */
+/** A payment that its client knows to be made, for a refund. */
 export interface Paid {
   readonly tenant: string
   readonly paymentId: string
   readonly amountCents: number
 }
 
-/** What a story may need of what there is already. */
+/** The existing payments that a story may refer to. */
 export interface World {
   readonly skus: readonly string[]
   /** Newest last. */
   readonly paid: readonly Paid[]
 }
 
-/** So that a run of seconds has some of them. */
+/** Every 40th story, so that even a short run has some. */
 const HOT_EVERY = 40
 /** Two, because a story with a twin takes two numbers. */
 const HOT_SPAN = 2
@@ -63,7 +63,7 @@ const HOT_SPAN = 2
 const DECLINED_ACCOUNT = 'declined'
 const CURRENCY = 'EUR'
 
-/** One story, or two where the other tenant happens to use the same key. */
+/** One story, or two if the other tenant uses the same key. */
 export function makeStories(seed: number, number: number, world: World): Story[] {
   const random = seeded(seed, `story ${number}`)
   const tenant = random.pick(TENANTS)
@@ -75,7 +75,7 @@ export function makeStories(seed: number, number: number, world: World): Story[]
   const hasTwin = first.kind !== 'refund' && random.chance(0.25)
   if (!hasTwin) return [{ ...first, twin: undefined }]
   const other = TENANTS.find(({ name }) => name !== tenant.name)!
-  // The very same bytes, or a request of its own: either must get an answer of its own.
+  // The same bytes, or a different request: either must get a separate answer.
   const own = random.chance(0.5) ? draft : { ...draft, ...requestOf(random, draft, other.name) }
   const next = { number: number + 1, isLeft: false, isHot, seen: [] }
   const twin = { tenant: other.name, key, ...own, ...next }
@@ -85,7 +85,7 @@ export function makeStories(seed: number, number: number, world: World): Story[]
   ]
 }
 
-/** Keys as SDKs make them: bare, or with characters of base64. */
+/** Keys as SDKs make them: bare, or with base64 characters. */
 function keyOf(random: Random, seed: number, number: number): string {
   const tail = Array.from({ length: 4 }, () => random.between(0, 0xffff).toString(16)).join('')
   return random.chance(0.8) ? `chaos-${seed}-${number}-${tail}` : `${tail}/+${seed}.${number}==`
@@ -124,7 +124,7 @@ function refundOf(random: Random, { paymentId, amountCents }: Paid): Draft {
   return { kind: 'refund', path, body, altered, isDeclined: false }
 }
 
-/** A request of the same kind, of another tenant. */
+/** A request of the same kind for another tenant. */
 function requestOf(
   random: Random,
   { kind, body, isDeclined }: Draft,
@@ -152,7 +152,7 @@ export function tokenOf(tenant: string): string {
   return TENANTS.find(({ name }) => name === tenant)!.token
 }
 
-/** The tenant that a story is none of the business of. */
+/** The tenant that must not see a story. */
 export function otherTenant(tenant: string): Tenant {
   return TENANTS.find(({ name }) => name !== tenant)!
 }

@@ -1,12 +1,12 @@
-/** Work that misbehaves, in the same worker, relay and reconciler as everything else. */
+/** Operations and topics that hang, in the same worker, relay and reconciler as all others. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { operation, type Effect, type Operation } from 'oncekey/durable'
+import { defineOperation, type Effect, type Operation } from 'oncekey/durable'
 import { idempotencyOf } from 'oncekey/express'
 import { z } from 'zod'
 import type { AddedOperations, Extension } from '../../examples/payments/extension.ts'
-import { checkBody } from '../../examples/payments/input.ts'
+import { checkBody } from '../../examples/payments/http/input.ts'
 import type { OperationParts } from '../../examples/payments/operation-parts.ts'
-import type { ProviderEffects } from '../../examples/payments/provider-effects.ts'
+import type { ProviderEffects } from '../../examples/payments/provider/provider-effects.ts'
 import {
   ENDLESS_TOPIC,
   HANGING_OPERATION,
@@ -17,14 +17,14 @@ import {
 } from './names.ts'
 
 const SLOW_MS = 1_500
-/** After that, the provider that never answers has not answered. */
+/** Timeout for the provider that never answers. */
 const ANSWER_MS = 1_000
 const MESSAGES_MAX = 100
 
 const nothing = z.object({})
 const messages = z.object({ count: z.int().min(1).max(MESSAGES_MAX) })
 
-/** Never settles, and knows of no signal. */
+/** Never settles, and ignores signals. */
 const never = () => new Promise<never>(() => undefined)
 
 const HANGING_EFFECT: Effect<object> = { send: never, reconcile: never, timeoutMs: ANSWER_MS }
@@ -36,13 +36,13 @@ export const BAD_NEIGHBOURS: Extension = {
 }
 
 /**
- * A flood of quick work would take the processor from the other tenants, on a machine that all
- * processes share. Slow answers take the places of the workers, which is what is to be divided.
+ * A flood of fast work would take processor time from the other tenants, because all processes
+ * share one machine. Slow answers occupy the places of the workers, whose division is tested.
  */
 function slowPayouts(own: ProviderEffects): ProviderEffects {
   const { payout } = own
   const { timeoutMs = ANSWER_MS } = payout
-  // The time limit of the other payouts, and of each question, stays what it was.
+  // The time limits of the other payouts and of each query stay unchanged.
   const inTime = (signal: AbortSignal) => AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)])
   return {
     ...own,
@@ -51,7 +51,7 @@ function slowPayouts(own: ProviderEffects): ProviderEffects {
       timeoutMs: timeoutMs + SLOW_MS,
       send: async (call) => {
         const effect = await payout.send({ ...call, signal: inTime(call.signal) })
-        // After it has happened: what is sent later would need more time to be proven.
+        // Delayed after the effect: a later effect would need more time until "not found" is proof.
         if (call.request.account.startsWith(SLOW_ACCOUNT)) await sleep(SLOW_MS)
         return effect
       },
@@ -61,7 +61,7 @@ function slowPayouts(own: ProviderEffects): ProviderEffects {
 }
 
 function badOperations({ outbox }: OperationParts): AddedOperations {
-  const hang = operation({
+  const hang = defineOperation({
     name: HANGING_OPERATION,
     input: nothing,
     effects: { answer: HANGING_EFFECT },
@@ -70,7 +70,7 @@ function badOperations({ outbox }: OperationParts): AddedOperations {
       return op.finish('end', () => ({ status: 201, body: {} }))
     },
   })
-  const tell = operation({
+  const tell = defineOperation({
     name: TELLING_OPERATION,
     input: messages,
     run: (op, { count }) =>

@@ -1,6 +1,6 @@
-/** What the bad neighbours are called, in the service and in its database. */
+/** The names of the bad neighbours, in the service and in its database. */
 
-/** Has far more work accepted than the workers can do. */
+/** Sends far more work than the workers can do. */
 export const FLOOD = { name: 'tenant-flood', token: 'chaos-flood' } as const
 
 /** Uses the provider that never answers, and the topic whose handler never ends. */
@@ -16,5 +16,5 @@ export const TELLING_PATH = '/neighbours/tell'
 /** Payouts to accounts with this prefix are answered late. */
 export const SLOW_ACCOUNT = 'slow-'
 
-/** `TOKENS` of the service. */
+/** The `TOKENS` variable of the service. */
 export const TOKENS = [FLOOD, HANGING].map(({ name, token }) => `${token}=${name}`).join(',')

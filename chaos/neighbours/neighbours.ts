@@ -1,4 +1,4 @@
-/** Sends what the bad neighbours ask for, for as long as things go wrong. */
+/** Sends the requests of the bad neighbours during the disruptions. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { countPending } from '../check/collect.ts'
 import type { AcceptedKey } from '../check/facts.ts'
@@ -8,9 +8,9 @@ import type { Database } from '../system/database.ts'
 import { FLOOD, HANGING, HANGING_PATH, SLOW_ACCOUNT, TELLING_PATH } from './names.ts'
 
 export interface Neighbours {
-  /** Work of the flood that was answered with 202. */
+  /** Requests of the flood that were answered with 202. */
   readonly accepted: readonly AcceptedKey[]
-  /** Until `signal` aborts. */
+  /** Runs until `signal` aborts. */
   readonly run: (signal: AbortSignal) => Promise<void>
 }
 
@@ -18,29 +18,29 @@ export interface NeighboursOptions {
   readonly database: Database
   readonly nodes: readonly ClientNode[]
   readonly seed: number
-  /** How long the run lasts: a short one must also come to its end. */
+  /** Duration of the run: the work of a short run must also end. */
   readonly seconds: number
 }
 
-/** Operations that wait, and are refilled: the workers do about 12 of them in a second. */
+/** Waiting operations, which are refilled: the workers do about 12 of them in a second. */
 const BACKLOG_PER_SECOND = 5
 const BACKLOG_MAX = 500
-/** Of one run, over all. */
+/** The maximum of one run. */
 const FLOOD_MAX = 50_000
 const FLOOD_EVERY_MS = 500
 const FLOOD_AT_ONCE = 8
 
-/** Twice what the reconcilers of both workers have places for, and more, once these have begun. */
+/** More than twice the places of the reconcilers of both workers. */
 const HANGING_MAX = 200
 const HANGING_EVERY_MS = 200
 const HANGING_AT_ONCE = 4
-/** Messages of one request, and requests: more than the relays of both workers have places for. */
+/** Messages per request, and requests: more than the places of the relays of both workers. */
 const MESSAGES = 50
-const TELLINGS = 8
-/** They do not wait for a node that is slow to answer. */
+const MESSAGE_REQUESTS = 8
+/** Timeout: neighbours do not wait for a slow node. */
 const ANSWER_MS = 1_000
 
-interface Asked {
+interface NeighbourRequest {
   readonly token: string
   readonly path: string
   readonly key: string
@@ -54,11 +54,11 @@ export function neighbours(options: NeighboursOptions): Neighbours {
 class BadNeighbours implements Neighbours {
   readonly accepted: AcceptedKey[] = []
   readonly #options: NeighboursOptions
-  /** Sockets apart from those of the other tenants. */
+  /** Sockets separate from those of the other tenants. */
   readonly #http = httpClient()
   #flooded = 0
   #hung = 0
-  #told = 0
+  #acceptedMessages = 0
   #sent = 0
 
   constructor(options: NeighboursOptions) {
@@ -105,18 +105,18 @@ class BadNeighbours implements Neighbours {
       const number = ++this.#hung
       const key = `hanging-${this.#options.seed}-${number}`
       await this.#send({ token, path: HANGING_PATH, key, body: {} })
-      // Until enough of them were accepted: the first ones may meet a database that is down.
-      if (this.#told < TELLINGS) {
+      // Until enough were accepted: the first requests may find the database down.
+      if (this.#acceptedMessages < MESSAGE_REQUESTS) {
         const body = { count: MESSAGES }
         const status = await this.#send({ token, path: TELLING_PATH, key: `tell-${key}`, body })
-        if (status === 202) this.#told++
+        if (status === 202) this.#acceptedMessages++
       }
       await pause(HANGING_EVERY_MS, signal)
     }
   }
 
-  /** The status; none where the answer was lost, which no neighbour cares about. */
-  async #send({ token, path, key, body }: Asked): Promise<number | undefined> {
+  /** Returns the status, or `undefined` if the answer was lost, which neighbours ignore. */
+  async #send({ token, path, key, body }: NeighbourRequest): Promise<number | undefined> {
     const { nodes } = this.#options
     const outcome = await this.#http.send({
       port: nodes[this.#sent++ % nodes.length]!.port,
@@ -134,7 +134,7 @@ class BadNeighbours implements Neighbours {
   }
 }
 
-/** Never rejects: an aborted pause is over. */
+/** Never rejects: an aborted pause ends early. */
 async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => undefined)
 }

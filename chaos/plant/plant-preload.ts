@@ -1,6 +1,6 @@
 /**
- * Loaded into a process before its program (`node --import`): plants the bug that `CHAOS_PLANT`
- * names into the built sources, as they are loaded.
+ * Preloaded into a process (`node --import`): plants the bug that `CHAOS_PLANT` names into
+ * the built sources while they are loaded.
  */
 import { registerHooks } from 'node:module'
 import { join, sep } from 'node:path'
@@ -11,10 +11,10 @@ import { PLANT_NAMES, PLANTS, plantInto } from './plants.ts'
 const DIST = join(import.meta.dirname, '..', '..', 'dist') + sep
 const name = PLANT_NAMES.find((plant) => plant === process.env['CHAOS_PLANT'])
 if (name === undefined) {
-  throw new Error(`there is no bug called ${JSON.stringify(process.env['CHAOS_PLANT'])} to plant`)
+  throw new Error(`CHAOS_PLANT names no known bug: ${JSON.stringify(process.env['CHAOS_PLANT'])}`)
 }
 const edits = PLANTS[name]
-// All of them at once: one that would not be loaded here might be in another process.
+// Checks all edits at once, because another process may load the other files.
 for (const edit of edits) plantInto(readFileSync(join(DIST, edit.file), 'utf8'), edit)
 
 registerHooks({

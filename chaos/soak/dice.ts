@@ -1,14 +1,14 @@
 import { seededRandom } from '../../test/process/random.ts'
 
-/** Choices that are the same for the same seed. */
+/** Random choices that are the same for the same seed. */
 export interface Dice {
-  /** From 0 up to 1. */
+  /** A number in the range [0, 1). */
   readonly random: () => number
   /** A whole number from 0, below `count`. */
   readonly below: (count: number) => number
   readonly pick: <Item>(items: readonly Item[]) => Item
   readonly chance: (part: number) => boolean
-  /** So many bytes, of any value or of the values given. */
+  /** `length` bytes of any value, or of the given range. */
   readonly bytes: (length: number, from?: number, to?: number) => Buffer
 }
 

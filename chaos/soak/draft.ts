@@ -1,4 +1,4 @@
-/** Requests as they should be, in parts that can be spoilt one by one. */
+/** Valid requests, in parts that can be damaged one by one. */
 import type { Dice } from './dice.ts'
 
 export interface Draft {
@@ -7,7 +7,7 @@ export interface Draft {
   readonly version: string
   readonly headers: readonly (readonly [name: string, value: string])[]
   readonly body: Buffer
-  /** `length`: by Content-Length. `none`: says nothing about a body, and sends it all the same. */
+  /** `length`: with Content-Length. `none`: sends a body without announcing it. */
   readonly framing: 'length' | 'chunked' | 'none'
 }
 
@@ -28,7 +28,7 @@ const ROUTES: readonly Route[] = [
   },
 ]
 
-/** A request that would be accepted, most often for a payment. */
+/** A valid request, most often for a payment. */
 export function goodDraft(dice: Dice, key: string): Draft {
   const { path, body } = dice.chance(0.6) ? ROUTES[0]! : dice.pick(ROUTES)
   return draftOf(path, body, key)
@@ -51,13 +51,13 @@ export function draftOf(path: string, body: object, key: string, token: string =
   }
 }
 
-/** The same with a header replaced; `undefined` leaves it out. */
+/** Replaces a header; `undefined` removes it. */
 export function withHeader(draft: Draft, name: string, value: string | undefined): Draft {
   const others = draft.headers.filter(([one]) => one.toLowerCase() !== name.toLowerCase())
   return { ...draft, headers: value === undefined ? others : [...others, [name, value]] }
 }
 
-/** One byte for each character, so that a header may hold any byte. */
+/** One byte per character, so that a header may contain any byte. */
 export const bytesOf = (text: string): Buffer => Buffer.from(text, 'latin1')
 
 export function headOf({ method, path, version, headers }: Draft): string {

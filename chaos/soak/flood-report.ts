@@ -1,25 +1,25 @@
-/** What the flood of one tenant does to another: measured, with a limit and without one. */
+/** Measures how the flood of one tenant affects another, with and without a limit. */
 import { startFlood, type FloodCount } from './flood.ts'
 import type { SoakOptions } from './options.ts'
 import { startSystem } from './system.ts'
 import { watchTenant, type Latencies } from './watched-tenant.ts'
 
 export interface FloodMeasure {
-  /** Requests a second that a tenant may send; 0: no limit. */
+  /** Requests per second that a tenant may send; 0 means no limit. */
   readonly rate: number
   readonly quiet: Latencies
   readonly flooded: Latencies
-  /** How many times as long the 99th percentile is under the flood. */
+  /** The factor by which the flood extends the 99th percentile. */
   readonly ratio: number
   readonly flood: FloodCount
   readonly floodPerSecond: number
-  /** Answers to the watched tenant that were not what they should be. */
+  /** Wrong answers to the watched tenant. */
   readonly faults: readonly string[]
 }
 
 const WARM_UP_MS = 2_000
 
-/** Starts a service, watches a tenant without the flood, and with it. */
+/** Starts a service, and measures a tenant without the flood and with it. */
 export async function measureFlood(
   options: Pick<SoakOptions, 'store' | 'root'>,
   { rate, ms }: { readonly rate: number; readonly ms: number },

@@ -1,6 +1,6 @@
 /**
- * A thread that sends payments under distinct keys as fast as a server can be made to take them:
- * prepared bytes, several in advance on each connection, replies only counted.
+ * A thread that sends payments under distinct keys at the highest possible rate: prepared bytes,
+ * several pipelined requests on each connection, and replies that are only counted.
  */
 import { connect, type Socket } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -10,9 +10,9 @@ export interface FloodPlan {
   readonly port: number
   readonly token: string
   readonly connections: number
-  /** Requests in advance on each connection. */
+  /** Pipelined requests on each connection. */
   readonly depth: number
-  /** Tells its keys from those of another flood. At most 20 characters. */
+  /** Distinguishes its keys from those of another flood. At most 20 characters. */
   readonly name: string
 }
 
@@ -20,7 +20,7 @@ export interface FloodCount {
   readonly sent: number
   readonly closed: number
   readonly statuses: Readonly<Record<string, number>>
-  /** Replies of status 429 that say when to come back. */
+  /** Replies of status 429 with a Retry-After. */
   readonly retryAfters: number
 }
 
@@ -53,7 +53,7 @@ parentPort!.on('message', () => {
 })
 for (let n = 0; n < plan.connections; n++) open()
 
-/** Connects, and again when the server has closed: a flood does not give up. */
+/** Connects, and reconnects when the server has closed the connection. */
 function open(): void {
   const socket = connect({ port: plan.port, host: '127.0.0.1', noDelay: true })
   sockets.add(socket)
@@ -62,7 +62,7 @@ function open(): void {
   socket.on('data', (chunk) => {
     const text = tail + chunk.toString('latin1')
     const { replies, read } = count(text)
-    // What may be the beginning of a status line or header that goes on in the next chunk.
+    // A status line or header may continue in the next chunk.
     tail = text.slice(Math.max(read, text.length - STATUS_END))
     send(socket, replies)
   })
@@ -75,7 +75,7 @@ function open(): void {
   })
 }
 
-/** Status lines, and where the last one that was counted ends. Bodies hold no such text. */
+/** Counts status lines, and returns the end of the last one. Bodies contain no such text. */
 function count(text: string): { replies: number; read: number } {
   let replies = 0
   let read = 0

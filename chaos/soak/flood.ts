@@ -6,13 +6,13 @@ import type { FloodCount, FloodPlan } from './flood-worker.ts'
 export type { FloodCount } from './flood-worker.ts'
 
 export interface Flood {
-  /** Ends it, and gives what it has seen. */
+  /** Ends the flood, and returns its counts. */
   readonly stop: () => Promise<FloodCount>
 }
 
 let floods = 0
 
-/** One tenant that sends distinct keys without a pause, from a thread of its own. */
+/** One tenant that sends distinct keys without a pause, from a separate thread. */
 export async function startFlood(
   port: number,
   { connections = 50, depth = 10 }: { connections?: number; depth?: number } = {},

@@ -1,4 +1,4 @@
-/** Clients as they should be: they pay, retry, send twice at once, change their minds, and look. */
+/** Well-behaved clients: they pay, retry, send concurrent duplicates, change bodies, and read. */
 import { randomUUID } from 'node:crypto'
 import { Agent, request } from 'node:http'
 import { text } from 'node:stream/consumers'
@@ -9,7 +9,7 @@ export const GOOD_TENANT = 'tenant-good'
 
 export interface GoodClients {
   readonly requests: () => number
-  /** The first of what was not answered as it should be. */
+  /** The first wrong answers. */
   readonly faults: readonly string[]
   readonly stop: () => Promise<void>
 }
@@ -29,16 +29,16 @@ interface Paid {
 }
 
 const CLIENTS = 4
-/** Of each client. */
+/** Sockets of each client. */
 const SOCKETS_MAX = 4
 const FAULTS_MAX = 20
-/** Payments that are retried and refunded later: the latest of each client. */
+/** The latest payments of each client, which are retried and refunded later. */
 const PAID_MAX = 20
-/** What is older may be past its retention by the time a retry is read. */
+/** An older payment may be past its retention when a retry arrives. */
 const PAID_MS_MAX = 5_000
 const ANSWER_MS_MAX = 30_000
 const PAUSE_MS_MAX = 30
-/** Turned away, in progress or in doubt: an honest answer, and nothing to compare. */
+/** Limited, in progress or unknown: valid answers without a body to compare. */
 const WAIT_STATUSES: ReadonlySet<number> = new Set([409, 429, 503])
 
 export function startGoodClients(port: number, dice: Dice): GoodClients {
@@ -92,7 +92,7 @@ class GoodClient {
     this.#send = send
   }
 
-  /** One thing that clients do. Gives what was wrong about the answer. */
+  /** Sends one request of a random kind. Returns what is wrong with the answer, if anything. */
   act(): Promise<string | undefined> {
     const acts = [
       () => this.#pay(),
@@ -159,7 +159,7 @@ class GoodClient {
       quantity: 1,
     }
     const answer = await this.#send('POST', '/orders', { key: randomUUID(), body })
-    // Sold out in the end, or of a kind that is not there: answers as they should be.
+    // Sold out, or an unknown product: valid answers.
     return answer.status < 500 ? undefined : refusalIn('an order', answer)
   }
 
@@ -178,7 +178,7 @@ class GoodClient {
     return answer.status === 200 ? undefined : unexpected('a payment that was made', answer)
   }
 
-  /** The latest, if it is young enough to be retried. */
+  /** The latest payment, if it is recent enough to be retried. */
   #recent(): Paid | undefined {
     const paid = this.#paid.at(-1)
     return paid !== undefined && performance.now() - paid.atMs < PAID_MS_MAX ? paid : undefined
@@ -207,8 +207,8 @@ interface Exchange extends SendOptions {
 }
 
 /**
- * Again where a connection that had been idle was closed at the moment at which it was used
- * again: both sides were right. Whether it was read before is for the answer to show.
+ * Retries if the server closed an idle connection at the moment of its reuse, which is no fault of
+ * either side. The answer shows whether the first request was processed.
  */
 async function exchange(sending: Exchange): Promise<Answer> {
   for (let stale = 0; ; stale++) {

@@ -1,4 +1,4 @@
-/** Clients that mean harm: rubbish, drops, and requests they do not wait for. */
+/** Hostile clients: malformed requests, slow requests, and requests without reading the answer. */
 import { connect } from 'node:net'
 import type { Dice } from './dice.ts'
 import { goodDraft, toBytes } from './draft.ts'
@@ -8,7 +8,7 @@ import { exchangeRaw } from './raw-exchange.ts'
 
 export interface HostileClients {
   readonly requests: () => number
-  /** The first answers that were not what every client must get. */
+  /** The first wrong answers. */
   readonly faults: readonly string[]
   readonly stop: () => Promise<void>
 }
@@ -18,11 +18,11 @@ const SLOW_AT_ONCE = 20
 const FAULTS_MAX = 20
 const DROP_MS = 200
 const LEAVE_MS_MAX = 30
-/** Between two of one client. Node takes one new connection each time its event loop goes round. */
+/** Pause between two requests of a client. Node accepts one new connection per event loop turn. */
 const PAUSE_MS_MAX = 100
-/** A connection may wait for long until it is taken: that alone is no fault of the service. */
+/** A connection may wait long until it is accepted: that alone is not a fault of the service. */
 const HOLD_MS = 30_000
-/** Distinct keys in use: they meet, and what is stored under them has an end. */
+/** A limited number of distinct keys, so that they collide and the stored rows are bounded. */
 const KEYS = 500
 
 export function startHostileClients(port: number, dice: Dice): HostileClients {
@@ -73,7 +73,7 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
   }
 }
 
-/** Sends a whole request and is gone before its answer. */
+/** Sends a whole request and disconnects before its answer. */
 function leave(port: number, bytes: Buffer, afterMs: number): Promise<void> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1')

@@ -1,6 +1,6 @@
 /**
- * Malformed requests of every kind, the same for the same seed. Each is bytes for a connection of
- * its own. Some of them are good by chance: a flipped bit may do no harm.
+ * Malformed requests of every kind, the same for the same seed, as bytes for separate connections.
+ * Some of them are valid by chance: a flipped bit may be harmless.
  */
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import type { Dice } from './dice.ts'
@@ -28,20 +28,20 @@ export interface HostileRequest {
   readonly kind: string
   readonly bytes: Buffer
   readonly isHead: boolean
-  /** Breaks off: whoever sends it goes away then. */
+  /** The request is incomplete: its client disconnects after it. */
   readonly isCut: boolean
 }
 
-type Spoil = (dice: Dice, draft: Draft) => Buffer | Draft
+type Damage = (dice: Dice, draft: Draft) => Buffer | Draft
 
 export function hostileRequest(dice: Dice, key: string): HostileRequest {
   const kind = dice.pick(HOSTILE_KINDS)
-  const spoilt = KINDS[kind]!(dice, goodDraft(dice, key))
-  const bytes = Buffer.isBuffer(spoilt) ? spoilt : toBytes(spoilt)
+  const damaged = KINDS[kind]!(dice, goodDraft(dice, key))
+  const bytes = Buffer.isBuffer(damaged) ? damaged : toBytes(damaged)
   return { kind, bytes, isHead: bytes.subarray(0, 5).toString() === 'HEAD ', isCut: kind === 'cut' }
 }
 
-const KINDS: Readonly<Record<string, Spoil>> = {
+const KINDS: Readonly<Record<string, Damage>> = {
   json: (dice, draft) => ({ ...draft, body: badJson(dice, draft.body) }),
   fields: (dice, draft) => ({ ...draft, body: Buffer.from(JSON.stringify(badFields(dice))) }),
   utf8: (dice, draft) => ({ ...draft, body: splice(dice, draft.body, dice.pick(BAD_UTF8)) }),
@@ -87,7 +87,7 @@ const KINDS: Readonly<Record<string, Spoil>> = {
   type: (dice, draft) => withHeader(draft, 'Content-Type', dice.pick(TYPES)),
   coding: (dice, draft) => ({
     ...withHeader(draft, 'Content-Encoding', dice.pick(CODINGS)),
-    body: dice.chance(0.3) ? draft.body : spoilt(dice, dice.pick(COMPRESS)(draft.body)),
+    body: dice.chance(0.3) ? draft.body : damaged(dice, dice.pick(COMPRESS)(draft.body)),
   }),
   bomb: (dice, draft) => bomb(dice, draft),
   token: (dice, draft) => withHeader(draft, 'Authorization', dice.pick(AUTHORIZATIONS)),
@@ -101,7 +101,7 @@ const KINDS: Readonly<Record<string, Spoil>> = {
     const whole = toBytes({ ...draft, framing: dice.pick(['length', 'chunked']) })
     return whole.subarray(0, dice.below(whole.length))
   },
-  flipped: (dice, draft) => spoilt(dice, toBytes({ ...draft, framing: 'length' })),
+  flipped: (dice, draft) => damaged(dice, toBytes({ ...draft, framing: 'length' })),
   bytes: (dice) => dice.bytes(1 + dice.below(400)),
   foreign: (dice) => dice.pick(FOREIGN),
 }
@@ -109,7 +109,7 @@ const KINDS: Readonly<Record<string, Spoil>> = {
 export const HOSTILE_KINDS: readonly string[] = Object.keys(KINDS)
 
 function badJson(dice: Dice, body: Buffer): Buffer {
-  return dice.chance(0.5) ? Buffer.from(dice.pick(TEXTS)) : spoilt(dice, body)
+  return dice.chance(0.5) ? Buffer.from(dice.pick(TEXTS)) : damaged(dice, body)
 }
 
 function badFields(dice: Dice): object {
@@ -128,8 +128,8 @@ function deep(dice: Dice): Buffer {
   return Buffer.from(`${'{"a":'.repeat(depth)}1${'}'.repeat(depth)}`)
 }
 
-/** A few bytes changed, taken away or put in. */
-function spoilt(dice: Dice, bytes: Buffer): Buffer {
+/** Changes, removes or inserts a few bytes. */
+function damaged(dice: Dice, bytes: Buffer): Buffer {
   let result: Buffer = Buffer.from(bytes)
   for (let times = 1 + dice.below(4); times > 0; times--) {
     const at = dice.below(result.length)
@@ -163,7 +163,7 @@ function badChunks(dice: Dice, body: Buffer): Buffer {
     Buffer.concat([good.subarray(0, -5), trailer]),
     Buffer.from(good.toString('latin1').replaceAll('\r\n', '\n'), 'latin1'),
     good.subarray(0, -2),
-    spoilt(dice, good),
+    damaged(dice, good),
   ])
 }
 
@@ -183,7 +183,7 @@ function badKey(dice: Dice): string {
 
 const COMPRESS = [gzipSync, deflateSync, brotliCompressSync]
 
-/** A few kilobytes that become megabytes. */
+/** A few kilobytes that decompress to megabytes. */
 function bomb(dice: Dice, draft: Draft): Draft {
   const [coding, body] = dice.pick(BOMBS)
   const armed = withHeader({ ...draft, body }, 'Content-Encoding', coding)

@@ -1,4 +1,4 @@
-/** What the malformed requests are made of. */
+/** Parts of the malformed requests. */
 import { bytesOf } from './draft.ts'
 
 export const TEXTS: readonly string[] = [
@@ -298,7 +298,7 @@ export const SIGNATURES = [
   '=,=,=',
 ]
 
-/** Those who have the wrong port. */
+/** Other protocols that reach the wrong port. */
 export const FOREIGN: readonly Buffer[] = [
   bytesOf('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
   Buffer.from('16030100c8010000c403035f8a', 'hex'),

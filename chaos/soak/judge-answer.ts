@@ -1,11 +1,11 @@
 import type { RawAnswer, RawReply } from './raw-exchange.ts'
 
-/** What no client may ever see of the inside. */
+/** Internal details that no client may see. */
 const INSIDE = /\n\s+at |node_modules|node:internal|file:\/\/|\.ts:\d|SQLITE_|SqliteError|pg_/
 
 /**
- * What is wrong with an answer to a hostile request: every reply must be whole, below 500, and a
- * problem where it refuses. No reply at all is fine where the connection was closed.
+ * The faults of an answer to a hostile request: every reply must be complete, below 500, and a
+ * problem if it refuses. No reply is valid if the connection was closed.
  */
 export function faultsOf({ replies, rest, end }: RawAnswer): string[] {
   const faults = replies.flatMap((reply) => faultsOfReply(reply))
@@ -17,13 +17,13 @@ export function faultsOf({ replies, rest, end }: RawAnswer): string[] {
 function faultsOfReply({ status, headers, body }: RawReply): string[] {
   const faults: string[] = []
   if (status >= 500) faults.push(`status ${status}: ${shorten(body)}`)
-  if (INSIDE.test(body)) faults.push(`shows the inside: ${shorten(body)}`)
+  if (INSIDE.test(body)) faults.push(`shows internal details: ${shorten(body)}`)
   if (status < 400 || body === '') return faults
   const type = headers.get('content-type') ?? ''
   if (!type.startsWith('application/problem+json')) {
     faults.push(`status ${status} as ${type}: ${shorten(body)}`)
   } else if (!isProblem(body, status)) {
-    faults.push(`no problem of status ${status}: ${shorten(body)}`)
+    faults.push(`no problem body for status ${status}: ${shorten(body)}`)
   }
   return faults
 }

@@ -1,31 +1,31 @@
-/** Whether memory grows, told from samples that jump up and down. */
+/** Decides whether memory grows, from noisy samples. */
 
 export interface MemorySample {
   readonly atMs: number
-  /** After a collection. */
+  /** Heap size after a garbage collection. */
   readonly heapUsedBytes: number
-  /** What was going on. Only samples of the same are compared: each has its own level. */
+  /** The load at that time. Only samples of the same load are compared, because levels differ. */
   readonly turn: string
 }
 
 export interface MemoryVerdict {
   readonly kind: 'flat' | 'growing' | 'too_short'
   readonly medianMb: number
-  /** Over the part that was looked at. */
+  /** Growth over the part that was considered. */
   readonly grownMb: number
   readonly mbPerHour: number
   readonly percentPerHour: number
   readonly samples: number
 }
 
-/** What comes before is warm-up: code is compiled, caches and pools are filled. */
+/** Samples before this part are warm-up: code is compiled, caches and pools are filled. */
 const WARM_UP_PART = 1 / 3
-/** From fewer, or in a shorter time, nothing can be told. */
+/** Fewer samples, or a shorter time, allow no verdict. */
 const SAMPLES_MIN = 10
 const WATCHED_MS_MIN = 60_000
 /**
- * Growth counts from both of these on: below them it is noise. A leak of 100 bytes a request, at a
- * thousand requests a second, is three times as much within the part of five minutes that counts.
+ * Growth counts if it exceeds both of these values; below them it is noise. A leak of 100 bytes per
+ * request, at a thousand requests a second, is three times as much within five minutes.
  */
 const GROWN_MB_MAX = 6
 const GROWN_PART_MAX = 0.12
@@ -50,7 +50,7 @@ export function judgeMemory(all: readonly MemorySample[]): MemoryVerdict {
   }
 }
 
-/** The median of the slopes between pairs (Theil and Sen): a few outliers change nothing. */
+/** The median of the slopes between pairs (Theil-Sen), which is robust against outliers. */
 function slopeOf(samples: readonly MemorySample[]): number {
   const slopes: number[] = []
   for (const [index, one] of samples.entries()) {

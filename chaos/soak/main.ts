@@ -1,4 +1,4 @@
-/** `npm run soak`: hostile clients, floods and memory, over minutes. Its exit code is a verdict. */
+/** `npm run soak`: hostile clients, floods and memory over minutes. Exits with 1 on a fault. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describeFlood, measureFlood, type FloodMeasure } from './flood-report.ts'
@@ -78,11 +78,11 @@ function summaryOf({ memory, faults, requests, exitCode }: SoakReport): string {
   const verdicts = {
     flat: `memory flat: ${numbers}`,
     growing: `memory GROWS: ${numbers}`,
-    too_short: `memory: too short a run to tell; ${numbers}`,
+    too_short: `memory: the run was too short for a verdict; ${numbers}`,
   }
   const wrong = Object.entries(faults).flatMap(([who, list]) => list.map((one) => `${who}: ${one}`))
   return [
-    `${requests} requests, ${wrong.length} wrong answers, the service stopped with ${exitCode}`,
+    `${requests} requests, ${wrong.length} wrong answers, the service exited with ${exitCode}`,
     ...wrong.slice(0, 20).map((one) => `  ${one}`),
     verdicts[kind],
   ].join('\n')

@@ -8,25 +8,25 @@ export interface SoakOptions {
   readonly seconds: number
   readonly store: StoreName
   readonly seed: number
-  /** Requests a second of one tenant; 0: no limit. */
+  /** Requests per second of one tenant; 0 means no limit. */
   readonly rate: number
-  /** Only the flood, measured with the limit and without it. */
+  /** Measures only the flood, with and without the limit. */
   readonly onlyFlood: boolean
-  /** Where package.json, dist and examples are; `undefined`: this repository. */
+  /** The folder of package.json, dist and examples; `undefined` is this repository. */
   readonly root: string | undefined
   readonly reportFolder: string
-  /** Heap snapshots at the beginning and at the end, beside the report. */
+  /** Writes heap snapshots at the start and at the end, beside the report. */
   readonly snapshots: boolean
 }
 
 export const USAGE = `npm run soak -- [--seconds 300] [--store ${STORES.join('|')}] [--seed N]
   [--rate 200] [--flood] [--snapshots] [--reports folder]
 
---flood      measures only what a flood of one tenant does to another, with and without a limit
---rate       requests a second that a tenant may send; 0: no limit
---snapshots  writes a heap snapshot at the beginning and at the end`
+--flood      measures only how a flood of one tenant affects another, with and without a limit
+--rate       requests per second that a tenant may send; 0 means no limit
+--snapshots  writes a heap snapshot at the start and at the end`
 
-/** Throws with a sentence for whoever typed it. */
+/** Throws an error with one sentence about a wrong argument. */
 export function readSoakOptions(args: readonly string[]): SoakOptions {
   const { values } = parseArgs({
     args: [...args],

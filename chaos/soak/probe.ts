@@ -1,18 +1,18 @@
 /**
- * Loaded into the service before its own code (`--import`): says over the channel to its parent
- * how much memory is in use once garbage is collected. The service knows nothing of it.
+ * Preloaded into the service (`--import`): reports the memory in use after a garbage collection
+ * over the channel to its parent. The service is unchanged.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { writeHeapSnapshot } from 'node:v8'
 
 export interface Probe {
-  /** After a collection: what is really held. */
+  /** Heap size after a garbage collection. */
   readonly heapUsedBytes: number
   readonly externalBytes: number
   readonly rssBytes: number
-  /** Sockets, timers, files: whatever keeps the event loop alive. */
+  /** Sockets, timers and files that keep the event loop alive. */
   readonly handles: number
-  /** How late the event loop was, since the last time it was asked. */
+  /** The event loop delay since the last request. */
   readonly lagP99Ms: number
   readonly lagMaxMs: number
 }
@@ -27,7 +27,7 @@ export interface ProbeAnswer {
 }
 
 const NS_PER_MS = 1e6
-/** The histogram counts from one tick to the next; what is above the tick is lateness. */
+/** The histogram counts from tick to tick; the time above the tick is the delay. */
 const TICK_MS = 10
 
 const delay = monitorEventLoopDelay({ resolution: TICK_MS })
@@ -37,17 +37,17 @@ process.on('message', (request: ProbeRequest) => {
   if (request.kind === 'snapshot') writeHeapSnapshot(request.path)
   process.send?.({ id: request.id, probe: look() } satisfies ProbeAnswer)
 })
-// Listening must not keep a process alive that is done.
+// The listener must not keep a finished process alive.
 process.channel?.unref()
 
 function look(): Probe {
   const lagP99Ms = Math.max(0, delay.percentile(99) / NS_PER_MS - TICK_MS)
   const lagMaxMs = Math.max(0, delay.max / NS_PER_MS - TICK_MS)
   globalThis.gc?.()
-  // Finalisers of the first round let go of what the second can collect.
+  // Finalisers of the first collection release objects that the second can collect.
   globalThis.gc?.()
   const { heapUsed, external, rss } = process.memoryUsage()
-  // Without the pause of the collection itself.
+  // Excludes the pause of the collection.
   delay.reset()
   return {
     heapUsedBytes: heapUsed,

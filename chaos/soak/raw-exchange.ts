@@ -1,19 +1,19 @@
-/** Bytes out, bytes in: what no HTTP library would send, and replies taken apart by hand. */
+/** Raw bytes that no HTTP library would send, and replies parsed without a library. */
 import { connect, type Socket } from 'node:net'
 
 export interface RawReply {
   readonly status: number
-  /** By lower-case name. */
+  /** Header values by lower-case name. */
   readonly headers: ReadonlyMap<string, string>
   readonly body: string
 }
 
 export interface RawAnswer {
-  /** Whole replies, in their order; those of status 100 are left out. */
+  /** Complete replies, in order, without those of status 100. */
   readonly replies: readonly RawReply[]
-  /** Bytes that are no whole reply. */
+  /** Bytes after the last complete reply. */
   readonly rest: string
-  /** `reset`: closed by the server while we still had bytes for it. */
+  /** `reset`: closed by the server while there were bytes to send. */
   readonly end: 'closed' | 'reset' | 'silence'
 }
 
@@ -21,24 +21,24 @@ export interface RawRequest {
   readonly port: number
   /** Sent one after the other. */
   readonly pieces: readonly Buffer[]
-  /** Between two pieces. @default 0 */
+  /** Pause between two pieces. @default 0 */
   readonly pauseMs?: number
-  /** After so long without a byte from the server our side is ended. @default 5000 */
+  /** Ends our side after this time without a byte from the server. @default 5000 */
   readonly silenceMs?: number
-  /** How long the server may take to close once our side was ended. @default 5000 */
+  /** The time for the server to close after our side was ended. @default 5000 */
   readonly holdMs?: number
   /** The replies have no bodies. */
   readonly isHead?: boolean
-  /** After so many whole replies nothing more is waited for. @default until it closes */
+  /** Stops after this many complete replies. @default until it closes */
   readonly repliesMax?: number
 }
 
-/** Longer than a good server waits for the rest of a request: it is the one to end this. */
+/** Longer than the timeout of the server, so that the server closes the connection. */
 const SILENCE_MS = 5_000
 const HOLD_MS = 5_000
 const RECEIVED_BYTES_MAX = 4 * 1024 * 1024
 
-/** Sends bytes over a connection of their own and waits until the server has closed it. */
+/** Sends bytes over a new connection and waits until the server has closed it. */
 export function exchangeRaw(request: RawRequest): Promise<RawAnswer> {
   const { port, silenceMs = SILENCE_MS, holdMs = HOLD_MS } = request
   const { repliesMax = Number.POSITIVE_INFINITY } = request
@@ -68,7 +68,7 @@ export function exchangeRaw(request: RawRequest): Promise<RawAnswer> {
       if (replies.length >= repliesMax) finish('closed')
     })
     socket.once('close', () => finish('closed'))
-    // The server was done with us before we were done with it.
+    // The server closed the connection before all bytes were sent.
     socket.once('error', () => finish('reset'))
     socket.once('connect', () => void sendPieces(socket, request, () => timer.refresh()))
   })
@@ -89,7 +89,7 @@ async function sendPieces(
   }
 }
 
-/** The whole replies in what was received, and what is left behind them. */
+/** The complete replies in the received bytes, and the rest. */
 export function repliesIn(
   received: string,
   { isHead = false }: { readonly isHead?: boolean },
@@ -111,7 +111,7 @@ export function repliesIn(
   return { replies, rest }
 }
 
-/** Every reply of the service states its length. */
+/** Every reply of the service has a Content-Length. */
 function bodyLength(status: number, headers: ReadonlyMap<string, string>, isHead: boolean): number {
   if (isHead || status === 100 || status === 204 || status === 304) return 0
   return Number(headers.get('content-length') ?? Number.NaN)

@@ -1,4 +1,4 @@
-/** The reference service as a process of its own, with the probe inside. */
+/** The reference service as a separate process, with the probe preloaded. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -8,14 +8,14 @@ const ROOT = join(import.meta.dirname, '..', '..')
 const PROBE = join(import.meta.dirname, 'probe.ts')
 const START_MS_MAX = 30_000
 const PROBE_MS_MAX = 20_000
-/** The process stands still for as long as a snapshot takes. */
+/** The process is blocked while it writes a snapshot. */
 const SNAPSHOT_MS_MAX = 120_000
 const STOP_MS_MAX = 25_000
-/** What it complains about is kept from its beginning: the first error explains the others. */
+/** Keeps the start of the error output: the first error explains the others. */
 const ERRORS_LENGTH_MAX = 64 * 1024
 
 export interface ServiceStart {
-  /** Where package.json, dist and examples are. @default this repository */
+  /** The folder of package.json, dist and examples. @default this repository */
   readonly root?: string
   readonly env: Readonly<Record<string, string>>
 }
@@ -23,14 +23,14 @@ export interface ServiceStart {
 export interface ServiceProcess {
   readonly port: number
   readonly probe: () => Promise<Probe>
-  /** Writes a heap snapshot: to be read with the tools of a browser. */
+  /** Writes a heap snapshot, which browser tools can open. */
   readonly snapshot: (path: string) => Promise<void>
   readonly isAlive: () => boolean
-  /** How it has ended, if it has. */
+  /** How the process has ended, if it has. */
   readonly ending: () => string
-  /** What it has complained about. */
+  /** The error output. */
   readonly errors: () => string
-  /** Asks it to stop, and gives its exit code; `null` if it had to be killed. */
+  /** Stops the process, and returns its exit code, or `null` if it had to be killed. */
   readonly stop: () => Promise<number | null>
   readonly kill: () => Promise<void>
 }
@@ -81,7 +81,7 @@ export async function startService({ root = ROOT, env }: ServiceStart): Promise<
   }
 }
 
-/** Reads the port from the line that says where it listens. */
+/** Reads the port from the line with the address. */
 function portOf(child: ChildProcess, errors: () => string): Promise<number> {
   return new Promise((resolve, reject) => {
     let printed = ''
@@ -89,7 +89,7 @@ function portOf(child: ChildProcess, errors: () => string): Promise<number> {
       reject(new Error(`the service was not ready within ${START_MS_MAX} ms: ${errors()}`))
     }, START_MS_MAX)
     child.stdout!.on('data', (chunk: Buffer) => {
-      // Read on for ever, or a full pipe would hold it up; kept only until it is ready.
+      // Always read, because a full pipe would block the process; kept only until it is ready.
       if (printed.length > ERRORS_LENGTH_MAX) return
       printed += chunk.toString()
       const port = /listening on http:\/\/localhost:(\d+)/.exec(printed)?.[1]

@@ -1,4 +1,4 @@
-/** Clients of every kind, in turns, for as long as is asked; and samples of what it costs. */
+/** Runs clients of every kind in turns for a given time, and samples the cost. */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { createDice } from './dice.ts'
@@ -11,13 +11,13 @@ import type { Probe } from './probe.ts'
 import { startSystem, type SoakSystem } from './system.ts'
 import { watchTenant, type Latencies } from './watched-tenant.ts'
 
-/** Who comes beside the good clients, one after the other. */
+/** The clients beside the good clients, in turns. */
 const TURNS = ['good only', 'hostile', 'flood'] as const
 
 export type Turn = (typeof TURNS)[number]
 
 export interface SoakSample extends Probe {
-  /** Since the beginning. */
+  /** Milliseconds since the start. */
   readonly atMs: number
   readonly turn: Turn
   readonly requestsPerSecond: number
@@ -34,14 +34,14 @@ export interface SoakReport {
   readonly requests: number
   readonly samples: readonly SoakSample[]
   readonly memory: MemoryVerdict
-  /** What was not answered as it should be, by who was told so. */
+  /** Wrong answers, by the kind of client. */
   readonly faults: Readonly<Record<'watched' | 'good' | 'hostile', readonly string[]>>
   readonly exitCode: number | null
 }
 
 const SAMPLES_MAX = 1_000
 const SAMPLE_MS = 10_000
-/** A short run has samples, too. */
+/** The minimum number of samples of a short run. */
 const SAMPLES_MIN = 8
 
 export async function soak(
@@ -72,7 +72,7 @@ export async function soak(
 
 type Crowd = ReturnType<typeof startCrowd>
 
-/** Everybody who sends something. */
+/** Starts all clients. */
 function startCrowd(port: number, seed: number) {
   const dice = createDice(seed)
   const watched = watchTenant(port)
@@ -120,7 +120,7 @@ interface Watch {
   readonly onSample: (sample: SoakSample) => void
 }
 
-/** One turn for each sample, so that a sample is of one turn. */
+/** One turn for each sample, so that a sample belongs to one turn. */
 async function watch(
   { service, database }: SoakSystem,
   { crowd, options, onSample }: Watch,
@@ -131,7 +131,7 @@ async function watch(
   const samples: SoakSample[] = []
   let lastMs = startMs
   let lastRequests = 0
-  // Each kind has its turn, also where the machine is so busy that the time is over before.
+  // Each kind gets a turn, even if a busy machine exceeds the time.
   const isOver = (n: number) => n >= TURNS.length && lastMs - startMs >= seconds * 1000
   for (let n = 0; !isOver(n) && n < SAMPLES_MAX; n++) {
     const turn = TURNS[n % TURNS.length]!

@@ -1,4 +1,4 @@
-/** The database of a soak: where it is, and how many rows oncekey has in it. */
+/** The database of a soak: its URL, and the number of oncekey rows in it. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -9,9 +9,11 @@ import { startPostgres } from '../../test/servers/postgres.ts'
 import type { StoreName } from './options.ts'
 
 export interface SoakDatabase {
-  /** Empty: SQLite. */
+  /** Empty for SQLite. */
   readonly url: string
-  /** Records, phases and messages of oncekey; not the rows of the service, which only grow. */
+  /**
+   * Counts records, phases and messages of oncekey, not the rows of the service, which only grow.
+   */
   readonly countRows: () => Promise<number>
   readonly close: () => Promise<void>
 }

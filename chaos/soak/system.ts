@@ -1,4 +1,4 @@
-/** What is soaked: the whole service as one process, and the database under it. */
+/** The system of a soak: the whole service as one process, and its database. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -10,14 +10,14 @@ import { openSoakDatabase, type SoakDatabase } from './stored-rows.ts'
 export interface SoakSystem {
   readonly service: ServiceProcess
   readonly database: SoakDatabase
-  /** Stops the service in order, and gives its exit code. */
+  /** Stops the service, and returns its exit code. */
   readonly close: () => Promise<number | null>
 }
 
-/** Short, so that what is stored has an end; longer than any client here comes back after. */
+/** Short, so that the stored rows are bounded; longer than the retries of any client here. */
 const RETENTION_MS = 20_000
 const LEASE_MS = 10_000
-/** So that a slow machine is no matter of memory. */
+/** Bounded, so that a slow machine does not use more memory. */
 const IN_FLIGHT_MAX = 50
 const REQUEST_TIMEOUT_MS = 2_000
 
@@ -41,7 +41,7 @@ export async function startSystem(
       IN_FLIGHT_MAX: `${IN_FLIGHT_MAX}`,
       REQUEST_TIMEOUT_MS: `${REQUEST_TIMEOUT_MS}`,
       TOKENS: `${GOOD_TOKEN}=${GOOD_TENANT}`,
-      // It warns of the short retention, which is meant.
+      // Suppresses the warning about the short retention, which is intended.
       NODE_NO_WARNINGS: '1',
     }
     const service = await startService(root === undefined ? { env } : { env, root })

@@ -1,4 +1,4 @@
-/** The tenant whose latencies are watched: one payment after the other, each checked. */
+/** The tenant whose latencies are measured: sequential payments, each checked. */
 import { Agent, request, type IncomingMessage } from 'node:http'
 import { createHistogram } from 'node:perf_hooks'
 import { text } from 'node:stream/consumers'
@@ -12,24 +12,24 @@ export interface Latencies {
 }
 
 export interface WatchedTenant {
-  /** Those since the last call. */
+  /** The latencies since the last call. */
   readonly take: () => Latencies
-  /** Answers that were not what they should be: bounded, the first ones. */
+  /** The first wrong answers, limited in number. */
   readonly faults: readonly string[]
-  /** Sends the next ones no more, and waits for the last answer. */
+  /** Stops sending, and waits for the last answer. */
   readonly stop: () => Promise<void>
 }
 
 const FAULTS_MAX = 20
 const US_PER_MS = 1000
-/** Nothing the service does takes longer; what does is a fault. */
+/** A longer answer time is a fault. */
 const ANSWER_MS_MAX = 30_000
 
 let tenants = 0
 
 export function watchTenant(port: number, pauseMs = 10): WatchedTenant {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
-  // Counts in buckets: its size does not depend on how long it watches.
+  // A histogram has a fixed size for any duration.
   const histogram = createHistogram()
   const faults: string[] = []
   const name = `watched-${process.pid}-${tenants++}`

@@ -1,7 +1,6 @@
 /**
- * Loaded into a process before its program (`node --import`): lets its wall clock be wrong. The
- * program knows nothing of it. Told by a message `{ shiftMs }`; the clock that only ever grows, and
- * timers, go on as they did.
+ * Preloaded into a process (`node --import`): shifts its wall clock on a message `{ shiftMs }`. The
+ * program, its monotonic clock and its timers are unchanged.
  */
 const RealDate = Date
 let shiftMs = 0
@@ -20,7 +19,7 @@ if (process.channel !== undefined) {
     if (typeof message.shiftMs === 'number') shiftMs = message.shiftMs
     process.send?.({ shiftedMs: shiftMs })
   })
-  // Nobody is left behind by whoever started it, however that one ended.
+  // The process ends with its parent, regardless of how the parent ended.
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'))
   process.channel.unref()
 }

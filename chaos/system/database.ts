@@ -1,4 +1,4 @@
-/** The database of a run: what the service is given, how it is killed, and how it is read. */
+/** The database of a run: its URL, and how to kill and read it. */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -12,13 +12,13 @@ import type { StoreName } from '../arguments.ts'
 export type Row = Readonly<Record<string, unknown>>
 
 export interface Database {
-  /** Empty: the service keeps a file in its folder. */
+  /** Empty if the service keeps a file in its folder. */
   readonly url: string
   readonly dataFolder: string
-  /** Every process of it. A file has none. */
+  /** Kills every process of the database. A file has none. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Reads it directly, by a connection of its own. */
+  /** Reads the database on a separate connection. */
   readonly read: <Result>(ask: (rows: ReadRows) => Promise<Result>) => Promise<Result>
   readonly close: () => Promise<void>
 }
@@ -39,15 +39,15 @@ export async function startDatabase(store: StoreName, folder: string): Promise<D
 }
 
 /**
- * A transaction whose client is gone stays open, with its locks, until the server ends it. The
- * guides say 60 s; here all times are short. No transaction of the service is idle for so long.
+ * A transaction of a lost client stays open, with its locks, until the server ends it. The guides
+ * recommend 60 s; here all times are short. No transaction of the service is idle for so long.
  */
 const IDLE_TRANSACTION_SECONDS = 8
 
 const STARTS_MAX = 20
 const START_PAUSE_MS = 250
 
-/** Its port may be taken for a moment, by a connection of somebody else to somewhere else. */
+/** Retries, because an outgoing connection of another process may use the port for a moment. */
 async function startAgain(start: () => Promise<void>): Promise<void> {
   for (let starts = 1; ; starts++) {
     try {
@@ -80,7 +80,7 @@ function sqliteFile(dataFolder: string): Database {
 async function postgresServer(dataFolder: string): Promise<Database> {
   const server = await startPostgres({ private: true })
   const own = new URL(await server.database())
-  // It goes before what the service sets by itself.
+  // Set on the server, which takes precedence over the setting of the service.
   const idleMs = IDLE_TRANSACTION_SECONDS * 1_000
   own.searchParams.set('idle_in_transaction_session_timeout', `${idleMs}`)
   const url = own.href
@@ -91,7 +91,7 @@ async function postgresServer(dataFolder: string): Promise<Database> {
     start: () => startAgain(server.start),
     async read(ask) {
       const client = new Client({ connectionString: url })
-      // It may be killed while it is read: the query says so.
+      // The server may be killed during a read: the query rejects in that case.
       client.on('error', () => undefined)
       await client.connect()
       try {
@@ -105,7 +105,7 @@ async function postgresServer(dataFolder: string): Promise<Database> {
 }
 
 async function mariadbServer(dataFolder: string): Promise<Database> {
-  // A statement would be too late: the service connects as soon as the server is up again.
+  // Set as an argument: the service connects before a statement could change it.
   const settings = [`--idle-transaction-timeout=${IDLE_TRANSACTION_SECONDS}`]
   const server = await startMariadb({ private: true, settings })
   const url = await server.database()

@@ -1,11 +1,11 @@
 /**
- * When an unknown outcome was looked into. No store keeps that, so the service prints a line for
- * each look, and the run reads the lines from its logs.
+ * When an unknown outcome was queried. No store records that, so the service prints a line for each
+ * query, and the run reads the lines from its logs.
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Extension } from '../../examples/payments/extension.ts'
-import type { MoneyEffect } from '../../examples/payments/provider-effects.ts'
+import type { MoneyEffect } from '../../examples/payments/provider/provider-effects.ts'
 
 export interface Look {
   readonly recordId: string
@@ -36,7 +36,7 @@ function noting(effect: MoneyEffect): MoneyEffect {
   return {
     ...effect,
     reconcile: (asked) => {
-      // Not `Date`, which a run shifts.
+      // The run shifts `Date`, so it is not used here.
       const nowMs = Math.round(performance.timeOrigin + performance.now())
       console.log(`chaos look ${asked.recordId} ${asked.sentAt.getTime()} ${nowMs}`)
       return effect.reconcile!(asked)
@@ -44,7 +44,7 @@ function noting(effect: MoneyEffect): MoneyEffect {
   }
 }
 
-/** The first look of each sending, by the processes with these names. */
+/** The first query after each sending, by the processes with these names. */
 export function readLooks(logFolder: string, names: readonly string[]): Look[] {
   const first = new Map<string, Look>()
   for (const name of names) {

@@ -1,4 +1,4 @@
-/** One process of Node that can be killed, stalled, lied to about the time, and started again. */
+/** A Node process that can be killed, stalled, given a wrong clock, and restarted. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream, type WriteStream } from 'node:fs'
@@ -10,24 +10,24 @@ export interface NodeProcessOptions {
   readonly program: string
   readonly env: Readonly<Record<string, string>>
   readonly preloads: readonly string[]
-  /** What it prints once it is ready. */
+  /** The output that shows that the process is ready. */
   readonly ready: RegExp
   readonly logFile: string
-  /** Where it listens from now on; `undefined`: nowhere. */
+  /** Called with the address of the process, or `undefined` when it ends. */
   readonly onAddress?: (url: URL | undefined) => void
-  /** Told when it ends although nobody has asked it to. */
+  /** Called when the process ends unexpectedly. */
   readonly onExit: (exit: UnexpectedExit) => void
 }
 
 export interface NodeProcess {
   readonly name: string
   readonly isUp: () => boolean
-  /** What it printed when it was ready. */
+  /** Starts the process. Returns its output when it was ready. */
   readonly start: () => Promise<string>
   readonly kill: () => Promise<void>
   readonly stall: () => void
   readonly goOn: () => void
-  /** Resolves when its clock is off by that much; at once if it does not run. */
+  /** Resolves when the clock is shifted; at once if the process does not run. */
   readonly shiftClock: (shiftMs: number) => Promise<void>
 }
 
@@ -45,7 +45,7 @@ class ChaosProcess implements NodeProcess {
   readonly #log: WriteStream
   #child: ChildProcess | undefined
   #stderr = ''
-  /** Whose end is ours: nobody need be told. Its last words may come after the next has begun. */
+  /** The child that we end: its exit is expected. It may end after the next child has started. */
   #ending: ChildProcess | undefined
 
   constructor(options: NodeProcessOptions) {
@@ -66,7 +66,7 @@ class ChaosProcess implements NodeProcess {
       cwd: ROOT,
       env: { PATH: process.env['PATH'] ?? '', NODE_NO_WARNINGS: '1', ...env },
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-      // A group of its own: Ctrl-C is for us alone, and we end it in order.
+      // A separate process group: Ctrl-C reaches only the parent, which ends the child.
       detached: true,
     })
     this.#child = child
@@ -101,7 +101,7 @@ class ChaosProcess implements NodeProcess {
       child.once('message', () => resolve())
       child.once('exit', () => resolve())
     })
-    // One that ends at this very moment says so by its exit.
+    // A child that ends at this moment reports its exit.
     child.send({ shiftMs }, () => undefined)
     await shifted
   }
@@ -148,7 +148,7 @@ class ChaosProcess implements NodeProcess {
 
 const living = new Set<ChildProcess>()
 
-/** The last resort: when this process ends, for any reason, no child is left behind. */
+/** Kills the child when this process ends for any reason. */
 function leaveNone(child: ChildProcess): void {
   if (living.size === 0) process.once('exit', killLiving)
   living.add(child)

@@ -1,4 +1,4 @@
-/** What the run asks of the provider itself: no client of the service may. */
+/** Requests of the run to the provider, which no client of the service may send. */
 import type {
   Faults,
   FaultsReport,
@@ -9,9 +9,9 @@ import type {
 export interface ProviderControl {
   readonly url: string
   readonly setFaults: (faults: Faults) => Promise<void>
-  /** How often each thing went wrong. */
+  /** How often each fault occurred. */
   readonly countFaults: () => Promise<Readonly<Record<string, number>>>
-  /** Everything that was ever done. */
+  /** All effects. */
   readonly readLedger: () => Promise<ProviderEffect[]>
 }
 
@@ -32,7 +32,7 @@ export function providerControl(url: string): ProviderControl {
       return counts
     },
     async readLedger() {
-      // Nothing is ever changed or removed there: it is enough to read on.
+      // Entries are never changed or removed, so reading page by page is complete.
       for (let pages = 0; pages < PAGES_MAX; pages++) {
         const after = effects.at(-1)?.sequence ?? 0
         const page = (await ask(`${url}/ledger?after=${after}&limit=${PAGE}`)) as LedgerPage

@@ -1,6 +1,6 @@
 /**
- * The payments service as a run starts it: it notes when it looks into unknown outcomes, and has
- * bad neighbours where `CHAOS_NEIGHBOURS` says so. It is killed, so it handles no signals.
+ * The payments service of a run: it logs the queries for unknown outcomes, and has bad neighbours
+ * if `CHAOS_NEIGHBOURS` is set. It is killed, so it handles no signals.
  */
 import { NO_EXTENSION } from '../../examples/payments/extension.ts'
 import { startService } from '../../examples/payments/service.ts'

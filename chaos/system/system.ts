@@ -1,6 +1,6 @@
 /**
- * The service as it runs in production, in small: two API nodes, two workers, a provider and a
- * database, each a process of its own, and a proxy on every way between them.
+ * The service as in production, in small: two API nodes, two workers, a provider and a database,
+ * each a separate process, with a proxy on every connection between them.
  */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -19,10 +19,10 @@ export interface Member {
   readonly name: string
   readonly role: 'api' | 'worker'
   readonly process: NodeProcess
-  /** Between clients and the node. Nobody but health checks asks a worker. */
+  /** Proxy between clients and the node. Only health checks connect to a worker. */
   readonly front: TcpProxy
   readonly toProvider: TcpProxy
-  /** None where the database is a file. */
+  /** Absent if the database is a file. */
   readonly toDatabase: TcpProxy | undefined
 }
 
@@ -32,7 +32,7 @@ export interface System {
   readonly provider: ProviderControl
   readonly exits: readonly UnexpectedExit[]
   readonly logFolder: string
-  /** Ends everything, also when it is half started, and removes what it has written. */
+  /** Ends all processes, even after a partial start, and removes their files. */
   readonly close: () => Promise<void>
 }
 
@@ -41,7 +41,7 @@ export interface SystemOptions {
   readonly seed: number
   readonly settings: RunSettings
   readonly plant: PlantName | undefined
-  /** Bad neighbours share the processes of the service. */
+  /** Whether bad neighbours share the processes of the service. */
   readonly hasNeighbours: boolean
   readonly logFolder: string
 }
@@ -101,12 +101,12 @@ interface Front {
   readonly onAddress: (url: URL | undefined) => void
 }
 
-/** Nobody listens there. */
+/** A port on which no process listens. */
 const NOWHERE = 1
 
 /**
- * A node has another port after each start: its old one may have been taken by then. The proxy's
- * stays, and it looks at its target with every connection.
+ * A node has a new port after each start, because its old one may be in use. The port of the proxy
+ * stays, and it reads its target for every connection.
  */
 async function frontOf({ closing }: Parts): Promise<Front> {
   const target = { host: '127.0.0.1', port: NOWHERE }

@@ -1,5 +1,5 @@
 /**
- * Orders in Express, safe to retry: each key makes one row, however often it is sent.
+ * Orders in Express, safe to retry: each key makes one row, however often the request is sent.
  *
  *     npm run compile && npx node examples/express/main.ts
  *     curl -i localhost:3000/orders -H 'Idempotency-Key: order-1' --json '{"sku":"tea"}'
@@ -11,14 +11,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import express from 'express'
-import { singleTenant } from 'oncekey'
-import {
-  auditRoutes,
-  currentIdempotency,
-  idempotency,
-  idempotencyErrors,
-  requireProtected,
-} from 'oncekey/express'
+import { currentIdempotency, singleTenant } from 'oncekey'
+import { auditRoutes, idempotency, requireProtected } from 'oncekey/express'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
 
 const folder = process.env['DATA_DIR'] ?? mkdtempSync(join(tmpdir(), 'orders-'))
@@ -27,7 +21,7 @@ const store = sqliteStore({ path })
 const db = new DatabaseSync(path)
 db.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT)')
 
-// No commit means no effect, so an attempt that died may be followed by another.
+// Without a commit there is no effect, so a lapsed attempt may run again.
 const guard = idempotency({ store, tenant: singleTenant, onLapse: 'rerun' })
 
 /** The row, the key and the reply are committed together. */
@@ -49,13 +43,12 @@ app.post('/orders', guard, express.json(), async (req, res) => {
   if (typeof sku === 'string') await order(sku)
   else res.status(422).json({ error: 'sku must be a string' })
 })
-// Clients that know no headers send their key in the body.
+// Clients that cannot set headers send their key in the body.
 app.post('/legacy/orders', guard.with({ keyField: 'requestId' }), express.json(), (req) =>
   order(String((req.body as { sku?: unknown }).sku)),
 )
-app.use(idempotencyErrors())
 
-// A route that somebody adds without a guard is found here, and not by its first duplicate.
+// Finds a route without a guard at start-up, not at its first duplicate.
 requireProtected(auditRoutes(app))
 
 const server = app.listen(Number(process.env['PORT'] ?? 3000), '127.0.0.1')

@@ -16,10 +16,10 @@ declare module 'fastify' {
   }
 }
 
-/** Longer than any request takes; shorter than the 30 s after which platforms send SIGKILL. */
+/** Longer than any request; shorter than the 30 s after which platforms send SIGKILL. */
 const GRACE_MS = 10_000
 
-/** A real service checks a token. */
+/** Demo tokens. A real service verifies a signed token. */
 const ACCOUNTS = new Map([
   ['Bearer demo-a', 'account-a'],
   ['Bearer demo-b', 'account-b'],
@@ -59,7 +59,7 @@ function createApp(folder: string): FastifyInstance {
   app.register(idempotency, {
     store,
     tenant: (request) => request.account,
-    // An order exists if its transaction has committed, and not otherwise.
+    // An order exists only if its transaction has committed, so a lapsed attempt may run again.
     onLapse: 'rerun',
   })
 
@@ -70,9 +70,9 @@ function createApp(folder: string): FastifyInstance {
   app.post<{ Body: OrderBody }>('/orders', route, async (request) => {
     const { sku, quantity } = request.body
     const order = idempotencyOf(request)
-    // The same on every attempt: an id that a client has seen never belongs to two orders.
+    // The id is the same on every attempt, so a client never sees two orders with one id.
     const orderId = order.deterministicId('order')
-    // The order, the key and the reply are committed together; then the reply leaves.
+    // The order, the key and the reply are committed together; then the reply is sent.
     await order.transaction<SqliteTransaction>((tx) => {
       const insert = 'INSERT INTO orders (id, account, sku, n) VALUES (?, ?, ?, ?)'
       tx.prepare(insert).run(orderId, request.account, sku, quantity)

@@ -1,5 +1,5 @@
 /**
- * A web-standard handler, as Next.js, Bun, Deno and Workers call it, on a plain Node server.
+ * A web-standard handler, as in Next.js, Bun, Deno and Workers, on a plain Node server.
  *
  *     npm run compile && npx node examples/fetch/main.ts
  */
@@ -14,18 +14,18 @@ import { idempotencyOf, withIdempotency } from 'oncekey/fetch'
 const store = sqliteStore({ path: process.env['DATA_FILE'] ?? 'data/fetch.db' })
 let payments = 0
 
-// In Next.js this would be `export const POST = …` in app/api/payments/route.ts.
+// In Next.js this is `export const POST = …` in app/api/payments/route.ts.
 const pay = withIdempotency(
   async (request) => {
     const { amount } = (await request.json()) as { amount: number }
-    // The provider gets the same key on every attempt, so it charges once, too.
+    // The provider gets the same key on every attempt, so it also charges once.
     const providerKey = idempotencyOf(request).deterministicId('charge')
     payments++
     return Response.json({ amount, providerKey, payments }, { status: 201 })
   },
   {
     store,
-    // Stands for your own: what a checked token says, never what the body says.
+    // Replace this: take the tenant from a verified token, never from the body.
     tenant: (request) => request.headers.get('authorization') ?? '',
     operation: 'pay',
   },
@@ -46,7 +46,7 @@ const server = createServer((req, res) => {
   })
 })
 
-/** What other runtimes hand out by themselves. */
+/** Converts to a web Request, which other runtimes provide. */
 function toRequest(req: IncomingMessage): Request {
   const headers = new Headers()
   for (const [name, values] of Object.entries(req.headersDistinct)) {
@@ -67,7 +67,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.once(signal, () => void stop())
 }
 
-/** Lets the requests under way end, and waits for handlers whose clients have left. */
+/** Lets requests in progress end, and waits for handlers whose clients have disconnected. */
 async function stop(): Promise<void> {
   server.close()
   server.closeIdleConnections()

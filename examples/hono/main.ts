@@ -17,7 +17,7 @@ const engine = createEngine({ store })
 
 type Account = { Variables: { account: string } }
 
-/** Stands for your own: who asks is known before the guard. */
+/** Replace this: authenticate the caller before the guard. */
 const authenticate = createMiddleware<Account>(async (c, next) => {
   const token = c.req.header('authorization')?.replace('Bearer ', '')
   if (token === undefined) return c.json({ error: 'unauthorized' }, 401)
@@ -28,7 +28,7 @@ const authenticate = createMiddleware<Account>(async (c, next) => {
 const guard = idempotency<Account>({
   engine,
   tenant: (c) => c.get('account'),
-  onLapse: 'rerun', // right here: without a commit nothing has happened
+  onLapse: 'rerun', // safe here: without a commit there is no effect
 })
 
 const app = new Hono<Account>()
@@ -37,7 +37,7 @@ app.use(authenticate)
 app.post('/orders', guard, async (c) => {
   const { sku } = await c.req.json<{ sku: string }>()
   const order = idempotencyOf(c)
-  // The same on every attempt: an id that a client has seen never belongs to two orders.
+  // The id is the same on every attempt, so a client never sees two orders with one id.
   const orderId = order.deterministicId('order')
   return order.transaction((tx: SqliteTransaction) => {
     tx.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT NOT NULL)')
@@ -47,7 +47,7 @@ app.post('/orders', guard, async (c) => {
   })
 })
 
-// A route that somebody adds and forgets to protect stops the service here, not its first retry.
+// An unprotected route stops the service at start-up, not at its first retry.
 requireProtected(auditRoutes(app))
 
 const port = Number(process.env['PORT'] ?? 3000)
@@ -59,7 +59,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.once(signal, () => void stop())
 }
 
-/** Lets the requests under way end, and waits for handlers whose clients have left. */
+/** Lets requests in progress end, and waits for handlers whose clients have disconnected. */
 async function stop(): Promise<void> {
   server.close()
   server.closeIdleConnections()

@@ -5,7 +5,7 @@ import type { Engine } from 'oncekey'
 import { auditRoutes, idempotency, idempotencyOf, requireProtected } from 'oncekey/koa'
 import type { SqliteTransaction } from 'oncekey/sqlite'
 
-/** What authentication finds out. */
+/** Set by the authentication. */
 interface State {
   account: string
 }
@@ -15,15 +15,15 @@ export function createApp(engine: Engine): Koa<State> {
     engine,
     tenant: (ctx) => ctx.state.account,
     operation: 'create-order',
-    // Right here, because everything the handler does is in the store's transaction: an attempt
-    // that died before its commit has left nothing behind.
+    // Safe here, because all work of the handler is in the transaction of the store: an attempt
+    // that died before its commit had no effect.
     onLapse: 'rerun',
   })
 
   const router = new Router<State>()
-  // Who asks comes before the guard; the parser behind it, so that the guard sees what was sent.
+  // Authentication runs before the guard; the parser after it, so that the guard sees the raw body.
   router.post('/orders', authenticate, guard, bodyParser(), createOrder)
-  // A route that somebody adds without a guard stops the service from starting.
+  // A route without a guard stops the service at start-up.
   requireProtected(auditRoutes(router))
 
   const app = new Koa<State>()
@@ -32,14 +32,14 @@ export function createApp(engine: Engine): Koa<State> {
   return app
 }
 
-/** Koa's own example. It runs for replays too; only what was recorded cannot be changed. */
+/** The Koa documentation's example. Runs for replays too; it cannot change the recorded reply. */
 const timed: Middleware<State> = async (ctx, next) => {
   const begun = performance.now()
   await next()
   ctx.set('X-Response-Time', `${Math.round(performance.now() - begun)}ms`)
 }
 
-/** Stands for your own: a token that you have checked tells the account. */
+/** Replace this: take the account from a verified token. */
 const authenticate: Middleware<State> = async (ctx, next) => {
   const [, account] = /^Bearer (demo-[ab])$/.exec(ctx.get('Authorization')) ?? []
   if (account === undefined) {
@@ -53,15 +53,15 @@ const authenticate: Middleware<State> = async (ctx, next) => {
 
 const createOrder: Middleware<State> = async (ctx) => {
   const { sku } = (ctx.request.body ?? {}) as { readonly sku?: unknown }
-  if (typeof sku !== 'string' || sku === '') return ctx.throw(400, 'sku must be a text.')
+  if (typeof sku !== 'string' || sku === '') return ctx.throw(400, 'sku must be a string.')
 
   const order = idempotencyOf(ctx)
-  // The same on every attempt, so that a retry after a crash makes the same order.
+  // The id is the same on every attempt, so a retry after a crash makes the same order.
   const orderId = order.deterministicId('order')
   await order.transaction<SqliteTransaction>((tx) => {
     const insert = tx.prepare('INSERT INTO orders (id, account, sku) VALUES (?, ?, ?)')
     insert.run(orderId, ctx.state.account, sku)
-    // Recorded and committed together with the row. It leaves after the commit.
+    // Recorded and committed together with the row. Sent after the commit.
     return {
       status: 201,
       headers: { Location: `/orders/${orderId}` },

@@ -11,11 +11,11 @@ import { createEngine } from 'oncekey'
 import { sqliteStore } from 'oncekey/sqlite'
 import { createApp } from './app.ts'
 
-/** Longer than any request takes; shorter than the 30 s after which platforms send SIGKILL. */
+/** Longer than any request; shorter than the 30 s after which platforms send SIGKILL. */
 const GRACE_MS = 10_000
 
-// The store first: it makes the folder and the file. Keys and orders share the file, so that they
-// can share a transaction.
+// The store first, because it creates the folder and the file. Keys and orders share the file, so
+// that they can share a transaction.
 const path = join(process.env['DATA_DIR'] || './data', 'koa.db')
 const store = sqliteStore({ path })
 const database = new DatabaseSync(path)
@@ -27,12 +27,12 @@ const server = createApp(engine).listen(Number(process.env['PORT'] ?? 3000))
 await once(server, 'listening')
 console.log(welcome((server.address() as AddressInfo).port))
 
-// Once: a second Ctrl-C ends the process at once, as people expect.
+// `once`: a second Ctrl-C ends the process at once.
 for (const signal of ['SIGTERM', 'SIGINT'] as const) {
   process.once(signal, () => void stop())
 }
 
-/** No new requests, then no new work, and the store last: no outcome stays unknown. */
+/** Stops new requests, then new work, and the store last, so that no outcome stays unknown. */
 async function stop(): Promise<void> {
   const closed = once(server, 'close')
   server.close()

@@ -7,7 +7,7 @@ import { PaymentsController } from './payments-controller.ts'
 import { PaymentsService } from './payments-service.ts'
 import { STORE, StoreModule } from './store-module.ts'
 
-/** As the guard leaves it. */
+/** The request after authentication. */
 interface AuthenticatedRequest extends NestRequest {
   readonly account: string
 }
@@ -25,7 +25,7 @@ interface AuthenticatedRequest extends NestRequest {
     }),
   ],
   controllers: [PaymentsController],
-  // Guards run before keys are looked at: who is not let in uses up no key.
+  // Guards run before keys are claimed: a rejected request uses no key.
   providers: [PaymentsService, { provide: APP_GUARD, useClass: AuthGuard }],
 })
 export class AppModule {}

@@ -5,7 +5,7 @@ import {
   type ExecutionContext,
 } from '@nestjs/common'
 
-/** Whose token is whose. A real service asks whoever has issued it. */
+/** Demo tokens and their accounts. A real service verifies a signed token. */
 const ACCOUNTS: ReadonlyMap<string, string> = new Map([
   ['Bearer demo-a', 'account-a'],
   ['Bearer demo-b', 'account-b'],

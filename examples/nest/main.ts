@@ -1,11 +1,11 @@
-/** Starts the service, unless one of its routes is open to retries. */
+/** Starts the service, unless one of its routes is unprotected. */
 import { NestFactory } from '@nestjs/core'
 import { auditRoutes, requireProtected } from 'oncekey/nest'
 import { AppModule } from './app-module.ts'
 
 const app = await NestFactory.create(AppModule, { logger: ['error', 'warn'], rawBody: true })
 
-// What is under way is settled before the process ends: see StoreModule for what comes after.
+// Work in progress is settled before the process ends. StoreModule closes the store after it.
 app.enableShutdownHooks()
 requireProtected(auditRoutes(app))
 await app.listen(process.env['PORT'] ?? 3000, '127.0.0.1')

@@ -10,7 +10,7 @@ export class PaymentsController {
     this.#payments = payments
   }
 
-  /** A retry runs it again only where nothing was committed, and then nothing has happened. */
+  /** A retry runs the handler again only if nothing was committed, so there was no effect. */
   @Post()
   @Idempotent({ operation: 'create-payment', onLapse: 'rerun' })
   async create(@Body() body: { readonly amountCents?: unknown }): Promise<void> {

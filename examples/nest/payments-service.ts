@@ -1,6 +1,6 @@
 import { DatabaseSync } from 'node:sqlite'
 import { Inject, Injectable, NotFoundException, type OnApplicationShutdown } from '@nestjs/common'
-import { currentIdempotency } from 'oncekey/nest'
+import { currentIdempotency } from 'oncekey'
 import type { SqliteStore, SqliteTransaction } from 'oncekey/sqlite'
 import { databasePath, STORE } from './store-module.ts'
 
@@ -13,7 +13,7 @@ export interface Payment {
 export class PaymentsService implements OnApplicationShutdown {
   readonly #database: DatabaseSync
 
-  /** The store is asked for because it makes the file. */
+  /** Depends on the store because that creates the file. */
   constructor(@Inject(STORE) _store: SqliteStore) {
     this.#database = new DatabaseSync(databasePath())
     this.#database.exec(
@@ -21,7 +21,7 @@ export class PaymentsService implements OnApplicationShutdown {
     )
   }
 
-  /** Payment, key and reply are committed together, and only then does the reply leave. */
+  /** Payment, key and reply are committed together; then the reply is sent. */
   async create(amountCents: number): Promise<void> {
     const idempotency = currentIdempotency()
     const id = idempotency.deterministicId('payment')

@@ -1,5 +1,5 @@
 /**
- * Compiles this example, because Node does not run decorators yet, and runs it. From the root of
+ * Compiles this example, because Node does not run decorators yet, and starts it. From the root of
  * the repository: `npm run compile && npx node examples/nest/start.ts`.
  */
 import { execFileSync } from 'node:child_process'

@@ -16,7 +16,7 @@ export class StoreModule implements OnApplicationShutdown {
     this.#store = store
   }
 
-  /** IdempotencyModule has settled what was under way: it does so before this hook. */
+  /** Runs after IdempotencyModule has settled the work in progress. */
   async onApplicationShutdown(): Promise<void> {
     await this.#store.close()
   }

@@ -1,5 +1,5 @@
 /**
- * Transfers between accounts over a plain Node server, on one SQLite file:
+ * Transfers between accounts on a plain Node server, with one SQLite file:
  *
  *     npm run compile && npx node examples/node/main.ts
  *
@@ -19,7 +19,7 @@ const store = sqliteStore({ path })
 const protect = idempotency({
   store,
   tenant: tenantOf,
-  // Right here: everything a transfer does is in the store's transaction.
+  // Safe here: all work of a transfer is in the transaction of the store.
   onLapse: 'rerun',
   onRequestError: answerError,
 })
@@ -28,7 +28,7 @@ const transfer = protect.with({ operation: 'transfer' })(async (req) => {
   const input = toTransfer(await json(req))
   const key = idempotencyOf(req)
   const transferId = key.deterministicId('transfer')
-  // The reply is committed with the rows, and leaves once it is. There is nothing more to send.
+  // The reply is committed with the rows, and sent after the commit. The handler sends nothing.
   await key.transaction<SqliteTransaction>((tx) => {
     prepareTables(tx)
     const { balance } = balanceOf(tx, input.from)
@@ -52,7 +52,7 @@ for (const signal of ['SIGTERM', 'SIGINT'] as const) {
   process.once(signal, () => void stop())
 }
 
-/** In this order: no new requests, the work under way, its records, the file. */
+/** In this order: new requests, work in progress, its records, the file. */
 async function stop(): Promise<void> {
   const closed = once(server, 'close')
   server.close()
@@ -90,7 +90,7 @@ function move(tx: SqliteTransaction, { from, to, amount }: Transfer): void {
   tx.prepare('UPDATE account SET balance = balance + ? WHERE id = ?').run(amount, to)
 }
 
-/** A real service looks the token up; a key belongs to the account that it finds. */
+/** Demo. A real service looks the token up; a key belongs to the account of the token. */
 function tokenOf(req: IncomingMessage): string | undefined {
   return /^Bearer (\w+)$/.exec(req.headers.authorization ?? '')?.[1]
 }
@@ -101,7 +101,7 @@ function tenantOf(req: IncomingMessage): string {
 
 class InputError extends Error {}
 
-/** A mistake of the client is an answer, and recorded; anything else is a failure of ours. */
+/** An error of the client is answered and recorded; any other error is a failure of the server. */
 function answerError(error: unknown, _req: IncomingMessage, res: ServerResponse): void {
   if (res.headersSent) return void res.destroy()
   const isInput = error instanceof InputError || error instanceof SyntaxError

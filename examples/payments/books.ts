@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { ProviderEffect } from '../provider/contract.ts'
 import type { Query } from './database/database.ts'
 
-/** Whose money moved, and which record of oncekey says why. */
+/** The owner of the money, and the oncekey record that explains the entry. */
 export interface BookedFor {
   readonly tenant: string
   readonly recordId: string
@@ -14,8 +14,8 @@ const INSERT = `
   VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
 /**
- * Writes down what the provider did, under its kind and with its time: so an entry of ours and one
- * of the provider's ledger belong to the same day, however late we heard of it.
+ * Books an effect of the provider under its kind and time, so that our entry and the entry in the
+ * provider's ledger belong to the same day, however late we learn of the effect.
  */
 export async function book(
   query: Query,

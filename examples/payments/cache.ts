@@ -6,14 +6,14 @@ export interface CachedStore {
   readonly close: () => void
 }
 
-/** Back within the time of one call when a network was silent, however long it was. */
+/** Short, so that a call reconnects within its time after a network outage. */
 const CONNECT_MS = 3_000
 const RETRY_MS = 50
 const RETRY_MS_MAX = 500
 
 /**
- * Replays are read from Redis, so that they cost the database nothing. Who may run is still decided
- * by the database: a cache that is down, empty or wrong only makes replays slower.
+ * Replays are read from Redis, so that they cost the database nothing. The database still decides
+ * which request runs: a cache that is down, empty or wrong only makes replays slower.
  */
 export async function withCache(durable: Store, redisUrl: string): Promise<CachedStore> {
   if (redisUrl === '') return { store: durable, close: () => undefined }
@@ -22,7 +22,7 @@ export async function withCache(durable: Store, redisUrl: string): Promise<Cache
     connectTimeout: CONNECT_MS,
     retryStrategy: (times) => Math.min(times * RETRY_MS, RETRY_MS_MAX),
   })
-  // It connects again by itself. What it costs meanwhile, the store reports below.
+  // The client reconnects automatically. The store reports failed cache calls below.
   client.on('error', () => undefined)
   const store = cachedStore({
     durable,

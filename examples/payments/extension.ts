@@ -2,14 +2,14 @@ import type { Express, RequestHandler } from 'express'
 import type { MessageHandler, Operation } from 'oncekey/durable'
 import type { IdempotencyMiddleware } from 'oncekey/express'
 import type { OperationParts } from './operation-parts.ts'
-import type { ProviderEffects } from './provider-effects.ts'
+import type { ProviderEffects } from './provider/provider-effects.ts'
 
 /**
- * What another program adds to the service. The chaos runs add work that misbehaves; it shares the
- * worker, the relay and the reconciler with everything else.
+ * Additions of another program to the service. The chaos runs add misbehaving work, which shares
+ * the worker, the relay and the reconciler with all other work.
  */
 export interface Extension {
-  /** The effects that operations use, in place of those of the service. */
+  /** Replaces the effects that operations use. */
   readonly effects: (own: ProviderEffects) => ProviderEffects
   readonly operations: (parts: OperationParts) => AddedOperations
   readonly topics: Readonly<Record<string, MessageHandler>>
@@ -17,7 +17,7 @@ export interface Extension {
 
 export interface AddedOperations {
   readonly operations: readonly Operation<never>[]
-  /** Adds their routes, behind the authentication. */
+  /** Adds their routes after the authentication. */
   readonly mount: (app: Express, parts: RouteParts) => void
 }
 

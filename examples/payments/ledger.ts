@@ -2,9 +2,9 @@ import type { Engine } from 'oncekey'
 import { ledgerJob, type LedgerJob, type LedgerPeriod, type LedgerReport } from 'oncekey/durable'
 import type { EffectKind } from '../provider/contract.ts'
 import type { Database } from './database/database.ts'
-import type { ProviderClient } from './provider-client.ts'
+import type { ProviderClient } from './provider/provider-client.ts'
 
-/** One movement of money. Both sides call it by the id that the provider gave it. */
+/** One movement of money. Both sides identify it by the provider's id. */
 interface Line {
   readonly id: string
   readonly kind: string
@@ -18,7 +18,7 @@ export interface LedgerParts {
   readonly provider: ProviderClient
 }
 
-/** Once a day: everything that the provider has done is in the books, once, and nothing else. */
+/** Once a day: checks that each effect of the provider is booked once, and no others. */
 export function compareWithProvider({ engine, database, provider }: LedgerParts): LedgerJob {
   return ledgerJob({
     engine,
@@ -37,7 +37,7 @@ const BOOKED = `
     AND (provider_id > ? OR (provider_id = ? AND entry_id > ?))
   ORDER BY provider_id, entry_id LIMIT ${PAGE}`
 
-/** A page at a time, each behind the last row of the one before. */
+/** Reads page by page, each after the last row of the previous one. */
 export async function* readBooks(
   { query }: Pick<Database, 'query'>,
   { from, to }: Pick<LedgerPeriod, 'from' | 'to'>,
@@ -55,10 +55,10 @@ export async function* readBooks(
   }
 }
 
-/** Money that is only held has not moved, and is not booked. */
+/** Held money has not moved, and is not booked. */
 const BOOKED_KINDS: ReadonlySet<EffectKind> = new Set(['charge', 'capture', 'refund', 'payout'])
 
-/** The provider lists its effects by time; to compare them they are needed by id. */
+/** The provider lists its effects by time; the comparison needs them by id. */
 async function* readProvider(
   provider: ProviderClient,
   { from, to, signal }: LedgerPeriod,
@@ -73,7 +73,7 @@ async function* readProvider(
   yield* lines.sort((a, b) => (a.id < b.id ? -1 : 1))
 }
 
-/** A difference is for people: money has moved that nobody has asked for, or the other way. */
+/** A difference is for operators: money moved without a request, or a request moved no money. */
 function report(compared: LedgerReport<Line, Line>, { from }: LedgerPeriod): void {
   const { matched, ...differences } = compared
   const found = Object.entries(differences).filter(([, { count }]) => count > 0)

@@ -1,8 +1,8 @@
 import type { EngineEvent } from 'oncekey'
 
 /**
- * One line for what an operator should know of. Replays and conflicts are everyday business: count
- * them, do not log them. No event holds a client's key.
+ * One line for each event that an operator should see. Replays and conflicts are normal: count
+ * them, do not log them. No event contains a client's key.
  */
 export function logEvent(event: EngineEvent): void {
   const line = lineOf(event)
@@ -16,7 +16,7 @@ function lineOf(event: EngineEvent): string | undefined {
     case 'store_error':
       return `the ${event.store} store failed to ${event.call}: ${messageOf(event.error)}`
     case 'breaker_changed':
-      // A probe is under way: what comes of it follows.
+      // A probe is in progress: the next event has its result.
       if (event.to === 'half_open') return undefined
       return `the breaker before the ${event.store} store is ${event.to}`
     case 'settle_fenced':

@@ -1,8 +1,8 @@
 /**
  * A payments API that is safe to retry. `npm start` runs it.
  *
- * This file reads the environment, starts the service, and stops it without cutting a payment in
- * two. What the service is made of is in `service.ts`, its routes are in `api.ts`.
+ * This file reads the environment, starts the service, and shuts it down without interrupting a
+ * payment. `service.ts` assembles the service, and `api.ts` in `http` has its routes.
  */
 import { startService } from './service.ts'
 import { readSettings } from './settings.ts'
@@ -13,7 +13,7 @@ try {
   const service = await startService(settings)
   console.log(welcome(settings, service.port))
 
-  // Once: a second Ctrl-C ends the process at once, as people expect.
+  // `once`: a second Ctrl-C ends the process at once.
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.once(signal, () => {
       service.stop().then(() => process.exit(0), fail)
@@ -23,7 +23,7 @@ try {
   fail(error)
 }
 
-/** In one sentence: what to change matters, not where it was noticed. */
+/** Prints one sentence: the operator needs the cause, not a stack trace. */
 function fail(error: unknown): never {
   console.error(error instanceof Error ? error.message : error)
   process.exit(1)

@@ -11,7 +11,7 @@ import type { Database } from './database/database.ts'
 import type { Extension } from './extension.ts'
 import { GRACE_MS } from './grace.ts'
 import { compareWithProvider } from './ledger.ts'
-import type { ProviderClient } from './provider-client.ts'
+import type { ProviderClient } from './provider/provider-client.ts'
 import { RECEIPT_TOPIC, sendReceipt } from './receipts.ts'
 import type { Settings } from './settings.ts'
 
@@ -26,27 +26,27 @@ export interface MaintenanceParts {
 }
 
 const HOUR_MS = 60 * 60_000
-/** Messages are kept for a week where replies are kept for a day. */
+/** Messages are kept for a week if replies are kept for a day. */
 const MESSAGES_PER_RETENTION = 7
 
-/** Everything beside the requests. Any number of processes may do it at the same time. */
+/** All background work. Several processes may run it at the same time. */
 export function createBackgroundWork(parts: MaintenanceParts): Maintenance {
   const { engine, database, operations, topics, provider, reconciler, settings } = parts
   const tidyMs = Math.min(HOUR_MS, settings.retentionMs)
   return createMaintenance({
     engine,
-    // Goes on with what was accepted, and with what its client or its process left behind.
+    // Continues accepted requests, and work that a client or a process left unfinished.
     worker: createWorker({ engine, operations }),
-    // Asks the provider about what nobody knows.
+    // Asks the provider about unknown outcomes.
     reconciler,
-    // Hands on the receipts that payments have left in the outbox.
+    // Relays the receipts that payments have added to the outbox.
     relay: createRelay({
       engine,
       topics: { ...topics, [RECEIPT_TOPIC]: sendReceipt(database) },
       leaseMs: settings.leaseMs,
       handlerTimeoutMs: settings.handlerTimeoutMs,
     }),
-    // Finds what all of these have missed.
+    // Finds differences that all of these have missed.
     ledgers: [compareWithProvider({ engine, database, provider })],
     every: { sweepMs: settings.sweepEveryMs, reapMs: tidyMs, pruneMs: tidyMs },
     keepMessagesMs: MESSAGES_PER_RETENTION * settings.retentionMs,

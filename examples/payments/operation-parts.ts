@@ -1,8 +1,8 @@
 import type { Outbox } from 'oncekey/durable'
 import type { Database } from './database/database.ts'
-import type { ProviderEffects } from './provider-effects.ts'
+import type { ProviderEffects } from './provider/provider-effects.ts'
 
-/** What operations are made of. */
+/** Dependencies of the operations. */
 export interface OperationParts {
   readonly database: Database
   readonly outbox: Outbox

@@ -6,7 +6,7 @@ import { createTransferOperation } from './transfers/create-transfer.ts'
 
 export type Operations = ReturnType<typeof createOperations>
 
-/** The same on every node: what one has begun, any other can go on with. */
+/** The same on every node: any node can continue an operation of another. */
 export function createOperations(parts: OperationParts) {
   return {
     createPayment: createPaymentOperation(parts),

@@ -12,8 +12,8 @@ const INSERT =
   'INSERT INTO receipt (receipt_key, tenant, payment_id, created_at) VALUES (?, ?, ?, ?)'
 
 /**
- * Stands for a mail service. A message comes at least once, and under the same key each time: the
- * receiver keeps one receipt for each key.
+ * Stands for a mail service. A message arrives at least once, under the same key each time: the
+ * receiver keeps one receipt per key.
  */
 export function sendReceipt(database: Database) {
   return async ({ payload, downstreamKey }: RelayMessage<Receipt>): Promise<void> => {

@@ -2,28 +2,28 @@ import express from 'express'
 import { createEngine, type Engine } from 'oncekey'
 import { createOutbox, createReconciler, type Operation } from 'oncekey/durable'
 import { createProvider, type Provider } from '../provider/provider.ts'
-import { mountApi } from './api.ts'
+import { mountApi } from './http/api.ts'
 import { withCache } from './cache.ts'
 import { openDatabase } from './database/database.ts'
 import { migrateWhenUp } from './database/migrate-when-up.ts'
 import { NO_EXTENSION, type Extension } from './extension.ts'
 import { GRACE_MS } from './grace.ts'
-import { showAlive, showReady } from './health.ts'
+import { showAlive, showReady } from './http/health.ts'
 import { logEvent } from './log-event.ts'
 import { createBackgroundWork } from './maintenance.ts'
 import { createOperations } from './operations.ts'
-import { createProviderClient } from './provider-client.ts'
-import { providerEffects } from './provider-effects.ts'
-import { openServer } from './server.ts'
+import { createProviderClient } from './provider/provider-client.ts'
+import { providerEffects } from './provider/provider-effects.ts'
+import { openServer } from './http/server.ts'
 import type { Settings } from './settings.ts'
 
 export interface Service {
   readonly port: number
-  /** Ends what has begun and begins nothing new: an orderly stop leaves no outcome unknown. */
+  /** Finishes started work and starts no more: a clean shutdown leaves no outcome unknown. */
   stop(): Promise<void>
 }
 
-/** Puts the parts together, for the role that the process has. */
+/** Assembles the parts for the role of the process. */
 export async function startService(
   settings: Settings,
   extension: Extension = NO_EXTENSION,
@@ -34,7 +34,7 @@ export async function startService(
   await migrateWhenUp(database, settings.databaseWaitMs)
   const cache = await withCache(database.store, settings.redisUrl)
 
-  // Sweeping and reaping is the workers' part.
+  // Sweeps and reaps run in the workers.
   const { store } = cache
   const engine = createEngine({
     store,
@@ -90,14 +90,14 @@ export async function startService(
   }
 }
 
-/** A provider in this process: it tells this service by webhook what it has done. */
+/** A provider in this process, which sends its webhooks to this service. */
 function simulate(settings: Settings, port: number): Promise<Provider> {
   const { dataFolder, webhookSecret, faults } = settings
   const webhookUrls = [`http://127.0.0.1:${port}/webhooks/provider`]
   return createProvider({ dataFolder, webhookUrls, webhookSecret, faults })
 }
 
-/** Also waits for handlers whose clients have left: their work is recorded, too. */
+/** Also waits for handlers whose clients have disconnected, so that their work is recorded. */
 async function closeEngine(engine: Engine): Promise<void> {
   const { abandoned } = await engine.close({ graceMs: GRACE_MS })
   if (abandoned > 0) console.error(`stopped with ${abandoned} requests unfinished`)

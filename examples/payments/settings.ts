@@ -1,46 +1,46 @@
 import type { Faults } from '../provider/contract.ts'
 import { parseFaults } from '../provider/faults.ts'
 
-/** What a process does. `all`: everything, for one machine and for trying things out. */
+/** The role of a process. `all` does everything, for one machine and for demos. */
 const ROLES = ['all', 'api', 'worker'] as const
 
 export type Role = (typeof ROLES)[number]
 
 export interface Settings {
   readonly role: Role
-  /** 0: any that is free. */
+  /** 0 means any free port. */
   readonly port: number
   readonly dataFolder: string
-  /** Empty: a SQLite file in the data folder. */
+  /** Empty for a SQLite file in the data folder. */
   readonly databaseUrl: string
   /** How long to wait at the start for a database that does not answer. */
   readonly databaseWaitMs: number
-  /** Empty: no cache. */
+  /** Empty for no cache. */
   readonly redisUrl: string
-  /** Empty: the built-in simulator. */
+  /** Empty for the built-in simulator. */
   readonly providerUrl: string
-  /** What the built-in simulator does wrong, and how often. */
+  /** The faults of the built-in simulator, and their probabilities. */
   readonly faults: Faults
   readonly webhookSecret: string
   /** Tenants by their bearer token. */
   readonly tokens: ReadonlyMap<string, string>
-  /** Requests of one tenant, for each node. 0: as many as come. */
+  /** Requests per second of one tenant on each node. 0 means no limit. */
   readonly ratePerSecond: number
-  /** Requests of one tenant that may be under way, for each node. 0: as many as come. */
+  /** Concurrent requests of one tenant on each node. 0 means no limit. */
   readonly inFlightMax: number
-  /** How long a request may take to arrive. */
+  /** The maximum time for a request to arrive. */
   readonly requestTimeoutMs: number
   /** How long a reply is replayed. */
   readonly retentionMs: number
   readonly leaseMs: number
   readonly sweepEveryMs: number
   readonly providerTimeoutMs: number
-  /** How long the handler of a message may take. */
+  /** The maximum time of a message handler. */
   readonly handlerTimeoutMs: number
-  /** From then on, a request that the provider does not know will never reach it. */
-  readonly provenAfterMs: number
+  /** After this time, a request that the provider does not know will never reach it. */
+  readonly notFoundIsFinalAfterMs: number
   readonly reconcileFirstMs: number
-  /** For so long the provider surely recognises an idempotency key. */
+  /** The time in which the provider certainly recognises an idempotency key. */
   readonly repeatableMs: number
 }
 
@@ -48,7 +48,7 @@ const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 const DAY_MS = 24 * HOUR_MS
 
-/** Fails with a sentence for whoever starts the service. An empty variable is as if not set. */
+/** Throws an error with one sentence. An empty variable counts as not set. */
 export function readSettings(env: NodeJS.ProcessEnv): Settings {
   const ms = (name: string, fallback: number, min = 1) =>
     readNumber(env, name, { fallback, min, max: DAY_MS })
@@ -61,7 +61,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     redisUrl: readUrl(env, 'REDIS_URL', ['redis', 'rediss']),
     providerUrl: readUrl(env, 'PROVIDER_URL', ['http', 'https']),
     faults: readFaults(env['FAULTS'] ?? ''),
-    // For trying things out: whoever knows it can say that a payment was made.
+    // A demo secret. The owner of the secret can report that a payment was made.
     webhookSecret: env['WEBHOOK_SECRET'] || 'demo-webhook-secret',
     tokens: readTokens(env['TOKENS'] ?? ''),
     ratePerSecond: readNumber(env, 'RATE_PER_SECOND', { fallback: 0, min: 0, max: 1_000_000 }),
@@ -72,7 +72,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     sweepEveryMs: ms('SWEEP_EVERY_MS', MINUTE_MS, 10),
     providerTimeoutMs: ms('PROVIDER_TIMEOUT_MS', 10_000),
     handlerTimeoutMs: ms('HANDLER_TIMEOUT_MS', MINUTE_MS),
-    provenAfterMs: ms('PROVEN_AFTER_MS', 15 * MINUTE_MS),
+    notFoundIsFinalAfterMs: ms('PROVEN_AFTER_MS', 15 * MINUTE_MS),
     reconcileFirstMs: ms('RECONCILE_FIRST_MS', 10_000),
     repeatableMs: ms('REPEATABLE_MS', 12 * HOUR_MS),
   }
@@ -92,7 +92,7 @@ function readRole(given: string | undefined): Role {
   throw new Error(`ROLE must be ${ROLES.join(', ')} or empty, got ${JSON.stringify(given)}.`)
 }
 
-/** An empty PORT is a mistake in a script: nobody wants the service on a port they do not know. */
+/** An empty PORT is a mistake in a script: a random port would not be found. */
 function readPort(given = '3000'): number {
   if (/^\d{1,5}$/.test(given) && Number(given) <= 65_535) return Number(given)
   throw new Error(`PORT must be a number from 0 to 65535, got ${JSON.stringify(given)}.`)
@@ -114,7 +114,7 @@ function readNumber(env: NodeJS.ProcessEnv, name: string, limits: Limits): numbe
   )
 }
 
-/** Says what is wrong without the value: it may hold a password. */
+/** The message does not contain the value, which may have a password. */
 function readUrl(env: NodeJS.ProcessEnv, name: string, protocols: readonly string[]): string {
   const given = env[name] ?? ''
   if (given === '') return ''
@@ -130,7 +130,7 @@ function readFaults(given: string): Faults {
   throw new Error(`FAULTS: ${checked.message}`)
 }
 
-/** `token=tenant,…`, beside those for trying things out. */
+/** `token=tenant,…`, in addition to the demo tokens. */
 function readTokens(given: string): ReadonlyMap<string, string> {
   const tokens = new Map([
     ['demo-a', 'tenant-a'],
@@ -139,7 +139,9 @@ function readTokens(given: string): ReadonlyMap<string, string> {
   for (const pair of given.split(',').filter((text) => text !== '')) {
     const [, token, tenant] = /^([^=\s]+)=([^=\s]{1,64})$/.exec(pair) ?? []
     if (token === undefined || tenant === undefined) {
-      throw new Error(`TOKENS must be like "token=tenant,other=tenant", got a part that is not.`)
+      throw new Error(
+        `TOKENS must be like "token=tenant,other=tenant", got a part without "=" or a name.`,
+      )
     }
     tokens.set(token, tenant)
   }

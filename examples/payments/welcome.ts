@@ -1,6 +1,6 @@
 import type { Settings } from './settings.ts'
 
-/** What a process says when it is ready: where it is, and how to see what it does. */
+/** The message of a process that is ready: its address, and requests to try. */
 export function welcome({ role, databaseUrl }: Settings, port: number): string {
   const address = `http://localhost:${port}`
   if (role === 'worker') return `Payments worker ready on ${address}\nCtrl-C stops it.`

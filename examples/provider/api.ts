@@ -1,20 +1,20 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { EffectKind, FaultsReport, ProviderEffect, ProviderError } from './contract.ts'
-import { checkFaults, type Fates, type RequestFate, type RequestFault } from './faults.ts'
-import { isSameRequest, type KeyedRequest, type Ledger, type Standing } from './ledger.ts'
+import { checkFaults, type FaultPlan, type RequestFaults, type RequestFault } from './faults.ts'
+import { isSameRequest, type KeyedRequest, type Ledger, type KeyState } from './ledger.ts'
 import { BODY_BYTES_MAX, checkRequest, readBody, type ReadBody } from './request-input.ts'
 
 export interface ApiOptions {
   readonly ledger: Ledger
-  readonly fates: Fates
-  /** Puts the effect down for later. False: there are too many already. */
+  readonly faultPlan: FaultPlan
+  /** Schedules the effect for later. Returns false if there are too many already. */
   readonly postpone: (request: KeyedRequest, afterMs: number) => boolean
-  /** An effect was committed. */
+  /** Called when an effect was committed. */
   readonly onEffect: () => void
   readonly health: () => object
   readonly onError: (error: unknown) => void
-  /** Aborts when the provider stops: what still waits goes on at once. */
+  /** Aborts when the provider stops: delayed requests then continue at once. */
   readonly closing: AbortSignal
 }
 
@@ -32,17 +32,17 @@ const KIND_OF_PATH: Readonly<Record<string, EffectKind>> = {
 
 const PAGE_MAX = 1_000
 const PAGE_DEFAULT = 100
-/** For a client that goes on sending a body that was refused to read the answer. */
+/** Lets a client that still sends a refused body read the answer. */
 const LINGER_MS = 1_000
 
-/** What the provider answers: see `contract.ts`. */
+/** The HTTP API of the provider: see `contract.ts`. */
 export function createApi(options: ApiOptions): Api {
   return new ProviderApi(options)
 }
 
 class ProviderApi implements Api {
   readonly #options: ApiOptions
-  /** Requests under way, by key. What is postponed is in the ledger. */
+  /** Requests in progress, by key. Postponed ones are in the ledger. */
   readonly #working = new Map<string, KeyedRequest>()
 
   constructor(options: ApiOptions) {
@@ -54,7 +54,7 @@ class ProviderApi implements Api {
       await this.#route(req, res)
     } catch (error) {
       this.#options.onError(error)
-      sendError(res, 500, 'internal_error', 'Nobody knows what was done. Ask by key.')
+      sendError(res, 500, 'internal_error', 'The outcome is not known. Query by key.')
     }
   }
 
@@ -67,7 +67,7 @@ class ProviderApi implements Api {
     }
     if (url.pathname === '/faults' && req.method === 'PUT') return this.#setFaults(req, res)
     if (!/^\/(effects(\/[^/]+)?|ledger|faults|healthz)$/.test(url.pathname)) {
-      return sendError(res, 404, 'not_found', `There is nothing at ${url.pathname}.`)
+      return sendError(res, 404, 'not_found', `Not found: ${url.pathname}.`)
     }
     if (req.method !== 'GET') {
       return refuseMethod(res, url.pathname === '/faults' ? 'GET, PUT' : 'GET')
@@ -79,15 +79,15 @@ class ProviderApi implements Api {
     if (pathname === '/healthz') return send(res, 200, this.#options.health())
     if (pathname === '/faults') return this.#showFaults(res)
     if (pathname === '/ledger') return this.#showLedger(searchParams, res)
-    if (this.#options.fates.isQueryRefused()) {
-      this.#options.fates.note('refuseQuery')
+    if (this.#options.faultPlan.isQueryRefused()) {
+      this.#options.faultPlan.note('refuseQuery')
       return refuse(res)
     }
     const id = pathname.split('/')[2]
     const key = searchParams.get('key')
     if (id !== undefined) return sendEffect(res, this.#options.ledger.findById(id))
     if (key !== null) return sendEffect(res, this.#options.ledger.findByKey(key))
-    sendError(res, 400, 'invalid_request', 'Ask for /effects/:id or /effects?key=…')
+    sendError(res, 400, 'invalid_request', 'Use /effects/:id or /effects?key=…')
   }
 
   #showLedger(params: URLSearchParams, res: ServerResponse): void {
@@ -105,12 +105,12 @@ class ProviderApi implements Api {
     if (body.kind !== 'read') return refuseBody(req, res, body.kind)
     const checked = checkFaults(body.value)
     if (checked.kind === 'invalid') return sendError(res, 400, 'invalid_request', checked.message)
-    this.#options.fates.faults = checked.faults
+    this.#options.faultPlan.faults = checked.faults
     this.#showFaults(res)
   }
 
   #showFaults(res: ServerResponse): void {
-    const { faults, counts } = this.#options.fates
+    const { faults, counts } = this.#options.faultPlan
     const report: FaultsReport = { ...faults, counts }
     send(res, 200, report)
   }
@@ -120,8 +120,8 @@ class ProviderApi implements Api {
     if (body.kind !== 'read') return refuseBody(req, res, body.kind)
     const checked = checkRequest(kind, req.headers['idempotency-key'], body.value)
     if (checked.kind === 'invalid') return sendError(res, 400, 'invalid_request', checked.message)
-    // Before the key is looked at: who is overloaded does not even look.
-    const fate = this.#options.fates.ofRequest()
+    // Before the key is read: an overloaded provider does not read it.
+    const fate = this.#options.faultPlan.ofRequest()
     if (fate.end === 'refuse' || fate.end === 'dropRequest') return this.#end(res, fate.end)
     const { request } = checked
     const standing = this.#standingOf(request)
@@ -141,27 +141,27 @@ class ProviderApi implements Api {
     }
   }
 
-  #standingOf(request: KeyedRequest): Standing {
+  #standingOf(request: KeyedRequest): KeyState {
     const other = this.#working.get(request.key)
     if (other === undefined) return this.#options.ledger.standingOf(request)
     return { kind: isSameRequest(other, request) ? 'in_progress' : 'reused' }
   }
 
-  /** Goes on to its end, also when its client has left long ago. */
+  /** Runs to its end even when its client has disconnected. */
   async #work(
     request: KeyedRequest,
-    fate: RequestFate,
+    fate: RequestFaults,
     res: ServerResponse,
     known?: ProviderEffect,
   ): Promise<void> {
     this.#working.set(request.key, request)
     try {
-      if (fate.waitBeforeMs + fate.waitAfterMs > 0) this.#options.fates.note('latency')
+      if (fate.waitBeforeMs + fate.waitAfterMs > 0) this.#options.faultPlan.note('latency')
       await this.#wait(fate.waitBeforeMs)
       const effect = known ?? this.#options.ledger.perform(request)
       if (known === undefined) this.#options.onEffect()
       await this.#wait(fate.waitAfterMs)
-      // Where nothing is left to be late, or too much is late already, the answer is as ever.
+      // If there is nothing to delay, or too many effects are delayed, the answer is normal.
       if (fate.end !== 'answer' && fate.end !== 'lateSuccess') return this.#end(res, fate.end)
       if (known !== undefined) res.setHeader('Idempotent-Replayed', 'true')
       send(res, 201, effect)
@@ -170,9 +170,9 @@ class ProviderApi implements Api {
     }
   }
 
-  /** What a client gets instead of an answer. */
+  /** The reaction that a client gets instead of an answer. */
   #end(res: ServerResponse, fault: RequestFault): void {
-    this.#options.fates.note(fault)
+    this.#options.faultPlan.note(fault)
     switch (fault) {
       case 'refuse':
         return refuse(res)
@@ -182,7 +182,7 @@ class ProviderApi implements Api {
         return
       case 'effectThen500':
       case 'lateSuccess':
-        return sendError(res, 500, 'internal_error', 'Something went wrong.')
+        return sendError(res, 500, 'internal_error', 'Internal error.')
     }
   }
 
@@ -219,7 +219,7 @@ function sendEffect(res: ServerResponse, effect: ProviderEffect | undefined): vo
 
 function refuse(res: ServerResponse): void {
   res.setHeader('Retry-After', '1')
-  sendError(res, 503, 'refused', 'Too much to do. Nothing was done for this request.')
+  sendError(res, 503, 'refused', 'Overloaded. Nothing was done for this request.')
 }
 
 function refuseMethod(res: ServerResponse, allowed: string): void {
@@ -234,13 +234,13 @@ function refuseBody(
 ): void {
   switch (kind) {
     case 'cut':
-      // Nobody is there to hear an answer.
+      // The client has disconnected.
       res.destroy()
       return
     case 'malformed':
       return sendError(res, 400, 'invalid_request', 'The body is not JSON in UTF-8.')
     case 'too_large':
-      // The rest is thrown away, for a while: a client that still sends would miss the answer.
+      // The rest is discarded for a while: a client that still sends would miss the answer.
       res.setHeader('Connection', 'close')
       sendError(res, 413, 'body_too_large', `At most ${BODY_BYTES_MAX} bytes.`)
       req.removeAllListeners('data')

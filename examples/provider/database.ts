@@ -2,7 +2,7 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 
-/** How long a reader from outside, such as a backup, may keep a commit waiting. */
+/** How long an outside reader, such as a backup, may delay a commit. */
 const BUSY_MS = 5_000
 
 const SCHEMA = `
@@ -44,9 +44,9 @@ const SCHEMA = `
   CREATE INDEX IF NOT EXISTS delivery_held ON delivery (number) WHERE is_held = 1`
 
 export interface Database {
-  /** What it commits is on the disk. */
+  /** A connection whose commits are on the disk. */
   readonly durable: DatabaseSync
-  /** What it commits survives the process, but not a power cut: for what may happen twice. */
+  /** A connection whose commits survive a crash, but no power cut: for work that may repeat. */
   readonly quick: DatabaseSync
   close(): void
 }
@@ -67,7 +67,7 @@ export function openDatabase(dataFolder: string): Database {
   }
 }
 
-/** All of it or nothing. The work is synchronous: nobody comes in between. */
+/** Commits all or nothing. The work is synchronous, so no other code runs in between. */
 export function inTransaction<Result>(db: DatabaseSync, work: () => Result): Result {
   db.exec('BEGIN IMMEDIATE')
   try {

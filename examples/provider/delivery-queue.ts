@@ -1,39 +1,39 @@
 import type { DatabaseSync } from 'node:sqlite'
 import type { ProviderEffect, ProviderEvent } from './contract.ts'
 import { inTransaction, type Database } from './database.ts'
-import type { Fates } from './faults.ts'
+import type { FaultPlan } from './faults.ts'
 import { newId } from './ledger.ts'
 
 export interface Delivery {
   readonly number: number
-  /** That of its effect. */
+  /** The sequence of its effect. */
   readonly sequence: number
   readonly body: string
   readonly dueMs: number
-  /** How often it was tried in vain. */
+  /** The number of failed tries. */
   readonly tries: number
 }
 
 export interface QueueOptions {
   readonly database: Database
   readonly now: () => number
-  readonly fates: Fates
-  /** Events beyond this many waiting deliveries are given up at once. */
+  readonly faultPlan: FaultPlan
+  /** Events are dropped when this many deliveries wait. */
   readonly queueMax: number
-  /** An event that nothing follows is not held back for ever. */
+  /** The maximum time for which an event without a successor is held back. */
   readonly heldMaxMs: number
 }
 
 export interface DeliveryQueue {
-  /** Within the transaction of the effect, so that no effect is without its events. */
+  /** Runs in the transaction of the effect, so that no effect is without its events. */
   add(effect: ProviderEffect): void
-  /** The next ones by time, also those that are not due yet. */
+  /** The next deliveries by time, including those that are not due yet. */
   listNext(limit: number): Delivery[]
   postpone(number: number, dueMs: number): void
-  /** Delivered or given up: what waited for it is due. */
+  /** Delivered or dropped: makes the deliveries that waited for it due. */
   remove(delivery: Delivery): void
   countPending(): number
-  /** Events that found the queue full. */
+  /** The number of events that found the queue full. */
   readonly dropped: number
 }
 
@@ -45,11 +45,11 @@ const NEXT = `
   SELECT number, sequence, body, due_ms AS dueMs, tries FROM delivery
   WHERE due_ms IS NOT NULL ORDER BY due_ms, number LIMIT ?`
 
-/** The second event of an effect, which waits for the first. */
+/** Releases the second event of an effect, which waits for the first. */
 const LET_NEXT_GO = `
   UPDATE delivery SET due_ms = ? + after_ms WHERE due_ms IS NULL AND sequence = ?`
 
-/** What was held back long enough. Of two events of one effect, the second has to be gone. */
+/** Releases events that were held long enough. The second event of an effect must be gone. */
 const LET_HELD_GO = `
   UPDATE delivery SET is_held = 0, due_ms = ?
   WHERE is_held = 1 AND due_ms IS NOT NULL AND number < ? AND NOT EXISTS (
@@ -58,8 +58,8 @@ const LET_HELD_GO = `
       AND later.is_copy = 0)`
 
 /**
- * Deliveries in the file of the ledger. One is taken out only after it was made: whoever dies in
- * between makes it twice.
+ * Deliveries in the database of the ledger. A delivery is removed only after it was made, so a
+ * crash in between makes it twice.
  */
 export function createDeliveryQueue(options: QueueOptions): DeliveryQueue {
   return new SqliteDeliveryQueue(options)
@@ -82,12 +82,12 @@ class SqliteDeliveryQueue implements DeliveryQueue {
     this.#addEvent(effect, `effect.${effect.status}`, first)
   }
 
-  /** `before`: where the event before it of the same effect is. Returns where this one is. */
-  #addEvent(effect: ProviderEffect, type: ProviderEvent['type'], before: Place): Place {
-    const { now, fates, queueMax, heldMaxMs } = this.#options
-    const { deliveriesAfterMs, isHeldBack } = fates.ofEvent()
+  /** `before` is the state of the previous event of the effect. Returns the state of this one. */
+  #addEvent(effect: ProviderEffect, type: ProviderEvent['type'], before: EventState): EventState {
+    const { now, faultPlan, queueMax, heldMaxMs } = this.#options
+    const { deliveriesAfterMs, isHeldBack } = faultPlan.ofEvent()
     if (deliveriesAfterMs.length === 0) {
-      fates.note('lostWebhook')
+      faultPlan.note('lostWebhook')
       return 'none'
     }
     if (this.countPending() + deliveriesAfterMs.length > queueMax) {
@@ -96,10 +96,10 @@ class SqliteDeliveryQueue implements DeliveryQueue {
     }
     const createdAt = new Date(now()).toISOString()
     const event: ProviderEvent = { id: newId('ev'), type, createdAt, effect }
-    // One of the two has to go first, or they would come in order after all.
+    // Only one of the two is held, or they would arrive in order.
     const isHeld = isHeldBack && before !== 'held'
-    if (isHeld) fates.note('webhookOutOfOrder')
-    if (deliveriesAfterMs.length > 1) fates.note('duplicateWebhook')
+    if (isHeld) faultPlan.note('webhookOutOfOrder')
+    if (deliveriesAfterMs.length > 1) faultPlan.note('duplicateWebhook')
     for (const [index, copyAfterMs] of deliveriesAfterMs.entries()) {
       const afterMs = copyAfterMs + (isHeld ? heldMaxMs : 0)
       const dueMs = before === 'queued' ? null : now() + afterMs
@@ -131,8 +131,8 @@ class SqliteDeliveryQueue implements DeliveryQueue {
   }
 }
 
-/** Where an event is: nowhere (lost), behind the others, or held back. */
-type Place = 'none' | 'queued' | 'held'
+/** The state of an event: lost, queued, or held back. */
+type EventState = 'none' | 'queued' | 'held'
 
 function prepareAll({ durable, quick }: Database) {
   return {

@@ -21,16 +21,16 @@ const LIMIT_NAMES = ['latencyMaxMs', 'lateMaxMs'] as const
 
 const LATENCY_MAX_MS = 200
 const LATE_MAX_MS = 1_000
-/** Longer is no test of anything, and timers end at 24 days. */
+/** A longer time tests nothing, and timers end at 24 days. */
 const LONGEST_MS = 24 * 60 * 60_000
-/** A duplicate comes at once or a little later. */
+/** A duplicate is delivered at once or a little later. */
 const DUPLICATE_LATER_MS = 300
 
 export type CheckedFaults =
   | { readonly kind: 'valid'; readonly faults: Faults }
   | { readonly kind: 'invalid'; readonly message: string }
 
-/** What can become of a request instead of an answer. The first that is drawn counts. */
+/** Faults that replace the answer to a request. The first one drawn applies. */
 const REQUEST_FAULTS = [
   'refuse',
   'dropRequest',
@@ -41,32 +41,34 @@ const REQUEST_FAULTS = [
 
 export type RequestFault = (typeof REQUEST_FAULTS)[number]
 
-/** What happens to one request. */
-export interface RequestFate {
+/** The faults of one request. */
+export interface RequestFaults {
   readonly waitBeforeMs: number
   readonly waitAfterMs: number
   readonly end: 'answer' | RequestFault
   readonly lateMs: number
 }
 
-/** What happens to one event. No deliveries: it is lost. */
-export interface EventFate {
-  /** One number for each delivery: how much later than the event it comes. */
+/** The faults of one event. Without deliveries it is lost. */
+export interface EventFaults {
+  /** One delay for each delivery. */
   readonly deliveriesAfterMs: readonly number[]
   readonly isHeldBack: boolean
 }
 
-export interface Fates {
-  ofRequest(): RequestFate
-  ofEvent(): EventFate
+export interface FaultPlan {
+  ofRequest(): RequestFaults
+  ofEvent(): EventFaults
   isQueryRefused(): boolean
-  /** A fault has happened. To be drawn is not enough: a reused key is answered as ever. */
+  /**
+   * Counts a fault that occurred. A drawn fault may not occur: a reused key is answered normally.
+   */
   note(name: FaultName): void
   readonly counts: Readonly<Record<FaultName, number>>
   faults: Faults
 }
 
-/** Names and numbers as `PUT /faults` and `setFaults` take them. */
+/** Validates the faults of `PUT /faults` and `setFaults`. */
 export function checkFaults(value: unknown): CheckedFaults {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     return invalid('Faults must be an object such as { "latency": 0.2 }.')
@@ -89,7 +91,7 @@ export function checkFaults(value: unknown): CheckedFaults {
   return { kind: 'valid', faults: { ...value } }
 }
 
-/** `latency=0.2,effectThenDrop=0.1`: how the environment writes it. */
+/** Parses `latency=0.2,effectThenDrop=0.1` from the environment. */
 export function parseFaults(text: string): CheckedFaults {
   const faults = new Map<string, number>()
   for (const part of text.split(',').map((each) => each.trim())) {
@@ -98,7 +100,7 @@ export function parseFaults(text: string): CheckedFaults {
     if (name === undefined || number === undefined) {
       return invalid(`${JSON.stringify(part)} is not of the form name=number.`)
     }
-    if (faults.has(name)) return invalid(`${name} is there twice.`)
+    if (faults.has(name)) return invalid(`${name} is given twice.`)
     faults.set(name, Number(number))
   }
   return checkFaults(Object.fromEntries(faults))
@@ -106,13 +108,13 @@ export function parseFaults(text: string): CheckedFaults {
 
 /**
  * Decides by the seed alone: the same seed and the same order of requests and events have the same
- * fates. Each fault has numbers of its own, so that making one more frequent moves no other.
+ * faults. Each fault has separate random numbers, so that a more frequent fault changes no other.
  */
-export function createFates(faults: Faults, seed: number | string): Fates {
-  return new SeededFates(faults, seed)
+export function createFaultPlan(faults: Faults, seed: number | string): FaultPlan {
+  return new SeededFaultPlan(faults, seed)
 }
 
-class SeededFates implements Fates {
+class SeededFaultPlan implements FaultPlan {
   faults: Faults
   readonly counts = Object.fromEntries(FAULT_NAMES.map((name) => [name, 0])) as FaultCounts
   readonly #numbers: ReadonlyMap<FaultName, () => number>
@@ -122,9 +124,9 @@ class SeededFates implements Fates {
     this.#numbers = new Map(FAULT_NAMES.map((name) => [name, createNumbers(`${seed}:${name}`)]))
   }
 
-  ofRequest(): RequestFate {
+  ofRequest(): RequestFaults {
     const { latencyMaxMs = LATENCY_MAX_MS, lateMaxMs = LATE_MAX_MS } = this.faults
-    // Everything is drawn each time, needed or not: the next request then has the same numbers.
+    // All numbers are drawn each time, so that the next request has the same numbers.
     const isSlow = this.#hits('latency')
     const waitMs = this.#draw('latency') * latencyMaxMs
     const share = this.#draw('latency')
@@ -137,7 +139,7 @@ class SeededFates implements Fates {
     }
   }
 
-  ofEvent(): EventFate {
+  ofEvent(): EventFaults {
     const isLost = this.#hits('lostWebhook')
     const isHeldBack = this.#hits('webhookOutOfOrder')
     const isRepeated = this.#hits('duplicateWebhook')
@@ -145,7 +147,7 @@ class SeededFates implements Fates {
     const laterMs = Math.floor(this.#draw('duplicateWebhook') * DUPLICATE_LATER_MS)
     if (isLost) return { deliveriesAfterMs: [], isHeldBack }
     if (!isRepeated) return { deliveriesAfterMs: [0], isHeldBack }
-    // The second copy comes at the same moment: to another node, if there is one.
+    // The second copy is delivered at the same time: to another node, if there is one.
     return { deliveriesAfterMs: isThrice ? [0, 0, laterMs] : [0, 0], isHeldBack }
   }
 
@@ -168,7 +170,7 @@ class SeededFates implements Fates {
 
 type FaultCounts = Record<FaultName, number>
 
-/** Numbers from 0 to 1 that look random and are the same for the same seed. */
+/** Pseudo-random numbers in the range [0, 1) that are the same for the same seed. */
 function createNumbers(seed: string): () => number {
   let count = 0
   return () => {

@@ -6,13 +6,13 @@ import type { ProviderError } from './contract.ts'
 
 export interface HttpServer {
   listen(port: number, host: string): Promise<string>
-  /** Takes no new requests and waits for those under way, also for those whose client has left. */
+  /** Takes no new requests and waits for those in progress, even if their clients disconnected. */
   close(): Promise<void>
 }
 
 export type Answer = (req: IncomingMessage, res: ServerResponse) => Promise<void>
 
-/** For bodies that are slow to come; everything else ends at once. */
+/** The time for slow bodies; everything else ends at once. */
 const GRACE_MS = 2_000
 const CONNECTIONS_MAX = 10_000
 const HEADERS_MAX_MS = 10_000
@@ -26,7 +26,7 @@ export function createHttpServer(answer: Answer): HttpServer {
   server.on('request', (req, res) => {
     const ended = answer(req, res).finally(() => underWay.delete(ended))
     underWay.add(ended)
-    // Once the server stops, a connection that is kept for a next request ends with its answer.
+    // During shutdown, a keep-alive connection ends with its answer.
     res.once('close', () => {
       if (!server.listening) server.closeIdleConnections()
     })
@@ -69,7 +69,7 @@ async function stop(server: Server): Promise<void> {
   await late
 }
 
-/** What is not even HTTP, or too much of it. */
+/** Answers a request that is not HTTP, or too large. */
 function refuseUnreadable(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) {
     socket.destroy()

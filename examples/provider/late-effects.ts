@@ -3,22 +3,22 @@ import type { KeyedRequest, LateEffect, Ledger } from './ledger.ts'
 export interface LateEffectsOptions {
   readonly ledger: Ledger
   readonly now: () => number
-  /** An effect was committed. */
+  /** Called when an effect was committed. */
   readonly onEffect: () => void
   readonly onError: (error: unknown) => void
 }
 
 export interface LateEffects {
-  /** False: there are too many already, and nothing was put down. */
+  /** Returns false if there are too many already, and schedules nothing. */
   postpone(request: KeyedRequest, afterMs: number): boolean
-  /** Takes over from the process before: what is overdue is done before this returns. */
+  /** Continues after a restart: overdue effects are made before this returns. */
   restore(): void
-  /** They stay on the disk. */
+  /** Stops the timers. Scheduled effects stay on the disk. */
   close(): void
 }
 
 const PENDING_MAX = 1_000
-/** After an error of the disk. */
+/** Pause after a disk error. */
 const RETRY_MS = 1_000
 
 /** Effects that happen after their request was answered with an error. */
@@ -39,7 +39,7 @@ export function createLateEffects(options: LateEffectsOptions): LateEffects {
     onEffect()
   }
   const schedule = ({ key, dueMs }: LateEffect): void => {
-    // A request may still come to its end while the provider stops: the next start has its effect.
+    // A request may end while the provider stops: the next start makes its effect.
     if (isClosed) return
     const timer = setTimeout(() => perform(key), Math.max(0, dueMs - now()))
     timers.set(key, timer)

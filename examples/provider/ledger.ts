@@ -3,14 +3,14 @@ import type { DatabaseSync } from 'node:sqlite'
 import type { EffectKind, EffectRequest, LedgerPage, ProviderEffect } from './contract.ts'
 import { inTransaction, type Database } from './database.ts'
 
-/** A request as it is worked on. */
+/** A request in progress. */
 export interface KeyedRequest extends EffectRequest {
   readonly kind: EffectKind
   readonly key: string
 }
 
-/** What a key means for a request that comes under it now. */
-export type Standing =
+/** The state of a key for a new request under it. */
+export type KeyState =
   | { readonly kind: 'free' }
   | { readonly kind: 'done'; readonly effect: ProviderEffect }
   | { readonly kind: 'in_progress' }
@@ -25,27 +25,27 @@ export interface LedgerOptions {
   readonly database: Database
   readonly keyRetentionMs: number
   readonly now: () => number
-  /** Called in the transaction of each effect: what it writes is there if the effect is. */
+  /** Called in the transaction of each effect: its writes commit with the effect. */
   readonly announce: (effect: ProviderEffect) => void
 }
 
 export interface Ledger {
-  standingOf(request: KeyedRequest): Standing
-  /** Once it returns, the effect is on the disk. */
+  standingOf(request: KeyedRequest): KeyState
+  /** When it returns, the effect is on the disk. */
   perform(request: KeyedRequest): ProviderEffect
-  /** Puts it down for later. Until then its key is in progress, whatever happens meanwhile. */
+  /** Schedules an effect. Its key is in progress until then, even after a restart. */
   postpone(request: KeyedRequest, afterMs: number): LateEffect
-  /** Does what was postponed. Nothing, if it was done before. */
+  /** Makes a scheduled effect, unless it was made before. */
   performLate(key: string): void
   listLate(): LateEffect[]
   findById(id: string): ProviderEffect | undefined
-  /** The first one, however long ago. */
+  /** The first effect of the key, regardless of its age. */
   findByKey(key: string): ProviderEffect | undefined
   list(filter: LedgerFilter): LedgerPage
 }
 
 export interface LedgerFilter {
-  /** A sequence: what comes after it. */
+  /** Returns effects after this sequence. */
   readonly after: number
   readonly limit: number
   readonly key?: string | undefined
@@ -84,7 +84,7 @@ export function isSameRequest(one: KeyedRequest, other: KeyedRequest): boolean {
   return names.every((name) => one[name] === other[name])
 }
 
-/** Every effect, for ever, in a file. */
+/** All effects, kept permanently in a file. */
 export function createLedger(options: LedgerOptions): Ledger {
   return new SqliteLedger(options)
 }
@@ -100,7 +100,7 @@ class SqliteLedger implements Ledger {
     this.#statements = prepareAll(this.#db)
   }
 
-  standingOf(request: KeyedRequest): Standing {
+  standingOf(request: KeyedRequest): KeyState {
     const late = this.#statements.readLate.get(request.key) as LateRow | undefined
     if (late !== undefined) {
       return { kind: isSameRequest(readRequest(late), request) ? 'in_progress' : 'reused' }
@@ -141,7 +141,7 @@ class SqliteLedger implements Ledger {
 
   list({ after, limit, key }: LedgerFilter): LedgerPage {
     const { page, pageOfKey } = this.#statements
-    // One more than asked for tells whether there is a next page.
+    // One more row than the limit shows whether there is a next page.
     const rows =
       key === undefined ? page.all(after, limit + 1) : pageOfKey.all(key, after, limit + 1)
     const effects = rows.slice(0, limit).map((row) => toEffect(row)!)
@@ -152,7 +152,7 @@ class SqliteLedger implements Ledger {
     return this.#options.now() - Date.parse(createdAt) >= this.#options.keyRetentionMs
   }
 
-  /** The sequence has no gaps: it is the next number of the table, and nothing is ever removed. */
+  /** The sequence has no gaps: it is the row number, and no row is ever removed. */
   #write(request: KeyedRequest): ProviderEffect {
     const { kind, key, amountCents, currency, reference, account, of = null } = request
     const declineCode = this.#declineCodeOf(request)
@@ -167,7 +167,7 @@ class SqliteLedger implements Ledger {
     return effect
   }
 
-  /** Decided when it is done, not when it was asked for: two refunds may race. */
+  /** Decided when the effect is made, not when it was requested: two refunds may race. */
   #declineCodeOf({ kind, account, of, currency, amountCents }: KeyedRequest): string | null {
     if (account === 'declined') return 'account_declined'
     if (of === undefined) return null
@@ -206,7 +206,7 @@ function readRequest({ request }: LateRow): KeyedRequest {
   return JSON.parse(request) as KeyedRequest
 }
 
-/** What SQL has as NULL is not there. */
+/** Leaves out fields that are NULL. */
 function toEffect(row: Record<string, unknown> | undefined): ProviderEffect | undefined {
   if (row === undefined) return undefined
   const present = Object.entries(row).filter(([, value]) => value !== null)

@@ -1,5 +1,5 @@
 /**
- * A payment provider to try things on, with faults by name. See README.md beside this file.
+ * A payment provider for demos and tests, with named faults. See README.md in this folder.
  *
  *   FAULTS=effectThenDrop=0.1,latency=0.2 PORT=4000 npx node examples/provider/main.ts
  */
@@ -16,7 +16,7 @@ try {
 async function start(): Promise<void> {
   const provider = await createProvider(readSettings(process.env))
   console.log(`provider listening on ${provider.url}`)
-  // Once: a second Ctrl-C ends the process at once, as people expect.
+  // `once`: a second Ctrl-C ends the process at once.
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.once(signal, () => {
       void provider.close().then(() => process.exit(0))

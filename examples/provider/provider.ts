@@ -2,22 +2,22 @@ import { createApi } from './api.ts'
 import type { Faults, ProviderEffect } from './contract.ts'
 import { openDatabase } from './database.ts'
 import { createDeliveryQueue } from './delivery-queue.ts'
-import { checkFaults, createFates, type Fates } from './faults.ts'
+import { checkFaults, createFaultPlan, type FaultPlan } from './faults.ts'
 import { createHttpServer } from './http-server.ts'
 import { createLateEffects } from './late-effects.ts'
 import { createLedger, type KeyedRequest } from './ledger.ts'
 import { createWebhooks, type WebhookTuning } from './webhooks.ts'
 
 export interface ProviderOptions {
-  /** @default 0: any that is free */
+  /** @default 0, any free port */
   readonly port?: number
   /** @default '127.0.0.1' */
   readonly host?: string
-  /** Holds `provider.db`. One provider at a time. */
+  /** Folder of `provider.db`. One provider at a time. */
   readonly dataFolder: string
-  /** Receivers: each event goes to one of them, in turn, and to the next if that one fails. */
+  /** Receivers: each event goes to one of them in turn, and to the next if that one fails. */
   readonly webhookUrls?: readonly string[]
-  /** What webhooks are signed with. Without it there are none. */
+  /** The secret that signs webhooks. Without it no webhooks are sent. */
   readonly webhookSecret?: string
   /** How long a key is recognised. After that it makes a second effect. @default 24 hours */
   readonly keyRetentionMs?: number
@@ -27,16 +27,16 @@ export interface ProviderOptions {
   readonly webhookTuning?: WebhookTuning
   /** Milliseconds since 1970. @default Date.now */
   readonly now?: () => number
-  /** Hears of what no client is told: a disk that fails. @default prints it */
+  /** Called with errors that no client sees, such as a disk failure. @default prints them */
   readonly onError?: (error: unknown) => void
 }
 
 export interface Provider {
   readonly url: string
-  /** In place of all that were set. */
+  /** Replaces all faults. */
   setFaults(faults: Faults): void
   setWebhookUrls(urls: readonly string[]): void
-  /** Ends what is under way. What is late or not delivered stays on the disk. */
+  /** Finishes requests in progress. Late effects and undelivered events stay on the disk. */
   close(): Promise<void>
 }
 
@@ -44,15 +44,15 @@ const DAY_MS = 24 * 60 * 60_000
 const QUEUE_MAX = 10_000
 const HELD_MAX_MS = 500
 
-/** A payment provider of one's own: an API, a ledger on the disk, webhooks, and faults by name. */
+/** A payment provider for tests: an API, a ledger on the disk, webhooks, and named faults. */
 export async function createProvider(options: ProviderOptions): Promise<Provider> {
   const { port = 0, host = '127.0.0.1', webhookSecret, seed = 1 } = options
   const urls = checkUrls(options.webhookUrls ?? [], webhookSecret)
   checkRetention(options.keyRetentionMs)
-  const fates = createFates(validFaults(options.faults ?? {}), seed)
-  const parts = assemble(options, fates, urls)
+  const faultPlan = createFaultPlan(validFaults(options.faults ?? {}), seed)
+  const parts = assemble(options, faultPlan, urls)
   try {
-    // What was late when the last process ended is done before anybody can ask for it.
+    // Effects that are overdue from the last process are made before any request is answered.
     parts.late.restore()
     const url = await parts.server.listen(port, host)
     parts.webhooks.wake()
@@ -60,7 +60,7 @@ export async function createProvider(options: ProviderOptions): Promise<Provider
     return {
       url,
       setFaults(faults) {
-        fates.faults = validFaults(faults)
+        faultPlan.faults = validFaults(faults)
       },
       setWebhookUrls: (list) => parts.webhooks.setUrls(checkUrls(list, webhookSecret)),
       close: () => (closed ??= parts.close()),
@@ -71,13 +71,13 @@ export async function createProvider(options: ProviderOptions): Promise<Provider
   }
 }
 
-function assemble(options: ProviderOptions, fates: Fates, urls: readonly string[]) {
+function assemble(options: ProviderOptions, faultPlan: FaultPlan, urls: readonly string[]) {
   const { webhookSecret: secret, webhookTuning: tuning = {}, keyRetentionMs = DAY_MS } = options
   const { now = Date.now, onError = printError } = options
   const closing = new AbortController()
   const database = openDatabase(options.dataFolder)
   const { queueMax = QUEUE_MAX, heldMaxMs = HELD_MAX_MS } = tuning
-  const queue = createDeliveryQueue({ database, now, fates, queueMax, heldMaxMs })
+  const queue = createDeliveryQueue({ database, now, faultPlan, queueMax, heldMaxMs })
   const webhooks = createWebhooks({ queue, secret: secret ?? '', urls, tuning, now, onError })
   const announce = (effect: ProviderEffect) => {
     if (secret !== undefined) queue.add(effect)
@@ -91,7 +91,7 @@ function assemble(options: ProviderOptions, fates: Fates, urls: readonly string[
     return { status: 'ok', webhooks: { pending, dropped, givenUp: webhooks.givenUp } }
   }
   const postpone = (request: KeyedRequest, afterMs: number) => late.postpone(request, afterMs)
-  const common = { ledger, fates, onEffect, onError }
+  const common = { ledger, faultPlan, onEffect, onError }
   const api = createApi({ ...common, postpone, health, closing: closing.signal })
   const server = createHttpServer((req, res) => api.answer(req, res))
   const close = async (): Promise<void> => {

@@ -7,7 +7,7 @@ export const BODY_BYTES_MAX = 1024 * 1024
 const KEY_LENGTH_MAX = 255
 const TEXT_LENGTH_MAX = 200
 const FIELDS = ['amountCents', 'currency', 'reference', 'account', 'of']
-/** What takes from an effect before it, and from what. */
+/** The kind of effect that another kind refers to. */
 const TAKES_FROM: Readonly<Partial<Record<EffectKind, string>>> = {
   refund: 'charge',
   capture: 'hold',
@@ -21,7 +21,7 @@ export type CheckedRequest =
   | { readonly kind: 'valid'; readonly request: KeyedRequest }
   | { readonly kind: 'invalid'; readonly message: string }
 
-/** The JSON of a request. What is too large is not kept, not even until its end. */
+/** Reads the JSON of a request. A body that is too large is not buffered. */
 export async function readBody(req: IncomingMessage): Promise<ReadBody> {
   if (Number(req.headers['content-length'] ?? 0) > BODY_BYTES_MAX) return { kind: 'too_large' }
   const chunks: Buffer[] = []
@@ -63,7 +63,7 @@ function faultOfBody(body: unknown): string | undefined {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
     return 'Send a JSON object.'
   }
-  // A misspelt field must not be a silently missing one.
+  // An unknown field is refused: a misspelt field would otherwise be missing silently.
   const unknown = Object.keys(body).find((name) => !FIELDS.includes(name))
   return unknown === undefined ? undefined : `There is no field ${JSON.stringify(unknown)}.`
 }
@@ -81,14 +81,15 @@ function faultOfFields(kind: EffectKind, fields: Fields): string | undefined {
     return `${unclear} must be 1 to ${TEXT_LENGTH_MAX} characters, and no control characters.`
   }
   const base = TAKES_FROM[kind]
-  if (base === undefined && of !== undefined) return `A ${kind} is not of anything: leave out "of".`
+  if (base === undefined && of !== undefined)
+    return `A ${kind} refers to no other effect: leave out "of".`
   if (base !== undefined && !isText(of)) return `A ${kind} needs "of": the id of its ${base}.`
   return undefined
 }
 
 function isText(value: unknown): boolean {
   if (typeof value !== 'string' || value === '' || value.length > TEXT_LENGTH_MAX) return false
-  // Half a character would be stored as another one.
+  // An unpaired surrogate would be stored as another character.
   return value.isWellFormed() && !/\p{Cc}/u.test(value)
 }
 

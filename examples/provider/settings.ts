@@ -1,17 +1,17 @@
 import { parseFaults } from './faults.ts'
 import type { ProviderOptions } from './provider.ts'
 
-/** Fails with a sentence for whoever starts the provider. */
+/** Throws an error with one sentence about an invalid setting. */
 export function readSettings(env: NodeJS.ProcessEnv): ProviderOptions {
   const faults = parseFaults(env['FAULTS'] ?? '')
   if (faults.kind === 'invalid') throw new Error(`FAULTS: ${faults.message}`)
   const port = numberOf(env, 'PORT', 65_535)
   const keyRetentionMs = numberOf(env, 'KEY_RETENTION_MS', Number.MAX_SAFE_INTEGER)
   const webhookUrls = (env['WEBHOOK_URLS'] ?? '').split(',').flatMap((url) => url.trim() || [])
-  // What is set to nothing is a variable of a script that has no value.
+  // An empty variable counts as not set.
   const webhookSecret = env['WEBHOOK_SECRET'] || undefined
   if (webhookUrls.length > 0 && webhookSecret === undefined) {
-    throw new Error('WEBHOOK_URLS needs WEBHOOK_SECRET: what the receivers check signatures with.')
+    throw new Error('WEBHOOK_URLS needs WEBHOOK_SECRET, with which the receivers check signatures.')
   }
   return {
     dataFolder: env['DATA_DIR'] || './data',

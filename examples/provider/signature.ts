@@ -1,10 +1,10 @@
 import { createHmac, timingSafeEqual } from 'node:crypto'
 
-/** How far apart the clocks of provider and receiver may be, and how long a delivery may take. */
+/** The maximum difference between the clocks, including the time of a delivery. */
 export const TOLERANCE_MS = 5 * 60_000
 
 export interface Signed {
-  /** The bytes as they travel: a parsed and rewritten body has another signature. */
+  /** The raw bytes: a parsed and rewritten body has another signature. */
   readonly body: string | Uint8Array
   readonly secret: string
   /** Milliseconds since 1970. */
@@ -12,7 +12,7 @@ export interface Signed {
 }
 
 export interface SignedHeader extends Signed {
-  /** The header as it came; undefined where there was none. */
+  /** The received header, or `undefined` if it is missing. */
   readonly header: string | undefined
   /** @default TOLERANCE_MS */
   readonly toleranceMs?: number
@@ -27,15 +27,15 @@ export type Verification =
 
 const FORM = /^t=(\d{1,12}),v1=([0-9a-f]{64})$/
 
-/** The value of the header for a body that is sent now. */
+/** The header value for a body that is sent now. */
 export function sign({ body, secret, now }: Signed): string {
   const seconds = String(Math.floor(now / 1000))
   return `t=${seconds},v1=${digest(seconds, body, secret).toString('hex')}`
 }
 
 /**
- * Whether a body came from whoever has the secret, and lately: a recorded delivery is worth nothing
- * later. The time is believed only after the signature, which covers it.
+ * Whether a body was signed with the secret, and recently: a recorded delivery is invalid later.
+ * The time counts only after the signature check, because the signature covers it.
  */
 export function verify(signed: SignedHeader): Verification {
   const { body, header, secret, now, toleranceMs = TOLERANCE_MS } = signed

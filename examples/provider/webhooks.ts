@@ -3,15 +3,15 @@ import type { Delivery, DeliveryQueue } from './delivery-queue.ts'
 import { sign } from './signature.ts'
 
 export interface WebhookTuning {
-  /** For one answer of a receiver. @default 5000 */
+  /** Timeout for the answer of a receiver. @default 5000 */
   readonly timeoutMs?: number
-  /** The pause after the first try that failed; each further one is twice as long. @default 250 */
+  /** The pause after the first failed try; each further pause is twice as long. @default 250 */
   readonly firstRetryMs?: number
   /** The longest pause. @default 30000 */
   readonly retryMaxMs?: number
   /** Tries of one delivery, each at every receiver in turn. @default 12 */
   readonly triesMax?: number
-  /** Deliveries that wait; events beyond are given up. @default 10000 */
+  /** The maximum number of waiting deliveries; further events are dropped. @default 10000 */
   readonly queueMax?: number
   /** How long an event that is out of order waits for a later one. @default 500 */
   readonly heldMaxMs?: number
@@ -27,22 +27,22 @@ export interface WebhooksOptions {
 }
 
 export interface Webhooks {
-  /** Looks for what is due. Called after each effect; by itself after each delivery. */
+  /** Starts due deliveries. Called after each effect and after each delivery. */
   wake(): void
   setUrls(urls: readonly string[]): void
-  /** Deliveries whose last try has failed. */
+  /** The number of deliveries whose last try has failed. */
   readonly givenUp: number
-  /** Leaves what is not delivered on the disk, for the next start. */
+  /** Leaves undelivered events on the disk for the next start. */
   close(): Promise<void>
 }
 
 const CONCURRENT_MAX = 8
-/** After an error of the disk. */
+/** Pause after a disk error. */
 const PAUSE_MS = 1_000
-/** Longer pauses are taken in pieces: timers end at 24 days. */
+/** Longer pauses are split, because timers end at 24 days. */
 const TIMER_MAX_MS = 60_000
 
-/** Delivers at least once, in the order of each effect, and never in the way of the API. */
+/** Delivers at least once, in order for each effect, without delaying the API. */
 export function createWebhooks(options: WebhooksOptions): Webhooks {
   return new QueuedWebhooks(options)
 }
@@ -83,10 +83,10 @@ class QueuedWebhooks implements Webhooks {
     await Promise.all(this.#underWay.values())
   }
 
-  /** Begins what is due and sets the alarm for what is not. */
+  /** Starts due deliveries, and sets a timer for the next one. */
   #start(): void {
     const now = this.#options.now()
-    // Those under way are among them: there are always enough left to fill every place.
+    // Deliveries in progress are among them: there are always enough to fill every place.
     for (const delivery of this.#options.queue.listNext(2 * CONCURRENT_MAX)) {
       if (this.#underWay.size >= CONCURRENT_MAX) return
       if (this.#underWay.has(delivery.number)) continue
@@ -122,7 +122,7 @@ class QueuedWebhooks implements Webhooks {
     queue.postpone(delivery.number, now() + pauseMs)
   }
 
-  /** Another receiver begins each time, and the others stand in for it. */
+  /** Starts with another receiver each time, and tries the others if it fails. */
   async #tryEach(body: string): Promise<boolean> {
     const urls = this.#urls
     const first = this.#turn++
@@ -139,7 +139,7 @@ class QueuedWebhooks implements Webhooks {
     try {
       const answer = await fetch(url, {
         method: 'POST',
-        // Signed anew each time: a retry would otherwise be too old for its receiver.
+        // Signed again for each try: an old signature would be rejected.
         headers: {
           'Content-Type': 'application/json',
           [SIGNATURE_HEADER]: sign({ body, secret, now: now() }),
@@ -151,7 +151,7 @@ class QueuedWebhooks implements Webhooks {
       await answer.body?.cancel()
       return answer.ok
     } catch {
-      // Whatever went wrong: it was not received, as far as anybody knows, and is sent again.
+      // On any error the event counts as not received, and is sent again.
       return false
     }
   }

@@ -1,34 +1,36 @@
 import type { EventSubject } from './events.ts'
 
-/** Bytes of a hook, at once or later. */
+/** The bytes that a hook returns, directly or as a promise. */
 export type HookBytes = Uint8Array | Promise<Uint8Array>
 
 /**
- * Encrypts what is stored, and decrypts it. Use an authenticated cipher, such as AES-256-GCM, and
- * give it `context.associatedData`: without that, bytes copied from one record to another decrypt.
+ * Encrypts replies before they are stored, and decrypts them. Use an authenticated cipher, such as
+ * AES-256-GCM, and pass `context.associatedData` to it. Without it, bytes that were copied from one
+ * record to another still decrypt.
  */
 export interface Encryption {
   /**
-   * Returns what is stored instead of `plain`. An error leaves the outcome of the work unknown:
-   * the work has run, and its result cannot be recorded.
+   * Returns the bytes to store instead of `plain`. If it throws, the outcome of the work is
+   * unknown: the work has run, and its result cannot be recorded.
    */
   encrypt(plain: Uint8Array, context: EncryptionContext): HookBytes
 
   /**
-   * Returns what `encrypt` was given. Throws where the bytes were made with another key, for
-   * another record, or were changed. `encrypted` is a copy that the hook may write to.
+   * Returns the bytes that were passed to `encrypt`. Throws if `encrypted` was made with another
+   * key, belongs to another record, or was changed. `encrypted` is a copy, so the hook may write to
+   * it.
    */
   decrypt(encrypted: Uint8Array, context: EncryptionContext): HookBytes
 }
 
-/** What is encrypted, and the record that it belongs to. The client's key is never part of it. */
+/** The purpose of the bytes and the record that they belong to, without the client's key. */
 export interface EncryptionContext extends EventSubject {
-  /** What the bytes are. Later releases encrypt more than replies, each under its own name. */
+  /** The kind of the bytes. Later releases may encrypt other kinds, each with a new name. */
   readonly purpose: 'reply'
 
   /**
-   * Purpose, format, identity and record id as one byte string, the same for `encrypt` and
-   * `decrypt`. Empty for a reply that an earlier release encrypted without associated data.
+   * Purpose, format, identity and record id as one byte string. `encrypt` and `decrypt` get the
+   * same one. Empty for a reply that an earlier release encrypted without associated data.
    */
   readonly associatedData: Uint8Array
 }

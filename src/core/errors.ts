@@ -1,6 +1,6 @@
-import { networkAdvice, wordsOf } from './store-advice.ts'
+import { networkAdvice, messageOf } from './health/store-advice.ts'
 
-/** Every code this package throws. Each has a heading in `docs/reference/errors.md`. */
+/** The code of each error of this package. Each has a heading in `docs/reference/errors.md`. */
 export const ERROR_CODES = [
   'INVALID_OPTIONS',
   'INVALID_REQUEST',
@@ -16,8 +16,8 @@ export const ERROR_CODES = [
 export type ErrorCode = (typeof ERROR_CODES)[number]
 
 /**
- * Base of all errors thrown by this package. Branch on `code`, not on the class: two copies of
- * the package in one process have two classes but one set of codes.
+ * The base class of all errors of this package. Branch on `code`, not on the class: two copies of
+ * the package in one process have two classes, but one set of codes.
  */
 export abstract class OncekeyError extends Error {
   abstract readonly code: ErrorCode
@@ -27,65 +27,76 @@ export abstract class OncekeyError extends Error {
   }
 }
 
-/** An option was missing, out of range, unknown or contradictory. Thrown at construction. */
+/**
+ * An option is missing, out of range, unknown or contradictory. Thrown when an object is created,
+ * and at run time if the calling code is wrong. The message names the option and its value.
+ */
 export class InvalidOptionsError extends OncekeyError {
   readonly code = 'INVALID_OPTIONS'
 }
 
-/** No record can be kept under this tenant, operation, key or fingerprint. None was. */
+/** The tenant, operation, key or fingerprint is not valid for a record. Nothing was recorded. */
 export class InvalidRequestError extends OncekeyError {
   readonly code = 'INVALID_REQUEST'
 }
 
 /**
- * Why a store call failed: `unavailable` says nothing about what it did; `rejected` says that it
- * wrote nothing because one of the rows cannot be stored (so its neighbours may be tried alone);
- * `overloaded` says that it was never sent because too much is waiting; `refused` that it was never
- * sent because the breaker is open.
+ * Why a store call failed.
+ *
+ * - `unavailable`: no answer, or an error. The call may have been carried out.
+ * - `rejected`: nothing was written, because a row cannot be stored. Other rows of the same batch
+ *   may be tried alone.
+ * - `overloaded`: the call was never sent, because too many calls wait.
+ * - `refused`: the call was never sent, because the breaker is open.
  */
 export type StoreFailure = 'unavailable' | 'rejected' | 'overloaded' | 'refused'
 
-/** The store could not answer, so the work did not run. `cause` says why. */
+/**
+ * The store could not answer. From `engine.run` it means that the work did not run, unless the work
+ * threw this error itself. `cause` has the error of the store.
+ */
 export class StoreFailedError extends OncekeyError {
   readonly code = 'STORE_FAILED'
   readonly store: string
   readonly operation: string
   readonly failure: StoreFailure
-  /** What to do about it, where that is known: for operators, never for clients. */
+  /** Advice for an operator, if there is any. Do not send it to clients. */
   readonly advice: string | undefined
-  /** When to try again, where that is known. */
+  /** After this time the call may be tried again. Set if the breaker refused the call. */
   readonly retryAfterMs: number | undefined
-  /** The key is known to be in use: to run its work unprotected would be to run it twice. */
+  /** The key is known to be in use: running its work unprotected would run it twice. */
   keyInUse = false
-  /** `false`: the request waited for the answer to another one and was never sent itself. */
+  /** `false`: this request was never sent. It was refused, or it shared the call of another. */
   readonly wasSent: boolean
   /**
-   * `true`: the call certainly changed nothing, and no copy of it is on its way to the store. A
-   * claim that failed so need not be released.
+   * `true`: the call certainly changed nothing, and no copy of it is on its way to the store. Such
+   * a claim needs no release.
    */
   readonly wroteNothing: boolean
 
   constructor(details: {
     readonly store: string
     readonly operation: string
+    /** @default 'unavailable' */
     readonly failure?: StoreFailure
+    /** @default false if `failure` is `overloaded` or `refused`, otherwise true */
     readonly wasSent?: boolean
     /**
-     * Said by a store that knows it. A connection error alone does not prove it: an earlier
-     * statement of the same call may have been committed.
+     * Set by a store that is certain. A connection error alone is no proof: an earlier statement of
+     * the same call may have been committed.
      *
-     * @default what `wasSent` and `failure` say
+     * @default true if the call was not sent or was `rejected`, otherwise false
      */
     readonly wroteNothing?: boolean
     readonly cause: unknown
-    /** @default that of a network error, if it is one */
+    /** @default the advice for a network error, if `cause` is one */
     readonly advice?: string | undefined
     readonly retryAfterMs?: number
   }) {
     const { store, operation, failure = 'unavailable', cause } = details
     const advice = details.advice ?? networkAdvice(cause)
     const hint = advice === undefined ? '' : ` (${advice})`
-    super(`${store} store failed to ${operation} (${failure})${why(cause)}${hint}`, { cause })
+    super(`${store} store failed to ${operation} (${failure})${causeText(cause)}${hint}`, { cause })
     this.store = store
     this.operation = operation
     this.failure = failure
@@ -95,7 +106,7 @@ export class StoreFailedError extends OncekeyError {
     this.retryAfterMs = details.retryAfterMs
   }
 
-  /** The same failure, for a request that was to share the answer. */
+  /** Returns the same failure for a request that waited to share the answer. */
   asUnsent(): StoreFailedError {
     const { store, operation, failure, cause, advice } = this
     return new StoreFailedError({ store, operation, failure, cause, advice, wasSent: false })
@@ -103,8 +114,8 @@ export class StoreFailedError extends OncekeyError {
 }
 
 /**
- * The work ran, but its result could not be recorded in time. It is still being recorded in the
- * background; until then nobody may report it as done.
+ * The work ran, but its result could not be recorded in time. Recording continues in the
+ * background. Do not report the work as done or as failed until then.
  */
 export class OutcomeNotRecordedError extends OncekeyError {
   readonly code = 'OUTCOME_NOT_RECORDED'
@@ -116,16 +127,16 @@ export class OutcomeNotRecordedError extends OncekeyError {
   }
 }
 
-/** `engine.close()` was called: no new work is taken. */
+/** `engine.close()` was called: the engine takes no new work. */
 export class EngineClosedError extends OncekeyError {
   readonly code = 'ENGINE_CLOSED'
 
   constructor() {
-    super('the engine is closing and takes no new work; another node, or a later retry, will')
+    super('the engine is closing and takes no new work; retry later, or on another node')
   }
 }
 
-/** The lease under which this work ran is gone, so another attempt may be running. */
+/** This attempt no longer holds its key: another attempt may run. */
 export class LeaseLostError extends OncekeyError {
   readonly code = 'LEASE_LOST'
   readonly recordId: string
@@ -137,8 +148,8 @@ export class LeaseLostError extends OncekeyError {
 }
 
 /**
- * Throw this from a handler that failed **before** it had any effect. It is proof that the key
- * may be run again, even where an outside effect had been prepared.
+ * Throw this from a handler that failed **before** it had any effect. It counts as proof: the key
+ * may run again, even after `downstreamKey()`.
  */
 export class NotExecutedError extends OncekeyError {
   readonly code = 'NOT_EXECUTED'
@@ -150,7 +161,7 @@ export class NotExecutedError extends OncekeyError {
 
 /**
  * Throw this from a handler that cannot know whether its effect happened. The key becomes
- * `unknown`: nobody runs it again until a verdict is given.
+ * `unknown`: it does not run again until a verdict.
  */
 export class OutcomeUnknownError extends OncekeyError {
   readonly code = 'OUTCOME_UNKNOWN'
@@ -161,13 +172,14 @@ export class OutcomeUnknownError extends OncekeyError {
 }
 
 /**
- * The phases of an operation are not those that are on record: it was changed while some of it was
- * under way. Nothing was done; its message says what to do.
+ * The phases of an operation differ from the recorded ones: its code was changed while operations
+ * were in progress. This attempt did nothing. The message says what to do.
  */
 export class OperationChangedError extends OncekeyError {
   readonly code = 'OPERATION_CHANGED'
 }
 
+/** Recognises errors of this package by their code, also those of another copy of it. */
 export function isOncekeyError(error: unknown): error is OncekeyError {
   if (!(error instanceof Error && 'code' in error)) return false
   return ERROR_CODES.some((code) => code === error.code)
@@ -180,17 +192,20 @@ export function hasCode<Code extends ErrorCode>(
   return isOncekeyError(error) && error.code === code
 }
 
-/** The store was reached and cannot take what it was given; nothing of it was written. */
+/** The store answered that it cannot store a row, and wrote nothing. */
 export function isRejected(error: unknown): boolean {
   return hasCode(error, 'STORE_FAILED') && 'failure' in error && error.failure === 'rejected'
 }
 
-/** The call may have been carried out, and the store may be down. So with any unknown error. */
+/**
+ * The call may have been carried out, and the store may be down. Errors of other kinds count as
+ * unavailable, too.
+ */
 export function isUnavailable(error: unknown): boolean {
   if (!hasCode(error, 'STORE_FAILED')) return true
   return !('failure' in error) || error.failure === 'unavailable'
 }
 
-function why(cause: unknown): string {
-  return cause instanceof Error ? `: ${wordsOf(cause)}` : ''
+function causeText(cause: unknown): string {
+  return cause instanceof Error ? `: ${messageOf(cause)}` : ''
 }

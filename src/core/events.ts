@@ -1,8 +1,8 @@
-import type { BreakerState } from './breaker.ts'
-import type { WorkPart } from './paused-work.ts'
-import type { RecordState } from './record.ts'
+import type { BreakerState } from './health/breaker.ts'
+import type { WorkPart } from './engine/paused-work.ts'
+import type { RecordState } from './record/record.ts'
 
-/** What an event is about. The raw key is never part of it; its hash (`identity`) is. */
+/** The record of an event. Never contains the client's key: `identity` is its hash. */
 export interface EventSubject {
   readonly identity: string
   readonly tenant: string
@@ -10,22 +10,22 @@ export interface EventSubject {
   readonly recordId: string
 }
 
-/** Everything that is reported. A closed union: the compiler checks a `switch` over `kind`. */
+/** All events. A closed union: the compiler checks a `switch` over `kind`. */
 export type EngineEvent = RecordEvent | DurableEvent
 
-/** What the engine reports of records. */
+/** Events of the engine about records. */
 export type RecordEvent =
-  /** A key was taken for the first time (or again after its record had expired). */
+  /** A key was claimed for the first time, or again after its record had expired. */
   | (EventSubject & { readonly kind: 'reserve_created'; readonly attempt: number })
-  /** A stored result was given to a retry. */
+  /** A retry got a stored result. */
   | (EventSubject & { readonly kind: 'reserve_replay' })
-  /** A duplicate came while the first request runs. */
+  /** A duplicate arrived while the first request runs. */
   | (EventSubject & { readonly kind: 'reserve_in_progress' })
-  /** A key was used for another request: a client's bug, or an attack. */
+  /** A key was used for another request: a bug in a client, or an attack. */
   | (EventSubject & { readonly kind: 'reserve_key_misuse' })
-  /** A key whose earlier attempt had no effect was taken again. */
+  /** A key whose earlier attempt had no effect was claimed again. */
   | (EventSubject & { readonly kind: 'reserve_failed_retry'; readonly attempt: number })
-  /** A retry met a record whose outcome is unknown. */
+  /** A retry found an unknown outcome. */
   | (EventSubject & { readonly kind: 'reserve_unknown' })
   /** A key was refused because its record has expired. */
   | (EventSubject & { readonly kind: 'reserve_expired' })
@@ -36,7 +36,7 @@ export type RecordEvent =
       readonly call: string
       readonly error: unknown
     }
-  /** The breaker before claims changed. `error`: what opened it. */
+  /** The breaker for claims changed its state. `error` is the failure that opened it. */
   | {
       readonly kind: 'breaker_changed'
       readonly store: string
@@ -44,14 +44,14 @@ export type RecordEvent =
       readonly to: BreakerState
       readonly error: unknown
     }
-  /** A request was refused without asking the store. Its work did not run. */
+  /** A request was refused without a store call. Its work did not run. */
   | {
       readonly kind: 'claim_refused'
       readonly tenant: string
       readonly operation: string
       readonly reason: 'breaker_open' | 'engine_closed'
     }
-  /** A holder fell silent. `to` is what became of its record. */
+  /** A lease lapsed: its holder stopped renewing it. `to` is the new state of the record. */
   | (EventSubject & {
       readonly kind: 'zombie_key'
       readonly attempt: number
@@ -71,60 +71,60 @@ export type RecordEvent =
       readonly kind: 'reconcile_failed'
       readonly reason: 'not_found' | 'not_unknown' | 'other_attempt'
     }
-  /** A holder learnt that its lease is gone while its work ran. */
+  /** A holder found that it has lost its lease while its work runs. */
   | (EventSubject & { readonly kind: 'lease_lost'; readonly attempt: number })
-  /** Work ended after its record had moved on: what it did is not what the record says. */
+  /** Work ended after its record had changed: the record has another outcome than the work. */
   | (EventSubject & {
       readonly kind: 'settle_fenced'
       readonly attempt: number
       readonly error: unknown
     })
-  /** A result could not be recorded in time; recording goes on in the background. */
+  /** A result could not be recorded in time; recording continues in the background. */
   | (EventSubject & { readonly kind: 'settle_late'; readonly attempt: number })
   /** A result could not be recorded at all; the record will lapse. */
   | (EventSubject & { readonly kind: 'settle_abandoned'; readonly attempt: number })
-  /** A recorded result cannot be shown: damaged, of another record, or not decrypted. */
+  /** A recorded reply is damaged, belongs to another record, or does not decrypt. */
   | (EventSubject & { readonly kind: 'reply_unreadable'; readonly reason: string })
-  /** Work ran without protection, because the store failed and the route said `open`. */
+  /** Work ran unprotected: the store failed, and the route has `onStoreFailure: 'open'`. */
   | { readonly kind: 'unprotected_run'; readonly tenant: string; readonly operation: string }
 
-/** What operations, relays, the reconciler and operators report. */
+/** Events of operations, relays, the reconciler, operators and maintenance. */
 export type DurableEvent =
-  /** A client's request was accepted for a worker. */
+  /** A request was accepted for a worker. */
   | (EventSubject & { readonly kind: 'operation_accepted'; readonly name: string })
-  /** A worker goes on with an operation that was accepted, or that its client left behind. */
+  /** A worker continues an operation that was accepted, or whose client or process is gone. */
   | (EventSubject & {
       readonly kind: 'operation_resumed'
       readonly name: string
       readonly attempt: number
     })
-  /** An operation failed under a worker: it is tried again later, or looked into. */
+  /** An operation failed in a worker: it is tried again later, or reconciled. */
   | (EventSubject & {
       readonly kind: 'operation_failed'
       readonly name: string
       readonly attempt: number
       readonly error: unknown
     })
-  /** An operation is due, and no worker here has its name and version. */
+  /** An operation is due, and this worker does not have its name and version. */
   | {
       readonly kind: 'operation_orphaned'
       readonly name: string
       readonly version: number
       readonly recordId: string
     }
-  /** Accepted work that nobody has taken by its expiry was completed as timed out. */
+  /** Accepted work that no worker had taken by its expiry was completed as timed out. */
   | { readonly kind: 'operation_abandoned'; readonly count: number }
-  /** An outside effect was found to have happened, or not, by asking its provider. */
+  /** An effect was found to have happened, or not: usually by asking its provider. */
   | (EventSubject & {
       readonly kind: 'effect_found'
       readonly phase: string
       readonly finding: 'done' | 'not_executed'
     })
-  /** An `unknown` record was looked into as often as it may be: it is for an operator now. */
+  /** The reconciler has used all its tries for an `unknown` record: an operator must decide. */
   | (EventSubject & { readonly kind: 'reconcile_given_up'; readonly tries: number })
-  /** A message was handed to its target, and that is on record. */
+  /** A message was delivered, and that is recorded. */
   | { readonly kind: 'message_relayed'; readonly topic: string; readonly messageId: string }
-  /** A message could not be handed over, and will be tried again. */
+  /** A message could not be delivered, and is tried again. */
   | {
       readonly kind: 'message_retried'
       readonly topic: string
@@ -132,7 +132,7 @@ export type DurableEvent =
       readonly attempt: number
       readonly error: unknown
     }
-  /** A message could not be handed over as often as it was tried: it is for an operator now. */
+  /** A message has used all its attempts: an operator must decide. */
   | {
       readonly kind: 'message_dead'
       readonly topic: string
@@ -140,8 +140,8 @@ export type DurableEvent =
       readonly error: unknown
     }
   /**
-   * A message has been due for a minute or longer, and no relay of this process has its topic. One
-   * message for each such topic, again every minute.
+   * A message has been due for a minute or longer, and no relay of this process has its topic.
+   * Emitted for one message of each such topic, every minute.
    */
   | {
       readonly kind: 'message_unrelayed'
@@ -149,11 +149,11 @@ export type DurableEvent =
       readonly messageId: string
       readonly dueAt: Date
     }
-  /** A relay was too slow: somebody else may have the message by now. */
+  /** A relay was too slow: another relay may have its message. */
   | { readonly kind: 'message_lost'; readonly topic: string; readonly messageId: string }
-  /** Messages that were relayed, or dropped, long ago were removed. */
+  /** Messages that were relayed or dropped long ago were removed. */
   | { readonly kind: 'outbox_pruned'; readonly count: number }
-  /** Somebody has acted on a record or a message by hand. */
+  /** An operator acted on a record or a message. */
   | {
       readonly kind: 'operator_acted'
       readonly act: string
@@ -168,8 +168,8 @@ export type DurableEvent =
       readonly different: number
     }
   /**
-   * A call of your code runs on although its time limit is over: an effect or a whole operation, a
-   * handler of messages, or a look at a provider. Other work has its place now. `name` is the
+   * A call of your code still runs after its time limit: an effect or a whole operation, a handler
+   * of messages, or a call to a provider's `reconcile`. Other work has its place. `name` is the
    * operation or the topic, `subject` the id of the record or message, and `overdue` the number of
    * such calls of this name in this process.
    */
@@ -180,21 +180,25 @@ export type DurableEvent =
       readonly subject: string
       readonly overdue: number
     }
-  /** Nothing more is begun of an operation or topic here: too many of its calls hang. */
+  /**
+   * This process starts no more work of an operation or topic, except for a trial from time to
+   * time: too many of its calls hang, or its provider does not answer the reconciler.
+   */
   | {
       readonly kind: 'work_paused'
       readonly part: WorkPart
       readonly name: string
       readonly overdue: number
     }
-  /** Work of a paused operation or topic is begun again. */
+  /** A paused operation or topic continues. */
   | { readonly kind: 'work_resumed'; readonly part: WorkPart; readonly name: string }
-  /** A part of maintenance failed, and will be tried again. */
+  /** A part of maintenance failed, and is tried again. */
   | { readonly kind: 'maintenance_failed'; readonly task: string; readonly error: unknown }
 
+/** Called for each event. Must not throw: an error is ignored, with a warning. */
 export type EventListener = (event: EngineEvent) => void
 
-/** The counter each event adds to, one to one. */
+/** The name of the counter of each kind of event. No two kinds share a counter. */
 export const EVENT_COUNTERS = {
   reserve_created: 'api.idempotency.reserve.created.count',
   reserve_replay: 'api.idempotency.reserve.replay.count',

@@ -1,6 +1,6 @@
 const LENGTH_MAX = 500
 
-/** An error as one line of bounded length, without the credentials of a URL. */
+/** Returns an error as one line of limited length, without the credentials in URLs. */
 export function printable(error: unknown): string {
   const text = error instanceof Error ? error.message : String(error)
   return text

@@ -4,33 +4,33 @@ const BACKSLASH = 0x5c
 const SPACE = 0x20
 
 /**
- * What `JSON.parse` means by a text, also where V8 gets it wrong (from 12.8 on; nodejs/node#63785):
- * once an object with a `\` in a name was read, another one of the same beginning may get that name
- * in place of its own, if its own is written with an escape. A recorded result must not change
- * when it is read back, and nobody's key may vanish because of what somebody else has sent: names
- * are written without escapes while V8 reads them, where there are any.
+ * `JSON.parse` without a bug of V8 (from 12.8 on; nodejs/node#63785): after V8 has parsed an object
+ * with a `\` in a member name, another object with the same first members may get that name in
+ * place of a name that its text writes with an escape. A recorded result must not change when it is
+ * read back, and the request of one client must not make the key of another disappear. If a name
+ * has an escape, the names are therefore rewritten without escapes before V8 parses the text.
  */
 export function readJson(text: string): unknown {
-  const shielded = text.includes('\\') ? shieldNames(text) : undefined
-  return shielded === undefined ? JSON.parse(text) : bareNames(JSON.parse(shielded))
+  const encoded = text.includes('\\') ? encodeNames(text) : undefined
+  return encoded === undefined ? JSON.parse(text) : decodeNames(JSON.parse(encoded))
 }
 
-/** `undefined` where no name has an escape. What is not JSON is for the parser to refuse. */
-function shieldNames(text: string): string | undefined {
+/** Returns `undefined` if no name has an escape. The parser refuses text that is not JSON. */
+function encodeNames(text: string): string | undefined {
   const names = namesOf(text)
   if (!names.some(([start, end]) => text.slice(start, end).includes('\\'))) return undefined
-  let shielded = ''
+  let encoded = ''
   let from = 0
   for (const [start, end] of names) {
     const name = text.slice(start, end)
     if (!/[\\~]/.test(name)) continue
-    shielded += `${text.slice(from, start)}"${shield(JSON.parse(name) as string)}"`
+    encoded += `${text.slice(from, start)}"${encodeName(JSON.parse(name) as string)}"`
     from = end
   }
-  return shielded + text.slice(from)
+  return encoded + text.slice(from)
 }
 
-/** Where the names of members begin and end, with their quotes: strings before a colon. */
+/** The positions of member names, including their quotes: the strings before a colon. */
 function namesOf(text: string): readonly (readonly [start: number, end: number])[] {
   const names: [number, number][] = []
   for (let start = text.indexOf('"'); start >= 0;) {
@@ -43,7 +43,7 @@ function namesOf(text: string): readonly (readonly [start: number, end: number])
   return names
 }
 
-/** Where the string ends that goes on at `from`: its last quote, or the end of the text. */
+/** The position of the quote that ends the string which contains `from`, or the end of the text. */
 export function endOfString(text: string, from: number): number {
   let at = from
   while (at < text.length && text.charCodeAt(at) !== QUOTE) {
@@ -52,36 +52,36 @@ export function endOfString(text: string, from: number): number {
   return at
 }
 
-/** What JSON must escape, and the sign that stands in for the escapes. */
+/** The characters that JSON must escape, and `~`, which begins an encoded character. */
 // oxlint-disable-next-line no-control-regex -- JSON must escape them
-const UNSPEAKABLE = /["\\\u0000-\u001f~]/g
-const SHIELDED = /~([\da-f]{4})/g
+const MUST_ENCODE = /["\\\u0000-\u001f~]/g
+const ENCODED = /~([\da-f]{4})/g
 
-/** The same for all spellings of a name. */
-const shield = (name: string): string =>
-  name.replace(UNSPEAKABLE, (unit) => `~${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+/** Returns the same text for all spellings of a name. */
+const encodeName = (name: string): string =>
+  name.replace(MUST_ENCODE, (unit) => `~${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 
-const bare = (name: string): string =>
-  name.replace(SHIELDED, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)))
+const decodeName = (name: string): string =>
+  name.replace(ENCODED, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)))
 
-/** Without a call for each level, for which a deep value would have no room. */
-function bareNames(value: unknown): unknown {
-  const whole = [value]
-  const left: object[] = [whole]
-  for (let holder = left.pop(); holder !== undefined; holder = left.pop()) {
-    const members = holder as Record<string, unknown>
+/** Iterative, because a deep value would overflow the stack of a recursive function. */
+function decodeNames(value: unknown): unknown {
+  const root = [value]
+  const remaining: object[] = [root]
+  for (let parent = remaining.pop(); parent !== undefined; parent = remaining.pop()) {
+    const members = parent as Record<string, unknown>
     for (const [name, member] of Object.entries(members)) {
       if (typeof member !== 'object' || member === null) continue
-      const renamed = Array.isArray(member) ? member : withBareNames(member)
-      members[name] = renamed
-      left.push(renamed)
+      const decoded = Array.isArray(member) ? member : withDecodedNames(member)
+      members[name] = decoded
+      remaining.push(decoded)
     }
   }
-  return whole[0]
+  return root[0]
 }
 
-function withBareNames(object: object): object {
+function withDecodedNames(object: object): object {
   const entries = Object.entries(object)
   if (!entries.some(([name]) => name.includes('~'))) return object
-  return Object.fromEntries(entries.map(([name, member]) => [bare(name), member]))
+  return Object.fromEntries(entries.map(([name, member]) => [decodeName(name), member]))
 }

@@ -1,12 +1,12 @@
 const warned = new Set<string>()
 
 /**
- * For the few things a developer must be told and no event listener may be there to hear. Where
- * the message varies, `about` says what counts as once.
+ * Warns about problems that a developer must see even without an event listener. Warns once
+ * in a process for each `id`: pass one if the message varies.
  */
-export function warnOnce(message: string, about: string = message): void {
-  if (warned.has(about)) return
-  warned.add(about)
+export function warnOnce(message: string, id: string = message): void {
+  if (warned.has(id)) return
+  warned.add(id)
   warn(message)
 }
 

@@ -1,19 +1,19 @@
-import { answerWithin } from '../core/answer-within.ts'
-import type { DurableStore } from '../core/durable-store.ts'
-import type { Engine } from '../core/engine-contract.ts'
+import { callStore } from '../core/store/store-call.ts'
+import type { DurableStore } from '../core/store/durable-store.ts'
+import type { Engine } from '../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 
-/** What works beside requests can wait longer than a request, but not for ever. */
+/** Workers, relays and operators can wait longer for the store than a request, but not for ever. */
 export const STORE_TIMEOUT_MS = 10_000
 
-/** What the engine's store keeps beside its records. Throws where it has nothing of the kind. */
+/** The part of the engine's store for operations, messages and acts. Throws if it has none. */
 export function durableOf(where: string, engine: Engine): DurableStore {
   const isEngine =
     typeof engine === 'object' && engine !== null && typeof engine.emit === 'function'
   if (!isEngine) {
     throw new InvalidOptionsError(
-      `${where}.engine must be what createEngine() returns, got ${describe(engine)}`,
+      `${where}.engine must be an engine from createEngine(), got ${describe(engine)}`,
     )
   }
   const { durable, name } = engine.store
@@ -24,7 +24,7 @@ export function durableOf(where: string, engine: Engine): DurableStore {
   )
 }
 
-/** A store call beside the engine's own: given up in time, and its failure reported, like those. */
+/** A store call with a time limit. A failure is emitted as `store_error` and thrown. */
 export async function askStore<Answer>(
   engine: Engine,
   call: string,
@@ -33,14 +33,14 @@ export async function askStore<Answer>(
   const { clock, store } = engine
   const details = { store: store.name, call, timeoutMs: STORE_TIMEOUT_MS }
   try {
-    return await answerWithin(clock, details, ask)
+    return await callStore(clock, details, ask)
   } catch (error) {
     engine.emit({ kind: 'store_error', store: store.name, call, error })
     throw error
   }
 }
 
-/** The time by which the store has written its own times. */
+/** The clock by which the store writes its timestamps. */
 export async function storeTimeMs(engine: Engine): Promise<number> {
   const { store, clock } = engine
   if (store.now === undefined) return clock.nowMs()

@@ -1,53 +1,62 @@
 /**
- * Durable operations: work that survives the death of its process.
+ * Durable operations: work that survives a crash of its process.
  *
  * @module
  */
-export { operation } from './operation.ts'
-export type { Operation, OperationOptions } from './operation.ts'
+export { defineOperation } from './operations/operation.ts'
+export type { Operation, OperationOptions } from './operations/operation.ts'
 export type {
   Effect,
-  EffectAsked,
+  ReconcileCall,
   EffectCall,
   Effects,
   Finding,
   OperationContext,
-} from './operation-contract.ts'
-export { createOutbox } from './outbox.ts'
-export type { AddedMessage, AddOptions, Outbox, OutboxOptions } from './outbox.ts'
-export type { Backoff } from './backoff.ts'
-export { createRelay } from './relay.ts'
+} from './operations/operation-contract.ts'
+export { createOutbox } from './outbox/outbox.ts'
+export type { AddedMessage, AddOptions, Outbox, OutboxOptions } from './outbox/outbox.ts'
+export { createRelay } from './outbox/relay.ts'
 export type {
+  Backoff,
   MessageHandler,
   Relay,
   RelayCloseReport,
-  Relayed,
+  RelayResult,
   RelayMessage,
   RelayOptions,
   RelayReport,
-} from './relay-contract.ts'
-export { natsTarget } from './nats-target.ts'
-export type { NatsJetstream, NatsPubAck, NatsTargetOptions } from './nats-target.ts'
-export { rabbitmqTarget } from './rabbitmq-target.ts'
+} from './outbox/relay-contract.ts'
+export { natsTarget } from './outbox/targets/nats-target.ts'
+export type { NatsJetstream, NatsPubAck, NatsTargetOptions } from './outbox/targets/nats-target.ts'
+export { rabbitmqTarget } from './outbox/targets/rabbitmq-target.ts'
 export type {
   RabbitmqChannel,
   RabbitmqConnection,
   RabbitmqProperties,
   RabbitmqTargetOptions,
-} from './rabbitmq-target.ts'
-export { ajvSchema } from './schema.ts'
-export type { AjvValidate, Schema } from './schema.ts'
-export { createWorker } from './worker.ts'
-export type { Worker, WorkerPass } from './worker.ts'
-export { operationPolicy } from './worker-options.ts'
-export type { WorkerOptions } from './worker-options.ts'
-export type { PlacesStats } from './places.ts'
-export { createReconciler } from './reconciler.ts'
-export type { ReconcileReport, Reconciler, Said } from './reconciler.ts'
-export type { HandlerVerdict, ReconcileHandler, ReconcilerOptions } from './reconciler-options.ts'
-export type { ReconcileSchedule } from './reconcile-schedule.ts'
-export type { EffectTarget, EffectVerdict, KnownOperation, RecordTarget } from './desk.ts'
-export { createOperator } from './operator.ts'
+} from './outbox/targets/rabbitmq-target.ts'
+export { ajvSchema } from './operations/schema.ts'
+export type { AjvValidate, Schema } from './operations/schema.ts'
+export { createWorker } from './operations/worker.ts'
+export type { Worker, WorkerPass } from './operations/worker.ts'
+export { operationPolicy } from './operations/worker-options.ts'
+export type { WorkerOptions } from './operations/worker-options.ts'
+export type { PlacesStats } from './places/places.ts'
+export { createReconciler } from './reconciliation/reconciler.ts'
+export type { ReconcileReport, Reconciler, Attribution } from './reconciliation/reconciler.ts'
+export type {
+  HandlerVerdict,
+  ReconcileHandler,
+  ReconcilerOptions,
+} from './reconciliation/reconciler-options.ts'
+export type { ReconcileSchedule } from './reconciliation/reconcile-schedule.ts'
+export type {
+  EffectTarget,
+  EffectVerdict,
+  OperationInfo,
+  RecordTarget,
+} from './operator/operator-acts.ts'
+export { createOperator } from './operator/operator.ts'
 export type {
   DeadLetters,
   InspectedOperation,
@@ -55,24 +64,35 @@ export type {
   Inspection,
   Operator,
   OperatorOptions,
-} from './operator.ts'
-export { compareLedgers } from './ledger.ts'
-export type { CompareOptions, Findings, Ledger, LedgerEntry, LedgerReport } from './ledger.ts'
-export { ledgerJob } from './ledger-job.ts'
-export type { LedgerJob, LedgerJobOptions, LedgerPeriod, LedgerRun } from './ledger-job.ts'
-export { createMaintenance } from './maintenance.ts'
-export type { Maintenance, MaintenanceReport, TaskEnd } from './maintenance.ts'
+} from './operator/operator.ts'
+export { compareLedgers } from './reconciliation/ledger.ts'
+export type {
+  CompareOptions,
+  Findings,
+  Ledger,
+  LedgerEntry,
+  LedgerReport,
+} from './reconciliation/ledger.ts'
+export { ledgerJob } from './reconciliation/ledger-job.ts'
+export type {
+  LedgerJob,
+  LedgerJobOptions,
+  LedgerPeriod,
+  LedgerRun,
+} from './reconciliation/ledger-job.ts'
+export { createMaintenance } from './maintenance/maintenance.ts'
+export type { Maintenance, MaintenanceReport, TaskResult } from './maintenance/maintenance.ts'
 export type {
   MaintenanceIntervals,
   MaintenanceOptions,
   MaintenancePart,
-} from './maintenance-options.ts'
+} from './maintenance/maintenance-options.ts'
 export type {
-  ActedBy,
+  Actor,
   ActKind,
   ActOutcome,
   AuditEntry,
   MessageView,
   UnrelayedTopic,
   PhaseRef,
-} from '../core/durable-store.ts'
+} from '../core/store/durable-store.ts'

@@ -1,24 +1,24 @@
+import { NO_BYTES } from '../core/bytes.ts'
 import { InvalidRequestError } from '../core/errors.ts'
 import { describe } from '../core/options.ts'
 import { readJson } from '../core/read-json.ts'
 
-/** Inputs, requests, results and payloads are for moving on, not for keeping files in. */
+/** The limit of an input, request, result or payload: they are read into memory as a whole. */
 export const VALUE_BYTES_MAX = 1024 * 1024
 
 const JSON_MARK = 0x4a
 const BYTES_MARK = 0x42
-const NOTHING = new Uint8Array(0)
 
 /**
- * A value as it is stored: JSON, or bytes as they are, told apart by the first byte; nothing for
- * `undefined`. `where` is for messages.
+ * Encodes a value for the store: JSON or raw bytes, marked by the first byte, and no bytes for
+ * `undefined`. `where` names the value in error messages.
  */
 export function encodeValue(
   where: string,
   value: unknown,
   bytesMax: number = VALUE_BYTES_MAX,
 ): Uint8Array {
-  if (value === undefined) return NOTHING
+  if (value === undefined) return NO_BYTES
   const isBytes = value instanceof Uint8Array
   const body = isBytes ? value : Buffer.from(toJson(where, value))
   if (body.byteLength > bytesMax) {

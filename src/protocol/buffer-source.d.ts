@@ -1,3 +1,3 @@
-// The types of `structured-headers` name this one of the DOM's, which we compile without.
-// A declaration file is not emitted, so nothing of this reaches the package.
+// The types of `structured-headers` refer to this DOM type, and the project compiles without the
+// DOM. A declaration file is not emitted, so the package does not contain it.
 type BufferSource = ArrayBufferView | ArrayBuffer

@@ -1,22 +1,22 @@
 import { parseItem } from 'structured-headers'
-import { personalDataIn } from './personal-data.ts'
 
-/** What counts as a key. The guard fills it from the route's options. */
+/** The rules for keys. The guard takes them from the options of the route. */
 export interface KeyRules {
   /**
-   * `lenient` takes a structured-field String and a bare value, and they are the same key: real
-   * SDKs send bare ones. `strict` takes only the String the IETF draft asks for.
+   * `lenient` accepts a structured-field String and a bare value, as the same key: real SDKs send
+   * bare ones. `strict` accepts only the String that the IETF draft requires.
    */
   readonly syntax: 'lenient' | 'strict'
-  /** Counted in UTF-16 units after quotes and escapes are removed; so is `lengthMax`. */
+  /** In UTF-16 units, after quotes and escapes are removed; so is `lengthMax`. */
   readonly lengthMin: number
   readonly lengthMax: number
-  /** Searched for in the key: anchor it with `^` and `$` to describe the whole key. */
+  /** Searched for in the key: anchor it with `^` and `$` to match the whole key. */
   readonly pattern: RegExp | undefined
   /**
    * Refuses keys that contain an e-mail address, a phone number (a plus and 7 to 15 digits) or a
-   * US social security number (ddd-dd-dddd). Keys end up in logs and support tickets. It is a
-   * guard against habits, not a detector: names, or digits without a plus, pass.
+   * US social security number (ddd-dd-dddd), because keys appear in logs and support tickets. The
+   * check prevents common mistakes and is no complete detector: names, and digits without a plus,
+   * pass.
    */
   readonly refusePersonalData: boolean
 }
@@ -24,14 +24,14 @@ export interface KeyRules {
 export type KeyParse =
   | { readonly kind: 'key'; readonly key: string }
   | { readonly kind: 'missing' }
-  /** `detail` is for the client: what is wrong and what to do. It never contains the key. */
+  /** `detail` says to the client what is wrong and what to do. It never contains the key. */
   | { readonly kind: 'malformed'; readonly detail: string }
 
-// A String without escapes and parameters: all that a careful client ever sends.
+// A String without escapes and parameters, as nearly all clients send it.
 const PLAIN_STRING = /^"([\x20\x21\x23-\x5b\x5d-\x7e]*)"$/
-// Where a String ends and its parameters begin; the parser says whether it is one.
+// Finds the end of a String, where its parameters begin. The parser checks its syntax.
 const STRING = /^"(?:[^"\\]|\\.)*"/
-// A Date as the value of a parameter, as far as the sign that makes it one.
+// Finds the sign that makes the value of a parameter a Date.
 const DATE_SIGN = /=@(?=-?\d{1,15}(?:;|$))/g
 const PRINTABLE_ASCII = /^[\x20-\x7e]*$/
 const CONTROL = /\p{Cc}/u
@@ -52,7 +52,7 @@ const BAD_STRING =
 const UNQUOTED =
   'The idempotency key must be a structured-field string (RFC 9651). Put it in double quotes.'
 
-/** The key in a header, as the server hands the header over. */
+/** Parses the key in a header. The server has the header as a string or as a list of lines. */
 export function parseKeyHeader(
   value: string | readonly string[] | undefined,
   rules: KeyRules,
@@ -64,7 +64,7 @@ export function parseKeyHeader(
   return others.length > 0 ? malformed(SENT_TWICE) : parseValue(first, rules)
 }
 
-/** A key from anywhere but a header: a body field, or a function of the route. */
+/** Checks a key that is not in a header: from a body field, or from a function of the route. */
 export function checkKey(key: unknown, rules: KeyRules): KeyParse {
   if (key === undefined) return { kind: 'missing' }
   if (typeof key !== 'string') return malformed('The idempotency key must be a string.')
@@ -91,14 +91,14 @@ function parseValue(value: string, rules: KeyRules): KeyParse {
 
 function parseBare(value: string, rules: KeyRules): KeyParse {
   if (rules.syntax === 'strict') return malformed(UNQUOTED)
-  // Servers join repeated header lines by commas, so a comma may hide a second key.
+  // Servers join repeated header lines with commas, so a comma may separate two keys.
   return value.includes(',') ? malformed(COMMA) : checkRules(value, rules)
 }
 
-/** Parameters are allowed and mean nothing, as RFC 9651 asks of fields that define none. */
+/** Parameters are accepted and ignored, as RFC 9651 requires for fields that define none. */
 function parseString(value: string): string | undefined {
   const string = STRING.exec(value)?.[0] ?? ''
-  // The parser takes a Date only where nothing follows it, but an Integer anywhere.
+  // The parser accepts a Date only at the end of the header, but an Integer anywhere.
   const parameters = value.slice(string.length).replaceAll(DATE_SIGN, '=')
   try {
     const [item] = parseItem(string + parameters)
@@ -111,8 +111,8 @@ function parseString(value: string): string | undefined {
 function checkRules(key: string, rules: KeyRules): KeyParse {
   if (key.length < rules.lengthMin) {
     return malformed(
-      `The idempotency key has ${key.length} characters, fewer than the ${rules.lengthMin} this ` +
-        'operation asks for. Send a longer unique value, such as a UUID.',
+      `The idempotency key has ${key.length} characters, fewer than the ${rules.lengthMin} that ` +
+        'this operation requires. Send a longer unique value, such as a UUID.',
     )
   }
   if (key.length > rules.lengthMax) {
@@ -121,10 +121,11 @@ function checkRules(key: string, rules: KeyRules): KeyParse {
         'Send a shorter unique value, such as a UUID.',
     )
   }
-  // `search`, because `test` would start a `g` or `y` pattern where the last key ended.
+  // `search`, because `test` would start a `g` or `y` pattern where the last match ended.
   if (rules.pattern !== undefined && key.search(rules.pattern) < 0) {
     return malformed(
-      'The idempotency key does not have the form this operation asks for. See its documentation.',
+      'The idempotency key does not have the form that this operation requires. See its ' +
+        'documentation.',
     )
   }
   const found = rules.refusePersonalData ? personalDataIn(key) : undefined
@@ -135,7 +136,7 @@ function checkRules(key: string, rules: KeyRules): KeyParse {
   )
 }
 
-/** HTTP's optional whitespace is space and tab; `trim` would also take what is malformed. */
+/** Optional whitespace in HTTP is space and tab. `trim` would also remove invalid characters. */
 function trimOptionalWhitespace(value: string): string {
   let start = 0
   let end = value.length
@@ -147,3 +148,22 @@ function trimOptionalWhitespace(value: string): string {
 const isSpaceOrTab = (code: number): boolean => code === 0x20 || code === 0x09
 
 const malformed = (detail: string): KeyParse => ({ kind: 'malformed', detail })
+
+// One character before the @ is enough to decide, and keeps the search linear. The last label
+// must be letters, so that `package@10.20.30` is not an address.
+const EMAIL = /[^\s@]@(?:[^\s@.]+\.)+\p{L}{2,}/u
+
+// A plus, then 7 to 15 digits (E.164), each after at most three separators. A plus inside a word,
+// or letters right after the number, indicate base64.
+const PHONE = /(?<![\p{L}\d+/=])\+\d(?:[ ().\-/]{0,3}\d){6,14}(?![\p{L}\d+/=])/u
+
+// ddd-dd-dddd without letters or digits around it. No group of a UUID has two or three digits.
+const SOCIAL_SECURITY_NUMBER = /(?<![\p{L}\d])\d{3}-\d{2}-\d{4}(?![\p{L}\d])/u
+
+/** Names the personal data that a key seems to contain, in words for the client. */
+function personalDataIn(key: string): string | undefined {
+  if (EMAIL.test(key)) return 'an e-mail address'
+  if (PHONE.test(key)) return 'a phone number'
+  if (SOCIAL_SECURITY_NUMBER.test(key)) return 'a social security number'
+  return undefined
+}

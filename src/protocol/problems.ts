@@ -1,30 +1,31 @@
 /** The `type` of Stripe's error body. */
 export type StripeErrorType = 'api_error' | 'idempotency_error' | 'invalid_request_error'
 
-/** What a client is told in one situation, in both profiles. */
+/** One answer of the guard or the status handler, in both profiles. */
 export interface Problem {
-  /** Stable: clients branch on it. Always `idempotency_` + the problem's name. */
+  /** Stable: clients branch on it. Always `idempotency_` + the name of the problem. */
   readonly code: string
   /** Stable: the RFC 9457 `type`, which is the code written as a URN. */
   readonly type: string
   /** The status of the `ietf` profile. */
   readonly status: number
+  /** The status of the `stripe` profile. */
   readonly stripeStatus: number
-  /** `undefined` where the reply is no error. */
+  /** `undefined` if the answer is not an error. */
   readonly stripeType: StripeErrorType | undefined
   /** The same for every occurrence; may be reworded between versions. */
   readonly title: string
-  /** Used where the situation has nothing more precise to say. */
+  /** The default detail. Answers may have a more precise one. */
   readonly detail: string
 }
 
-/** The detail of `outcome_unknown` where a reconciler asks what became of the request. */
-export const OUTCOME_LOOKED_INTO =
-  'The first request with this key was interrupted and may have taken effect. It is being looked ' +
-  'into and will not run again meanwhile. Retry with the same key after the time given in ' +
-  'Retry-After; a new key could do the work twice.'
+/** The detail of `outcome_unknown` if a reconciler asks the provider for the outcome. */
+export const OUTCOME_BEING_RECONCILED =
+  'The first request with this key was interrupted and may have taken effect. Its outcome is ' +
+  'being determined, and it will not run again until then. Retry with the same key after the ' +
+  'time given in Retry-After; a new key could do the work twice.'
 
-/** Every problem this package answers with. Each has a heading in the docs. */
+/** All problems that this package sends. Each has a section in `docs/reference/problems.md`. */
 export const PROBLEMS = {
   key_missing: {
     code: 'idempotency_key_missing',
@@ -139,10 +140,10 @@ export const PROBLEMS = {
     status: 400,
     stripeStatus: 400,
     stripeType: 'invalid_request_error',
-    title: 'The request body cannot be compared with a retry of it',
+    title: 'The request body cannot be compared with that of a retry',
     detail:
       'The request was not executed. Its body is nested too deeply, or refers to itself. Send a ' +
-      'flatter one; the key may be used again.',
+      'flatter body; the key may be used again.',
   },
   reply_unreadable: {
     code: 'idempotency_reply_unreadable',
@@ -161,9 +162,9 @@ export const PROBLEMS = {
     status: 202,
     stripeStatus: 202,
     stripeType: undefined,
-    title: 'The request is accepted and will be worked on',
+    title: 'The request is accepted and will be processed',
     detail:
-      'Ask again with the same request and the same key, or at the Location given, after the ' +
+      'Send the same request with the same key again, or request the URL in Location, after the ' +
       'time given in Retry-After.',
   },
   record_not_found: {
@@ -172,10 +173,10 @@ export const PROBLEMS = {
     status: 404,
     stripeStatus: 404,
     stripeType: 'invalid_request_error',
-    title: 'There is no such request',
+    title: 'No request is recorded under this id',
     detail:
-      'No request of yours is on record under this id, or what was on record is no longer kept. ' +
-      'This does not say that a request was not executed.',
+      'You have sent no request with this id, or its record is no longer kept. This does not ' +
+      'mean that a request was not executed.',
   },
   retry_required: {
     code: 'idempotency_retry_required',
@@ -183,10 +184,10 @@ export const PROBLEMS = {
     status: 409,
     stripeStatus: 409,
     stripeType: 'idempotency_error',
-    title: 'The request was given up and has to be sent again',
+    title: 'The request was given up and must be sent again',
     detail:
-      'Its last attempt failed and nobody works on it any more, so there is nothing to wait for ' +
-      'here. Send the same request with the same key again: it may run again.',
+      'Its last attempt failed and no process works on it, so there is nothing to wait for here. ' +
+      'Send the same request with the same key again: it may run again.',
   },
   status_unavailable: {
     code: 'idempotency_status_unavailable',
@@ -194,9 +195,9 @@ export const PROBLEMS = {
     status: 503,
     stripeStatus: 503,
     stripeType: 'api_error',
-    title: 'What became of the request cannot be told at the moment',
+    title: 'The status of the request is not available at the moment',
     detail:
-      'This says nothing about the request itself, which may be done or under way. Ask here ' +
+      'This says nothing about the request itself, which may be done or in progress. Ask here ' +
       'again after the time given in Retry-After.',
   },
 } as const satisfies Record<string, Problem>

@@ -34,7 +34,7 @@ export type {
   ServedApp,
 } from './adapter-cases/adapter-case.ts'
 
-/** What every adapter must do, as data: run each with the test tool you have. */
+/** Cases that every framework adapter must pass. Run each one with any test runner. */
 export const adapterCases: readonly AdapterCase[] = [
   ...replayCases,
   ...bodyCases,

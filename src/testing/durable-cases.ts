@@ -1,7 +1,7 @@
 import { auditCases, recordActCases } from './durable-cases/act-cases.ts'
 import { advanceCases } from './durable-cases/advance-cases.ts'
 import { concludeCases } from './durable-cases/conclude-cases.ts'
-import { postponeCases, unknownCases } from './durable-cases/desk-cases.ts'
+import { postponeCases, unknownCases } from './durable-cases/unknown-cases.ts'
 import { dueTurnCases } from './durable-cases/due-turn-cases.ts'
 import type { DurableCase } from './durable-cases/durable-case.ts'
 import { messageActCases, messageSettleCases } from './durable-cases/message-settle-cases.ts'
@@ -18,8 +18,8 @@ import { unrelayedCases } from './durable-cases/unrelayed-cases.ts'
 import { fencedStepCases, stepCases } from './durable-cases/step-cases.ts'
 
 /**
- * What every store with `durable` must do. Data, like the store cases: each case on a fresh, empty
- * store.
+ * Cases that every store with `durable` must pass. Run each case on a new, empty store with any
+ * test runner.
  */
 export const durableCases: readonly DurableCase[] = [
   ...stepCases,

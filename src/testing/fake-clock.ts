@@ -1,4 +1,4 @@
-import type { Clock } from '../core/clock.ts'
+import type { Clock } from '../core/time/clock.ts'
 
 interface Timer {
   readonly dueMs: number
@@ -7,8 +7,8 @@ interface Timer {
 }
 
 /**
- * Time that stands still until a test moves it. Timers fire in the order they are due, each at
- * its own moment.
+ * A clock whose time changes only when a test moves it. Timers run in the order in which they are
+ * due, each at its due time.
  */
 export class FakeClock implements Clock {
   #nowMs: number
@@ -16,7 +16,7 @@ export class FakeClock implements Clock {
   #order = 0
   readonly #timers = new Set<Timer>()
 
-  /** Starts at an arbitrary but fixed moment, so that stored dates are the same in every run. */
+  /** Starts at a fixed time, so that stored dates are the same in every run. */
   constructor(startMs: number = Date.UTC(2026, 0, 1)) {
     this.#nowMs = startMs
   }
@@ -42,7 +42,7 @@ export class FakeClock implements Clock {
     queueMicrotask(run)
   }
 
-  /** Moves time on by `ms` and fires what falls due on the way, without waiting for its effects. */
+  /** Moves time forward by `ms` and runs the timers that become due. Awaits none of their work. */
   advance(ms: number): void {
     const endMs = this.#monotonicMs + ms
     for (let next = this.#next(endMs); next !== undefined; next = this.#next(endMs)) {
@@ -54,8 +54,8 @@ export class FakeClock implements Clock {
   }
 
   /**
-   * Moves time on by `ms`, letting everything that a timer sets off run before the next one
-   * fires: what a test wants when the code under test awaits between its timers.
+   * Moves time forward by `ms`. Lets the promises that a timer resolves settle before the next
+   * timer runs. Use it when the code under test awaits between its timers.
    */
   async advanceAsync(ms: number): Promise<void> {
     const endMs = this.#monotonicMs + ms
@@ -70,12 +70,12 @@ export class FakeClock implements Clock {
     await settle()
   }
 
-  /** Moves the wall clock alone, as an administrator or a time server would. */
+  /** Changes the wall time only, as an administrator or a time server would. Timers do not run. */
   jumpWallTime(ms: number): void {
     this.#nowMs += ms
   }
 
-  /** Timers that have not fired: for leak checks. */
+  /** Number of timers that have neither run nor been cancelled, for leak checks. */
   get pendingTimers(): number {
     return this.#timers.size
   }
@@ -96,7 +96,7 @@ export class FakeClock implements Clock {
   }
 }
 
-/** Lets promise chains run to their end: a macrotask comes after all microtasks. */
+/** Lets promise chains run to their end: a macrotask runs after all microtasks. */
 function settle(): Promise<void> {
   return new Promise((resolve) => {
     setImmediate(resolve)

@@ -15,8 +15,8 @@ import { transactionCases } from './store-cases/transaction-cases.ts'
 import { verdictCases } from './store-cases/verdict-cases.ts'
 
 /**
- * What every store must do. Data, not `it()` calls, so that any test runner, and an author of a
- * store outside this repository, can run the same list: each case on a fresh, empty store.
+ * Cases that every store must pass. They are data and not `it()` calls, so that any test runner and
+ * the author of a store outside this repository can run them. Run each case on a new, empty store.
  */
 export const storeCases: readonly StoreCase[] = [
   ...claimCases,

@@ -1,16 +1,17 @@
-/** The shared cases on the adapters that need no framework, and on both versions of Express. */
+// Takes about 32 s.
+/** The shared adapter cases on node:http, fetch and both versions of Express. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { idempotency, idempotencyErrors, idempotencyStatus } from '../../src/adapters/express.ts'
+import { idempotency, idempotencyStatus } from '../../src/adapters/express/index.ts'
 import {
   idempotency as forFetch,
   idempotencyOf as ofFetch,
   idempotencyStatus as statusForFetch,
-} from '../../src/adapters/fetch.ts'
+} from '../../src/adapters/fetch/index.ts'
 import {
   idempotency as forNode,
   idempotencyOf,
   idempotencyStatus as statusForNode,
-} from '../../src/adapters/node.ts'
+} from '../../src/adapters/node/index.ts'
 import {
   adaptOptions,
   adaptStatusOptions,
@@ -19,7 +20,7 @@ import {
 } from '../../src/testing/index.ts'
 import { runAdapterCases } from './run-adapter-cases.ts'
 import { caught, EXPRESSES, serve, type ExpressModule } from './run-express.ts'
-import { serveWeb } from './serve-web.ts'
+import { serveWeb } from './web/serve-web.ts'
 
 const headOf = (req: IncomingMessage) => ({
   header: (name: string) => req.headers[name]?.toString(),
@@ -41,7 +42,7 @@ async function sendTo(res: ServerResponse, { status, headers, body, stream }: Ca
 
 function expressSubject(express: ExpressModule): AdapterSubject {
   return {
-    without: { validation: 'what stands behind the guard counts as the handler' },
+    without: { validation: 'everything behind the guard counts as the handler' },
     async serve({ options, routes, status }) {
       const app = express()
       const guard = idempotency(adaptOptions(options, headOf))
@@ -68,7 +69,6 @@ function expressSubject(express: ExpressModule): AdapterSubject {
         const handler = idempotencyStatus(adaptStatusOptions(status.options, headOf))
         app.get(`${status.path}/:id`, handler)
       }
-      app.use(idempotencyErrors())
       return serve(app)
     },
   }
@@ -76,7 +76,7 @@ function expressSubject(express: ExpressModule): AdapterSubject {
 
 for (const [name, express] of EXPRESSES) runAdapterCases(name, expressSubject(express))
 
-/** As the default does, but without a word to whoever reads what the tests print. */
+/** Replies as the default does, but prints nothing into the output of the tests. */
 function answer500(_error: unknown, _req: IncomingMessage, res: ServerResponse) {
   if (res.headersSent) res.destroy()
   else res.writeHead(500).end()
@@ -84,11 +84,11 @@ function answer500(_error: unknown, _req: IncomingMessage, res: ServerResponse) 
 
 runAdapterCases('node:http', {
   without: {
-    templates: 'a plain server knows no routes',
+    templates: 'a plain server has no routes',
     validation: 'the listener is the handler',
   },
   async serve({ options, routes, status }) {
-    const tell =
+    const report =
       status &&
       statusForNode({
         ...adaptStatusOptions(status.options, headOf),
@@ -113,7 +113,7 @@ runAdapterCases('node:http', {
     return serve((req, res) => {
       const path = req.url?.split('?')[0]
       const found = listeners.find((one) => one.method === req.method && one.path === path)
-      if (tell !== undefined && path?.startsWith(`${status!.path}/`)) tell(req, res)
+      if (report !== undefined && path?.startsWith(`${status!.path}/`)) report(req, res)
       else if (found === undefined) res.writeHead(404).end()
       else void found.listen(req, res)
     })
@@ -126,11 +126,11 @@ const webHeadOf = (request: Request) => ({
 
 runAdapterCases('fetch', {
   without: {
-    templates: 'a handler by itself knows no routes',
-    validation: 'there is nothing but the handler',
+    templates: 'a single handler has no routes',
+    validation: 'no code runs between the guard and the handler',
   },
   async serve({ options, routes, status }) {
-    const tell = status && statusForFetch(adaptStatusOptions(status.options, webHeadOf))
+    const report = status && statusForFetch(adaptStatusOptions(status.options, webHeadOf))
     const protect = forFetch(adaptOptions(options, webHeadOf))
     const handlers = routes.map(({ method = 'POST', path, options: own, handle }) => {
       const handler = async (request: Request) => {
@@ -148,7 +148,7 @@ runAdapterCases('fetch', {
     })
     return serveWeb((request) => {
       const { pathname } = new URL(request.url)
-      if (tell !== undefined && pathname.startsWith(`${status!.path}/`)) return tell(request)
+      if (report !== undefined && pathname.startsWith(`${status!.path}/`)) return report(request)
       const found = handlers.find(({ method, path }) => {
         return method === request.method && path === pathname
       })

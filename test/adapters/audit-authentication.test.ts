@@ -1,15 +1,15 @@
-/** The audit names protected routes whose guard may be reached without authentication. */
+/** The audit lists protected routes whose guard runs before authentication, or without any. */
 import express, { type RequestHandler } from 'express'
 import type { FastifyRequest } from 'fastify'
 import { Hono, type Context as HonoContext, type Next as HonoNext } from 'hono'
 import type { Middleware } from 'koa'
 import { describe, expect, it } from 'vitest'
-import { auditRoutes as auditExpress, requireProtected } from '../../src/adapters/express.ts'
-import { auditRoutes as auditFastify, idempotency } from '../../src/adapters/fastify.ts'
-import { auditRoutes as auditHono, idempotency as onHono } from '../../src/adapters/hono.ts'
-import { auditRoutes as auditKoa } from '../../src/adapters/koa.ts'
-import type { RouteAudit } from '../../src/http/route-audit.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { auditRoutes as auditExpress, requireProtected } from '../../src/adapters/express/index.ts'
+import { auditRoutes as auditFastify, idempotency } from '../../src/adapters/fastify/index.ts'
+import { auditRoutes as auditHono, idempotency as onHono } from '../../src/adapters/hono/index.ts'
+import { auditRoutes as auditKoa } from '../../src/adapters/koa/index.ts'
+import type { RouteAudit } from '../../src/http/guard/route-audit.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { EXPRESSES, guardOf, serve, text } from './run-express.ts'
 import { guardedApp, newApp, optionsOf } from './run-fastify.ts'
 import { guardOf as koaGuardOf, KOAS, Router } from './run-koa.ts'
@@ -22,7 +22,7 @@ describe.each(EXPRESSES)('%s', (_name, module) => {
   const authentication: RequestHandler = (_req, _res, next) => next()
   const other: RequestHandler = (_req, _res, next) => next()
 
-  it('lists routes on which the guard comes first, or nothing authenticates', () => {
+  it('lists Express routes without authentication before the guard', () => {
     const app = module()
     app.post('/right', authentication, guardOf(), handler)
     app.post('/wrong', guardOf(), authentication, handler)
@@ -34,7 +34,7 @@ describe.each(EXPRESSES)('%s', (_name, module) => {
     expect(auditExpress(app).unauthenticated).toBeUndefined()
   })
 
-  it('sees authentication of the app, of a router and on a path', () => {
+  it('finds authentication on the app, on a router and on a path', () => {
     const app = module()
     const early = module.Router().post('/early', guardOf(), handler)
     const inner = module.Router()
@@ -54,7 +54,7 @@ describe.each(EXPRESSES)('%s', (_name, module) => {
     ])
   })
 
-  it('lists routes behind a guard of the app that comes before authentication', () => {
+  it('lists routes behind a guard that the app mounts before authentication', () => {
     const app = module()
     app.use(guardOf())
     app.post('/on-route', authentication, handler)
@@ -63,7 +63,7 @@ describe.each(EXPRESSES)('%s', (_name, module) => {
     expect(open(auditExpress(app, { authentication }))).toEqual(['POST /on-route', 'POST /late'])
   })
 
-  it('takes any of several for authentication', () => {
+  it('accepts each of several authentication middlewares', () => {
     const app = module()
     app.post('/a', authentication, guardOf(), handler)
     app.post('/b', [other, guardOf()], handler)
@@ -71,7 +71,7 @@ describe.each(EXPRESSES)('%s', (_name, module) => {
   })
 })
 
-it('names what a stranger would be shown, and stops the start', async () => {
+it('fails requireProtected when a replay skips the authentication', async () => {
   const app = express()
   const authenticate: RequestHandler = (req, res, next) => {
     if (req.headers.authorization === 'secret') next()
@@ -98,7 +98,7 @@ it.each([
   ['"requireUser"', 'requireUser'],
   ['undefined', [undefined]],
   ['an empty list', []],
-])('refuses %s as authentication', (shown, authentication) => {
+])('refuses %s as the authentication option', (shown, authentication) => {
   expect(() => auditExpress(express(), { authentication: authentication as object })).toThrow(
     `auditRoutes.authentication must be the middleware, hook or guard that authenticates ` +
       `callers, or a list of them, got ${shown}`,
@@ -111,7 +111,7 @@ describe('Koa', () => {
   }
   const authentication: Middleware = (_ctx, next) => next()
 
-  it('lists routes on which the guard comes first, or nothing authenticates', () => {
+  it('lists Koa routes without authentication before the guard', () => {
     const router = new Router()
     router.post('/right', authentication, koaGuardOf(), handler)
     router.post('/wrong', koaGuardOf(), authentication, handler)
@@ -124,7 +124,7 @@ describe('Koa', () => {
     expect(auditKoa(router).unauthenticated).toBeUndefined()
   })
 
-  it.each(KOAS)('sees the order of the app in %s', (_name, koa) => {
+  it.each(KOAS)('follows the order of app.use() in %s', (_name, koa) => {
     const router = new Router().post('/a', authentication, handler)
     const guardFirst = new koa().use(koaGuardOf()).use(authentication).use(router.routes())
     expect(open(auditKoa(guardFirst, { authentication }))).toEqual(['POST /a'])
@@ -133,7 +133,7 @@ describe('Koa', () => {
   })
 })
 
-it('Hono lists routes on which the guard comes first, or nothing authenticates', () => {
+it('lists Hono routes without authentication before the guard', () => {
   const guard = onHono({ store: memoryStore(), tenant: () => 't' })
   const handler = (c: HonoContext) => c.text('done')
   const authentication = async (_c: HonoContext, next: HonoNext) => next()
@@ -156,7 +156,7 @@ describe('Fastify', () => {
   const handler = () => 'ok'
   const authentication = async (_request: FastifyRequest) => undefined
 
-  it('lists protected routes without an authentication hook', async () => {
+  it('lists Fastify routes without an authentication hook', async () => {
     const app = await guardedApp()
     for (const hook of ['onRequest', 'preValidation', 'preHandler'] as const) {
       app.post(`/${hook}`, { [hook]: [authentication] }, handler)
@@ -174,7 +174,7 @@ describe('Fastify', () => {
     expect(auditFastify(app).unauthenticated).toBeUndefined()
   })
 
-  it('sees hooks of the app also for routes that are older than the plugin', async () => {
+  it('finds hooks of the app for routes that were added before the plugin', async () => {
     const app = newApp()
     app.post('/older', handler)
     app.register(idempotency, optionsOf())
@@ -183,7 +183,7 @@ describe('Fastify', () => {
     expect(open(auditFastify(app, { authentication }))).toEqual([])
   })
 
-  it('lists a route that is older than the plugin and brings its own hook', async () => {
+  it('lists a route that was added before the plugin and has its own hook', async () => {
     const app = newApp()
     app.post('/older', { onRequest: authentication }, handler)
     app.register(idempotency, optionsOf())
@@ -191,7 +191,7 @@ describe('Fastify', () => {
     expect(open(auditFastify(app, { authentication }))).toEqual(['POST /older'])
   })
 
-  it('leaves the config of a route as it was', async () => {
+  it('leaves the config of a Fastify route unchanged', async () => {
     const app = await guardedApp()
     app.post('/a', { config: { idempotency: { keyRequired: false } } }, (request) => ({
       ...request.routeOptions.config,

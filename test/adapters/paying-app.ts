@@ -1,10 +1,10 @@
-/** An Express app whose handler writes payments into the database of its keys. */
+/** An Express app whose handler writes payments into the database that holds the keys. */
 import { DatabaseSync } from 'node:sqlite'
 import type { ErrorRequestHandler, Request, Response } from 'express'
 import { onTestFinished } from 'vitest'
-import { idempotencyErrors, type ExpressOptions } from '../../src/adapters/express.ts'
-import type { Store } from '../../src/core/store.ts'
-import type { HandlerContext } from '../../src/http/handler-context.ts'
+import type { IdempotencyOptions } from '../../src/adapters/express/index.ts'
+import type { Store } from '../../src/core/store/store.ts'
+import type { HandlerContext } from '../../src/http/guard/handler-context.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { caught, guardOf, serve, type ExpressModule } from './run-express.ts'
@@ -17,7 +17,7 @@ interface Run {
   readonly context: HandlerContext
 }
 
-interface PayingOptions extends Partial<ExpressOptions> {
+interface PayingOptions extends Partial<IdempotencyOptions> {
   readonly wrap?: (store: Store) => Store
 }
 
@@ -55,7 +55,7 @@ export async function payingApp(
     errors.push(error)
     next(error)
   }
-  app.use(idempotencyErrors(), report)
+  app.use(report)
   const { send, connect } = await serve(app)
   const record = () =>
     guard.engine.read({ scope: { tenant: 'single', operation: 'POST /' }, key: 'k' })

@@ -3,7 +3,7 @@ import { sqliteStore } from '../../src/stores/sqlite/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { adapterCases, FakeClock, type AdapterSubject } from '../../src/testing/index.ts'
 
-/** Every case on one framework. They are about HTTP: the store need not be durable. */
+/** Runs all cases on one framework. They test HTTP, so the store need not be durable. */
 export function runAdapterCases(name: string, subject: AdapterSubject): void {
   describe(name, () => {
     for (const { name, needs, run } of adapterCases) {

@@ -1,4 +1,4 @@
-/** Real Express servers of both major versions on the loopback, and a client that hides nothing. */
+/** Express servers of both major versions on the loopback, and a client that shows raw replies. */
 import http from 'node:http'
 import { createRequire } from 'node:module'
 import net, { type AddressInfo } from 'node:net'
@@ -9,18 +9,18 @@ import express, {
   type Response,
 } from 'express'
 import { onTestFinished } from 'vitest'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
 import {
   idempotency,
-  singleTenant,
-  type ExpressOptions,
+  type IdempotencyOptions,
   type IdempotencyMiddleware,
-} from '../../src/adapters/express.ts'
-import type { Store } from '../../src/core/store.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+} from '../../src/adapters/express/index.ts'
+import type { Store } from '../../src/core/store/store.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 
 export type ExpressModule = typeof express
 
-/** Every case runs on both. The types are those of Express 5; what we use is the same in 4. */
+/** Every test runs on both. The types are of Express 5; the parts in use are the same in 4. */
 export const EXPRESSES: readonly (readonly [name: string, express: ExpressModule])[] = [
   ['express 5', express],
   ['express 4', createRequire(import.meta.url)('express4') as ExpressModule],
@@ -29,7 +29,7 @@ export const EXPRESSES: readonly (readonly [name: string, express: ExpressModule
 export interface Reply {
   readonly status: number
   readonly message: string
-  /** Lower-case names; several lines of one header stay apart. */
+  /** By lower-case name. Several lines of one header stay separate. */
   readonly headers: ReadonlyMap<string, readonly string[]>
   readonly body: Buffer
 }
@@ -50,7 +50,7 @@ export interface TestServer {
   readonly port: number
   readonly server: http.Server
   send(options?: Send): Promise<Reply>
-  /** A client that can be cut off: sends a request and does not wait for the reply. */
+  /** Sends a request without waiting for the reply, on a connection that a test can cut. */
   connect(options?: Send): Promise<Client>
 }
 
@@ -122,7 +122,7 @@ function linesOf(rawHeaders: readonly string[]): Map<string, string[]> {
   return lines
 }
 
-/** One line of a header, or `undefined`. */
+/** The lines of a header, joined, or `undefined`. */
 export const header = (reply: Reply, name: string): string | undefined =>
   reply.headers.get(name)?.join(', ')
 
@@ -131,14 +131,14 @@ export const text = (reply: Reply): string => reply.body.toString()
 export const json = (reply: Reply): Record<string, unknown> =>
   JSON.parse(text(reply)) as Record<string, unknown>
 
-/** What the client of a problem branches on. */
+/** The status and code of a problem. */
 export const problemOf = (reply: Reply): [status: number, code: unknown] => {
   const body = json(reply)
   const error = body['error'] as { code?: unknown } | undefined
   return [reply.status, body['code'] ?? error?.code]
 }
 
-/** A raw connection: what it sends is exactly what is asked for, and it may be cut at any time. */
+/** A raw connection. It sends exactly the given request, and a test can cut it at any time. */
 export class Client {
   readonly socket: net.Socket
   #received = Buffer.alloc(0)
@@ -167,7 +167,7 @@ export class Client {
       this.#received = Buffer.concat([this.#received, chunk])
       this.#onData()
     })
-    // A connection that the server cuts is what some tests ask for.
+    // In some tests the server cuts the connection.
     socket.on('error', () => undefined)
     socket.on('close', () => this.#onData())
   }
@@ -180,7 +180,7 @@ export class Client {
     return this.socket.closed || this.socket.destroyed
   }
 
-  /** Resolves once what was received matches, or the connection is closed. */
+  /** Resolves when the received text matches, or the connection is closed. */
   until(pattern: RegExp): Promise<string> {
     return new Promise((resolve) => {
       this.#onData = () => {
@@ -194,7 +194,7 @@ export class Client {
     return this.until(/(?!)/)
   }
 
-  /** Cuts the connection with a reset, as a crashed or impatient client does. */
+  /** Resets the connection, as a crashed client does. */
   cut(): void {
     this.socket.resetAndDestroy()
   }
@@ -213,7 +213,7 @@ export function rawRequest(options: Send): string {
   return `${method} ${path} HTTP/1.1\r\n${lines.join('')}\r\n${content}`
 }
 
-/** Express 4 does not catch what an async handler throws; Express 5 does the same as this. */
+/** Passes errors of an async handler to `next`, as Express 5 does and Express 4 does not. */
 export function caught(
   handler: (req: Request, res: Response, next: NextFunction) => unknown,
 ): RequestHandler {
@@ -226,14 +226,14 @@ export function caught(
   }
 }
 
-/** A guard on a store of its own, for an API without tenants. */
-export function guardOf(options: Partial<ExpressOptions> = {}): IdempotencyMiddleware {
+/** A guard on a new memory store, for an API without tenants. */
+export function guardOf(options: Partial<IdempotencyOptions> = {}): IdempotencyMiddleware {
   const needsStore = options.engine === undefined && options.store === undefined
   const own = needsStore ? { store: memoryStore() } : {}
-  return idempotency({ tenant: singleTenant, ...own, ...options } as ExpressOptions)
+  return idempotency({ tenant: singleTenant, ...own, ...options } as IdempotencyOptions)
 }
 
-/** A store whose calls a test can hold up or break. */
+/** A store with calls that a test replaces, to delay them or to make them fail. */
 export function wrapStore(store: Store, calls: Partial<Store>): Store {
   const transaction = store.transaction?.bind(store)
   return {
@@ -251,13 +251,13 @@ export function wrapStore(store: Store, calls: Partial<Store>): Store {
   }
 }
 
-/** Something that has not happened yet, and can be waited for. */
+/** An event that a test waits for, and fires with `open`. */
 export function gate<Value = void>() {
   const { promise, resolve } = Promise.withResolvers<Value>()
   return { passed: promise, open: resolve }
 }
 
-/** Lets everything that is ready on the event loop run, sockets included. */
+/** Waits until the event loop has run everything that is ready, including socket events. */
 export async function turns(count = 10): Promise<void> {
   for (let turn = 0; turn < count; turn++) {
     await new Promise((resolve) => {

@@ -1,30 +1,30 @@
-/** Real Koa servers of both major versions on the loopback. */
+/** Koa servers of both major versions on the loopback. */
 import type { RequestListener } from 'node:http'
 import { createRequire } from 'node:module'
 import { Router } from '@koa/router'
 import { onTestFinished } from 'vitest'
 import Koa, { type Context, type Middleware } from 'koa'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
 import {
   idempotency,
-  singleTenant,
   type IdempotencyMiddleware,
-  type KoaOptions,
-} from '../../src/adapters/koa.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+  type IdempotencyOptions,
+} from '../../src/adapters/koa/index.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { serve, type TestServer } from './run-express.ts'
 
 export type KoaModule = typeof Koa
 
-/** Every case runs on both. The types are those of Koa 3; what we use is the same in 2. */
+/** Every test runs on both. The types are of Koa 3; the parts in use are the same in 2. */
 export const KOAS: readonly (readonly [name: string, koa: KoaModule])[] = [
   ['koa 3', Koa],
   ['koa 2', createRequire(import.meta.url)('koa2') as KoaModule],
 ]
 
-/** A guard on a store of its own, for an API without tenants. */
-export function guardOf(options: Partial<KoaOptions> = {}): IdempotencyMiddleware {
+/** A guard on a new memory store, for an API without tenants. */
+export function guardOf(options: Partial<IdempotencyOptions> = {}): IdempotencyMiddleware {
   const needsStore = options.engine === undefined && options.store === undefined
   const own = needsStore ? { store: memoryStore() } : {}
   return idempotency({ tenant: singleTenant, ...own, ...options })
@@ -32,11 +32,11 @@ export function guardOf(options: Partial<KoaOptions> = {}): IdempotencyMiddlewar
 
 export interface ServedKoa extends TestServer {
   readonly app: Koa
-  /** What the app was told of, in place of its printing it. */
+  /** The errors that the app emitted. The listener keeps Koa from printing them. */
   readonly errors: Error[]
 }
 
-/** An app with these middlewares, in this order. */
+/** Serves an app with these middlewares, in this order. */
 export async function serveKoa(
   koa: KoaModule,
   ...middlewares: readonly (Middleware | ReturnType<Router['routes']>)[]
@@ -49,13 +49,13 @@ export async function serveKoa(
   return { ...server, app, errors }
 }
 
-/** As a plain server calls it: Koa answers its own rejections. */
+/** The listener of an app. Koa handles errors itself, so its promise needs no handler. */
 export function listenerOf(app: Koa): RequestListener {
   const listen = app.callback()
   return (req, res) => void listen(req, res)
 }
 
-/** A store with transactions, until the test ends. */
+/** A store with transactions. It is removed when the test ends. */
 export function tempStore(): SqliteStore {
   const folder = scratchFolder()
   const store = sqliteStore({ path: folder.file('keys.db'), synchronous: 'normal' })

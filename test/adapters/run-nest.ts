@@ -1,4 +1,4 @@
-/** Real Nest apps on both platforms, built without decorator syntax. */
+/** Nest apps on both platforms, built without decorator syntax. */
 import type http from 'node:http'
 import {
   Controller,
@@ -15,12 +15,9 @@ import { ExpressAdapter } from '@nestjs/platform-express'
 import { FastifyAdapter } from '@nestjs/platform-fastify'
 import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { onTestFinished } from 'vitest'
-import {
-  IdempotencyModule,
-  singleTenant,
-  type IdempotencyModuleOptions,
-} from '../../src/adapters/nest.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
+import { IdempotencyModule, type IdempotencyOptions } from '../../src/adapters/nest/index.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { serve, type TestServer } from './run-express.ts'
 
 declare module 'vitest' {
@@ -40,7 +37,7 @@ export interface RouteSpec {
   /** @default '/' */
   readonly path?: string | string[]
   readonly decorators?: readonly MethodDecorator[]
-  /** One for each argument. */
+  /** One decorator for each argument. */
   readonly params?: readonly ParameterDecorator[]
   readonly handle: (...args: never[]) => unknown
 }
@@ -54,14 +51,14 @@ export function controllerOf(
     readonly isController = true
   }
   for (const [name, spec] of Object.entries(routes)) addRoute(TestController, name, spec)
-  // Those of the caller last, so that they may replace ours.
+  // The caller's decorators come last, so that they can replace the path.
   for (const decorate of [Controller(path), ...decorators]) decorate(TestController)
   return TestController
 }
 
 function addRoute(target: Type, name: string, spec: RouteSpec): void {
   const { method = 'POST', path = '/', decorators = [], params = [], handle } = spec
-  // A function of its own for each route: metadata is kept on it.
+  // Each route needs a separate function, because metadata is stored on it.
   const value = function (this: unknown, ...args: never[]) {
     return handle.apply(this, args)
   }
@@ -83,18 +80,18 @@ export function moduleOf(metadata: ModuleMetadata): Type {
 
 export interface NestSpec extends ModuleMetadata {
   readonly platform: Platform
-  /** `false`: without the module. */
-  readonly idempotency?: Partial<IdempotencyModuleOptions> | false
-  /** Modules that are imported before ours, and whose interceptors are around ours. */
+  /** `false` leaves the module out. */
+  readonly idempotency?: Partial<IdempotencyOptions> | false
+  /** Modules that are imported before `IdempotencyModule`. Their interceptors run around it. */
   readonly before?: ModuleMetadata['imports']
-  /** Before the app is initialised. */
+  /** Called before the app is initialised. */
   readonly prepare?: (app: INestApplication) => unknown
   readonly app?: NestApplicationOptions
   /** Options of Fastify itself. */
   readonly fastify?: FastifyServerOptions
 }
 
-/** Made, but not initialised. */
+/** Creates an app without initialising it. */
 export async function createNest(spec: NestSpec): Promise<INestApplication> {
   const { platform, idempotency, prepare, app: options, fastify, ...rest } = spec
   const { before = [], imports = [], ...metadata } = rest
@@ -130,9 +127,7 @@ async function listenerOf(
   return (req, res) => fastify.routing(req, res)
 }
 
-export function optionsOf(
-  options: Partial<IdempotencyModuleOptions> = {},
-): IdempotencyModuleOptions {
+export function optionsOf(options: Partial<IdempotencyOptions> = {}): IdempotencyOptions {
   const hasStore = options.engine !== undefined || options.store !== undefined
   return { tenant: singleTenant, ...(hasStore ? {} : { store: memoryStore() }), ...options }
 }

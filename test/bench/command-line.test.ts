@@ -7,20 +7,20 @@ import { FULL, QUICK } from '../../bench/run/scale.ts'
 import { FINGERPRINT, REPLY_BYTES } from '../../bench/run/work.ts'
 
 describe('the command line', () => {
-  it('measures everything in at least seven rounds by itself', () => {
+  it('the benchmark measures everything in at least seven rounds by default', () => {
     const command = parse()
     expect(command).toMatchObject({ scale: FULL, groups: GROUPS, isWhole: true, isQuick: false })
     expect(FULL.rounds).toBeGreaterThanOrEqual(7)
   })
 
-  it('calls a run whole only where nothing is left out', () => {
+  it('a run is complete only if nothing is left out', () => {
     expect(parse('--quick')).toMatchObject({ isWhole: false, scale: QUICK })
     expect(parse('--only', 'engine').isWhole).toBe(false)
     expect(parse('--rounds', '3').isWhole).toBe(false)
     expect(parse('--rounds', '9').isWhole).toBe(true)
   })
 
-  it('takes groups in their own order, and refuses others', () => {
+  it('the command line sorts groups, and refuses unknown ones', () => {
     expect(parse('--only', 'growth,engine').groups).toEqual(['engine', 'growth'])
     expect(parseCommand(['--only', 'engin'])).toMatchObject({
       kind: 'wrong',
@@ -28,13 +28,13 @@ describe('the command line', () => {
     })
   })
 
-  it('refuses what it does not know', () => {
+  it('the command line refuses unknown options', () => {
     expect(parseCommand(['--fast']).kind).toBe('wrong')
     expect(parseCommand(['--rounds', 'many']).kind).toBe('wrong')
     expect(parseCommand(['--round-ms', '0']).kind).toBe('wrong')
   })
 
-  it('explains every option', () => {
+  it('the help text explains every option', () => {
     expect(parseCommand(['--help']).kind).toBe('help')
     for (const name of ['quick', 'only', 'rounds', 'round-ms', 'json', 'svg']) {
       expect(HELP).toContain(`--${name}`)
@@ -42,7 +42,7 @@ describe('the command line', () => {
   })
 })
 
-it('gives everybody replies of 200 bytes and fingerprints of 32', () => {
+it('every subject gets replies of 200 bytes and fingerprints of 32', () => {
   expect(REPLY_BYTES.length).toBe(200)
   expect(Buffer.from(FINGERPRINT.slice('v1:'.length), 'base64url').length).toBe(32)
 })
@@ -51,14 +51,14 @@ describe('the packages it measures against', () => {
   const folder = join(import.meta.dirname, '../../bench')
   const read = (name: string) => readFileSync(join(folder, name), 'utf8')
 
-  it('are no workspace of this one, so that installing it leaves them out', () => {
+  it('the measured packages are no workspace of this one, so npm install leaves them out', () => {
     const root = readFileSync(join(folder, '../package.json'), 'utf8')
     const { workspaces } = JSON.parse(root) as { workspaces: string[] }
     expect(workspaces.filter((workspace) => workspace.startsWith('bench'))).toEqual([])
     expect(existsSync(join(folder, 'package-lock.json'))).toBe(true)
   })
 
-  it('are each of one exact version, and locked without the address of a registry', () => {
+  it('the measured packages have exact versions, locked without a registry address', () => {
     const { dependencies } = JSON.parse(read('package.json')) as {
       dependencies: Record<string, string>
     }

@@ -11,19 +11,19 @@ describe('the tables', () => {
     line('growth.c', { bytes: [2048] }, { group: 'growth' }),
   ]
 
-  it('show medians with their spread, and only the figures that were measured', () => {
+  it('tables show medians with their spread, and only measured figures', () => {
     const [engine, growth] = toTables(lines).split('\n\n') as [string, string]
     expect(engine).toMatch(/engine\.a \[1\] +first requests +64 in flight +1,100 ±5 % +2\.00/)
     expect(engine).not.toContain('bytes')
     expect(growth).toMatch(/growth\.c .* 2,048$/m)
   })
 
-  it('show a line against the one it names', () => {
+  it('tables show a line relative to the line that it names', () => {
     expect(toTables(lines)).toMatch(/engine\.b .* 0\.50 × engine\.a$/m)
     expect(toTables(lines.slice(1))).toMatch(/engine\.b .* 550 ±5 %$/m)
   })
 
-  it('have each note once', () => {
+  it('tables have each note once', () => {
     expect(toTables(lines).match(/\[1\] skips the fence/g)).toHaveLength(1)
   })
 })
@@ -36,17 +36,17 @@ describe('the targets', () => {
     unit: 'ms',
   } as const
 
-  it('are shown with what was got and what was wanted', () => {
+  it('targets are shown with the measured and the required value', () => {
     const missed = judge(target, [line('reap', { p50: [12, 12, 12] })])
     expect(toVerdictLines([missed])).toMatch(/a reap batch +12\.0 ±0\.00 +at most 10\.0 ms +MISSED/)
   })
 
-  it('are counted where they could not be judged', () => {
+  it('targets without a verdict are counted', () => {
     expect(toVerdictLines([judge(target, [])])).toContain('1 of 1 need lines')
   })
 })
 
-it('shows three digits, which is more than a shared machine can tell', () => {
+it('numbers have three digits, which is the precision of a shared machine', () => {
   expect([0.1234, 1.234, 12.34, 123.4, 1234.5].map(shown)).toEqual([
     '0.12',
     '1.23',
@@ -80,13 +80,13 @@ describe('the chart', () => {
   const lines = [line('ours', { rate: [90, 100, 110] }), line('theirs', { rate: [25, 25, 25] })]
   const svg = toSvg(options, lines)
 
-  it('is well-formed, with its texts escaped', () => {
+  it('the chart is well-formed, with escaped texts', () => {
     expect(openTags(svg)).toEqual([])
     expect(svg).toContain('Ours &amp; &quot;theirs&quot;')
     expect(svg).toContain('a &lt; b')
   })
 
-  it('has bars as long as their medians, and none of what was not measured', () => {
+  it('the chart has bars as long as their medians, and none for missing values', () => {
     const widths = [...svg.matchAll(/class="(?:own|peer)" x="\d+" y="\d+" width="([\d.]+)"/g)]
     const [ours, theirs] = widths.map(([, width]) => Number(width)) as [number, number]
     expect(widths).toHaveLength(2)
@@ -95,7 +95,7 @@ describe('the chart', () => {
     expect(svg).not.toContain('Nothing measured')
   })
 
-  it('keeps everything within its frame', () => {
+  it('the chart keeps all parts within its frame', () => {
     const [, width, height] = /viewBox="0 0 (\d+) (\d+)"/.exec(svg)!.map(Number)
     const xs = [...svg.matchAll(/\bx2?="([\d.]+)"/g)].map(([, x]) => Number(x))
     const ys = [...svg.matchAll(/\by2?="([\d.]+)"/g)].map(([, y]) => Number(y))
@@ -103,7 +103,7 @@ describe('the chart', () => {
     expect(Math.max(...ys)).toBeLessThan(height!)
   })
 
-  it('has colours for light and for dark ground', () => {
+  it('the chart has colours for light and dark backgrounds', () => {
     expect(svg).toContain('prefers-color-scheme: dark')
   })
 })

@@ -7,7 +7,7 @@ import { REPLY, REPLY_BYTES } from '../../bench/run/work.ts'
 import { line } from './lines.ts'
 
 describe('rounds', () => {
-  it('measure each line once, in turns, and do not count the first', async () => {
+  it('rounds measure each line once, in turns, and do not count the first round', async () => {
     const steps: string[] = []
     let calls = 0
     const lines = ['a', 'b', 'c'].map((id): Line => {
@@ -30,7 +30,7 @@ describe('rounds', () => {
     expect(new Set(rates)).toEqual(new Set([4, 5, 6, 7, 8, 9]))
   })
 
-  it('wake each process once, before its lines, which lie together in their family', async () => {
+  it('rounds wake each process once, before its lines, which stay together', async () => {
     const heard: string[] = []
     const linesOf = (name: string, family: string): Line[] => {
       const sleeper = { wake: async () => void heard.push(`wake ${name}`) }
@@ -40,7 +40,7 @@ describe('rounds', () => {
         return { ...line(id, {}), sleeper, family, measure }
       })
     }
-    // Mixed on purpose: the order they are given in says nothing.
+    // Mixed on purpose: the given order must not matter.
     const [a, b, c] = [linesOf('a', 'x'), linesOf('b', 'y'), linesOf('c', 'x')]
     const lines = [0, 1].flatMap((part) => [a[part]!, b[part]!, c[part]!])
     await measureRounds(lines, { rounds: 1, roundMs: 1, onStep: () => undefined })
@@ -56,7 +56,7 @@ describe('rounds', () => {
     }
   })
 
-  it('end with the first line that fails, and name it', async () => {
+  it('rounds end with the first line that fails, and name it', async () => {
     const broken: Line = { ...line('a', {}), measure: () => Promise.reject(new Error('409')) }
     const rounds = { rounds: 1, roundMs: 1, onStep: () => undefined }
     const running = measureRounds([broken], rounds)
@@ -69,7 +69,7 @@ describe('rounds', () => {
 })
 
 describe('measuring', () => {
-  it('keeps as many calls under way as it is told, and counts only what has ended', async () => {
+  it('measuring keeps the given number of calls in progress, and counts the ended', async () => {
     let [underWay, most, ended] = [0, 0, 0]
     const once = async () => {
       most = Math.max(most, ++underWay)
@@ -84,14 +84,14 @@ describe('measuring', () => {
     expect(figures.p99).toBeGreaterThanOrEqual(figures.p50!)
   })
 
-  it('fails where a call does', async () => {
+  it('measuring fails when a call fails', async () => {
     const once = () => Promise.reject(new Error('refused'))
     await expect(measure(once, { inFlight: 2, ms: 5, warmMs: 0 })).rejects.toThrow('refused')
   })
 })
 
 describe('a sleeper', () => {
-  it('is under load for as long as is said, and not at all where that is no time', async () => {
+  it('a sleeper is under load for the given time, and not at all for no time', async () => {
     const loads: number[] = []
     const load = async (ms: number) => void loads.push(ms)
     await sleeperOf(1_000, load).wake()
@@ -116,14 +116,14 @@ describe('a subject', () => {
     }
   }
 
-  it('is believed that runs the work once and gives its reply again', async () => {
+  it('a subject that runs the work once and repeats its reply passes the check', async () => {
     for (const reply of [REPLY, REPLY_BYTES, JSON.stringify(REPLY)]) {
       const counter = new Counter()
       await prove(keeping(counter, reply), counter, 'k')
     }
   })
 
-  it('is refused that runs the work every time, or never, or answers otherwise', async () => {
+  it('a subject that reruns or skips the work, or changes the reply, is refused', async () => {
     const counter = new Counter()
     const always: Subject = { run: async () => (counter.runs++, REPLY), close }
     await expect(prove(always, counter, 'k')).rejects.toThrow('runs after the replay')

@@ -15,13 +15,13 @@ const atLeast: Target = {
 const theirs = line('theirs', { rate: [100, 100, 100] })
 
 describe('a target', () => {
-  it('is reached at its limit, from either side', () => {
+  it('a target is reached at its limit, from either side', () => {
     const lines = [line('ours', { rate: [100, 100, 100] }), theirs]
     expect(judge(atLeast, lines).kind).toBe('reached')
     expect(judge({ ...atLeast, limit: { atMost: 1 } }, lines).kind).toBe('reached')
   })
 
-  it('is missed only where it is short by more than the rounds lie apart', () => {
+  it('a target is missed only if the gap exceeds the spread of the rounds', () => {
     const close = [line('ours', { rate: [80, 95, 110] }), theirs]
     expect(judge(atLeast, close).kind).toBe('within_spread')
     const steady = [line('ours', { rate: [94, 95, 96] }), theirs]
@@ -30,7 +30,7 @@ describe('a target', () => {
     expect(judge({ ...atLeast, limit: { atMost: 1 } }, above).kind).toBe('missed')
   })
 
-  it('is judged by what something adds, where it says so', () => {
+  it('a target can be judged by the added cost', () => {
     const target: Target = {
       ...atLeast,
       of: { line: 'ours', figure: 'p50' },
@@ -47,7 +47,7 @@ describe('a target', () => {
     expect(judge(target, lines.slice(0, 1)).kind).toBe('not_measured')
   })
 
-  it('is held to a plain limit, where there is nothing to compare with', () => {
+  it('a target without a comparison has a plain limit', () => {
     const { against, ...plain } = atLeast
     expect(against).toBeDefined()
     const target: Target = { ...plain, limit: { atMost: 10 }, unit: 'ms' }
@@ -55,7 +55,7 @@ describe('a target', () => {
     expect(judge(target, [line('ours', { rate: [9, 9, 9] })]).kind).toBe('reached')
   })
 
-  it('is not judged where one of its lines was left out', () => {
+  it('a target is not judged if one of its lines was left out', () => {
     expect(judge(atLeast, [theirs]).kind).toBe('not_measured')
     expect(judge(atLeast, [line('ours', { rate: [1] })]).kind).toBe('not_measured')
   })
@@ -66,13 +66,13 @@ describe('the targets of the benchmark', () => {
     [of, less, against].flatMap((ref) => (ref === undefined ? [] : [ref.line])),
   )
 
-  it('name lines of groups that exist, and are told apart by their names', () => {
+  it('targets name lines of existing groups, and have different names', () => {
     const groups = new Set(named.map((id) => id.split('.')[0]))
     expect([...GROUPS]).toEqual(expect.arrayContaining([...groups]))
     expect(new Set(TARGETS.map(({ name }) => name)).size).toBe(TARGETS.length)
   })
 
-  it('have a unit where they are no ratio', () => {
+  it('targets that are no ratio have a unit', () => {
     const plain = TARGETS.filter(({ against }) => against === undefined)
     expect(plain.filter(({ unit }) => unit === undefined)).toEqual([])
   })
@@ -81,14 +81,14 @@ describe('the targets of the benchmark', () => {
 describe('names of lines', () => {
   const lines = [line('ours', {}, { base: 'theirs' }), line('theirs', {})]
 
-  it('are wrong where a target, a chart or a line names what nobody measures', () => {
+  it('a target, a chart or a line must not name an unmeasured line', () => {
     const good = { lines, targets: [atLeast], panels: [] }
     expect(wrongReferences(good)).toEqual([])
     expect(wrongReferences({ ...good, lines: lines.slice(0, 1) })).toEqual(['theirs'])
     expect(wrongReferences({ ...good, panels: PANELS }).length).toBeGreaterThan(10)
   })
 
-  it('are wrong where two lines share one', () => {
+  it('two lines must not share a name', () => {
     expect(wrongReferences({ lines: [...lines, lines[0]!], targets: [], panels: [] })).toEqual([
       'ours',
     ])

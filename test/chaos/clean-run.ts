@@ -1,4 +1,4 @@
-/** A run made by hand, in which nothing is wrong: tests change one thing in it. */
+/** Facts of a correct run, made by hand. Tests change one of them. */
 import type { Facts } from '../../chaos/check/facts.ts'
 import type { Asked, Outcome, Seen } from '../../chaos/clients/seen.ts'
 import type { Story } from '../../chaos/clients/story.ts'

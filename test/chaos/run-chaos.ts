@@ -1,4 +1,4 @@
-/** `npm run chaos` as people run it: a process of its own. */
+/** Runs `npm run chaos` as a separate process. */
 import { spawn } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,7 +9,7 @@ import type { Report } from '../../chaos/report.ts'
 export interface ChaosRun<Kind> {
   readonly code: number | null
   readonly output: string
-  /** Absent where the run itself has failed. */
+  /** Absent if the run failed. */
   readonly report: Kind | undefined
 }
 
@@ -31,7 +31,7 @@ export async function runChaos<Kind = Report>(...args: readonly string[]): Promi
     child.once('close', resolve)
   })
   onTestFinished(async () => {
-    // Of a test that has run out of time: it ends what it has started.
+    // If the test times out, the run ends the processes that it has started.
     child.kill('SIGTERM')
     await ended
     rmSync(folder, { recursive: true, force: true })
@@ -44,7 +44,7 @@ function readReport(file: string): unknown {
   try {
     return JSON.parse(readFileSync(file, 'utf8'))
   } catch {
-    // The output says why there is none.
+    // The output contains the reason for the missing report.
     return undefined
   }
 }

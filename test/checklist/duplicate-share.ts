@@ -1,6 +1,6 @@
 import type { EngineEvent } from '../../src/core/events.ts'
 
-/** How many of a tenant's requests were duplicates, by what the engine reports of them. */
+/** The share of a tenant's requests that were duplicates, from the events of the engine. */
 export function duplicateShare(events: readonly EngineEvent[], tenant: string): number {
   const kinds = events.flatMap((event) =>
     'tenant' in event && event.tenant === tenant ? [event.kind] : [],

@@ -1,4 +1,4 @@
-/** How PostgreSQL carries out what it is sent, as it says by itself. */
+/** The query plans that PostgreSQL logs for the statements of a pool. */
 import pg from 'pg'
 import { onTestFinished } from 'vitest'
 
@@ -11,7 +11,7 @@ export interface Plan {
   readonly Plans?: readonly Plan[]
 }
 
-/** Statements inside of functions too: the claim is one. */
+/** Also explains statements inside functions, because the claim is a function. */
 const SETTINGS = [
   'session_preload_libraries=auto_explain',
   'auto_explain.log_min_duration=0',

@@ -2,9 +2,9 @@
 import { startWorker } from '../process/worker-process.ts'
 
 export interface Nodes {
-  /** Pays at one of them, always under the same key. */
+  /** Pays at one of the nodes, always under the same key. */
   readonly pay: (node: number) => Promise<{ readonly status: number; readonly body: string }>
-  /** How often their handlers were entered, of both together. */
+  /** The number of handler calls on both nodes. */
   readonly entered: () => number
 }
 

@@ -1,9 +1,9 @@
-/** A payment that waits for a lock of the database, so that a test decides when it is made. */
+/** A payment that waits for a database lock, so that a test decides when it is made. */
 import type pg from 'pg'
 
 const LOCK = 4711
 
-/** Writes a row that nothing but the key keeps from being written twice. */
+/** Writes a row. Only the key prevents a second one. */
 export async function payBehindLock(pool: pg.Pool): Promise<string> {
   const paymentId = crypto.randomUUID()
   await pool.query(`BEGIN; SELECT pg_advisory_xact_lock(${LOCK});
@@ -11,7 +11,7 @@ export async function payBehindLock(pool: pg.Pool): Promise<string> {
   return paymentId
 }
 
-/** Takes the lock, and gives the way to let go of it. */
+/** Takes the lock. Returns the function that releases it. */
 export async function holdPayments(pool: pg.Pool): Promise<() => Promise<void>> {
   const client = await pool.connect()
   await client.query('SELECT pg_advisory_lock($1)', [LOCK])

@@ -1,11 +1,11 @@
-/** The table of the records, by way of SQL, on PostgreSQL and in a file of SQLite. */
+/** Reads and writes the record table with SQL, in PostgreSQL and SQLite. */
 import { DatabaseSync } from 'node:sqlite'
 import type pg from 'pg'
 import { onTestFinished } from 'vitest'
 
 export interface Records {
   readonly identities: () => Promise<unknown[]>
-  /** Tries to have every record twice, each with an id of its own. */
+  /** Tries to insert a copy of every record, each with a new id. */
   readonly copy: () => Promise<void>
 }
 
@@ -39,7 +39,7 @@ export function openRecords(path: string) {
         .all()
         .map(({ id }) => id),
     copy: async () => file.exec(`${TWIN}; ${newIds}; ${COPY}`),
-    /** Makes the records that are there expired, and that many more of each. */
+    /** Makes all records expired, and adds `more` copies of each. */
     expire: (more: number) =>
       file.exec(`UPDATE oncekey_record SET expires_at_ms = 1;
         ${TWIN} WHERE false;
@@ -49,7 +49,7 @@ export function openRecords(path: string) {
   } satisfies Records & Record<string, unknown>
 }
 
-/** Somebody is at work on a record, and gives it back when told to. */
+/** Locks a record, as a transaction in progress does. Returns the function that releases it. */
 export async function lockRecord(pool: pg.Pool, key: string): Promise<() => Promise<void>> {
   const client = await pool.connect()
   await client.query('BEGIN')
@@ -60,7 +60,7 @@ export async function lockRecord(pool: pg.Pool, key: string): Promise<() => Prom
   }
 }
 
-/** Removes expired records as a reaper does, and holds on to what it has locked. */
+/** Removes expired records like a reaper, in a transaction that stays open. */
 export async function beginReap(pool: pg.Pool) {
   const client = await pool.connect()
   await client.query('BEGIN')

@@ -1,13 +1,14 @@
 /**
- * A node of the shop as a process of its own, on PostgreSQL. Its handler says that it was entered,
- * and then waits for a lock of the database, which a test may hold.
+ * A node of the shop as a separate process, on PostgreSQL. Its handler reports that it was called,
+ * and then waits for a database lock that a test may hold.
  */
 import { writeSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import express from 'express'
 import pg from 'pg'
-import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
-import { createEngine } from '../../src/core/engine.ts'
+import { singleTenant } from '../../src/http/guard/guard-options.ts'
+import { idempotency } from '../../src/adapters/express/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
 import { postgresStore } from '../../src/stores/postgres/index.ts'
 import { payBehindLock } from './pay-behind-lock.ts'
 
@@ -24,7 +25,6 @@ app.post('/payments', guard, async (_req, res) => {
   const paymentId = await payBehindLock(pool)
   res.status(201).json({ paymentId })
 })
-app.use(idempotencyErrors())
 const server = app.listen(0, '127.0.0.1', () => {
   report({ port: (server.address() as AddressInfo).port })
 })

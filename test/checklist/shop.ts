@@ -1,21 +1,21 @@
-/** A small shop behind HTTP: who asks is in a token, and what it charges is outside. */
+/** A small shop behind HTTP. A token names the caller; the charges are outside effects. */
 import express, { type Request, type Response } from 'express'
 import { onTestFinished } from 'vitest'
 import {
   idempotency,
-  idempotencyErrors,
   idempotencyStatus,
-  type ExpressOptions,
-} from '../../src/adapters/express.ts'
-import { createEngine, type Engine, type EngineOptions } from '../../src/core/engine.ts'
+  type IdempotencyOptions,
+} from '../../src/adapters/express/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine, EngineOptions } from '../../src/core/engine/engine-contract.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
-import type { Store } from '../../src/core/store.ts'
+import type { Store } from '../../src/core/store/store.ts'
 import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { serve, type Reply, type Send } from '../adapters/run-express.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 
-export interface Paying {
+export interface PaymentRequest {
   readonly key?: string
   /** `tenant/user/session` */
   readonly token?: string
@@ -23,19 +23,19 @@ export interface Paying {
 }
 
 export interface ShopOptions {
-  /** @default the embedded one, on a file of the test's own */
+  /** @default an embedded store on a new file */
   readonly store?: Store
   readonly engine?: Partial<EngineOptions>
-  readonly guard?: Partial<ExpressOptions>
-  /** What `POST /payments` does. @default charges, and says so */
+  readonly guard?: Partial<IdempotencyOptions>
+  /** Handler of `POST /payments`. @default charges, and replies with 201 */
   readonly handler?: (shop: Till, req: Request, res: Response) => unknown
 }
 
-/** What a handler has at hand. */
+/** The functions that a handler can use. */
 export interface Till {
-  /** The world outside: nothing takes back what it was told. */
+  /** Outside effects, which cannot be undone. */
   readonly charges: { readonly tenant: string; readonly amountCents: number }[]
-  /** Charges, and replies 201. No two replies are the same. */
+  /** Charges, and replies with 201. Every reply is different. */
   readonly charge: (req: Request, res: Response) => void
 }
 
@@ -43,7 +43,7 @@ export interface Shop {
   readonly engine: Engine
   readonly events: readonly EngineEvent[]
   readonly charges: Till['charges']
-  readonly pay: (paying?: Paying) => Promise<Reply>
+  readonly pay: (paying?: PaymentRequest) => Promise<Reply>
   readonly send: (request: Send) => Promise<Reply>
 }
 
@@ -70,11 +70,11 @@ export async function openShop({
   const app = express()
   const pay = handler ?? ((_till, req, res) => till.charge(req, res))
   app.post('/payments', guard, express.json(), (req, res) => pay(till, req, res))
-  // With the guard in their way, as on a route that takes every method.
+  // The guard is mounted for every method of this route.
   app.all('/payments/:id', guard, (req, res) => void res.json({ method: req.method }))
   app.get('/operations/:id', idempotencyStatus({ engine, tenant: tenantOf, statusUrl }))
-  // Says no more than it must, and nothing on the console.
-  app.use(idempotencyErrors(), (_error: unknown, _req: Request, res: Response, _next: unknown) => {
+  // Replies with the status only, and logs nothing.
+  app.use((_error: unknown, _req: Request, res: Response, _next: unknown) => {
     res.status(500).json({ error: 'internal' })
   })
   const { send } = await serve(app)
@@ -107,7 +107,7 @@ function openTill(): Till {
   }
 }
 
-/** The embedded default, on a file of the test's own; with time that stands still if asked for. */
+/** The embedded default store on a new file, with a fake clock if one is given. */
 export function openFile({ clock }: { readonly clock?: FakeClock } = {}) {
   const folder = scratchFolder()
   onTestFinished(folder.remove)
@@ -120,7 +120,7 @@ export function openFile({ clock }: { readonly clock?: FakeClock } = {}) {
   return { path, open }
 }
 
-/** A shop on a file of its own, whose time a test moves. */
+/** A shop on a new file, whose clock a test moves. */
 export async function openTimedShop({
   wrap = (store) => store,
   ...options

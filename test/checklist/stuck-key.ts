@@ -1,10 +1,10 @@
-/** A node that dies in its handler, and leaves its key behind. */
-import type { Store } from '../../src/core/store.ts'
+/** A node that dies in its handler, and leaves its key held. */
+import type { Store } from '../../src/core/store/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { gate } from '../adapters/run-express.ts'
 import { openShop } from './shop.ts'
 
-/** Time stands still for it, so it renews nothing and says nothing more: for others it is dead. */
+/** The node's clock does not move, so it renews no lease: for other nodes it is dead. */
 export async function leaveStuck(
   key: string,
   onLapse: 'unknown' | 'rerun',
@@ -18,7 +18,7 @@ export async function leaveStuck(
     guard: { onLapse },
     handler: () => entered.open(),
   })
-  // Its client hears of it when the connection is cut, at the end of the test.
+  // The client sees an error when the connection is cut, at the end of the test.
   dead.pay({ key }).catch(() => undefined)
   await entered.passed
 }

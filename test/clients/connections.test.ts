@@ -3,7 +3,7 @@ import { Client, gate, turns } from '../adapters/run-express.ts'
 import { SERVERS, replyWithPayment, servePayments } from './payments-api.ts'
 import { replies, wireRequest, type WireReply } from './wire.ts'
 
-// What careless, slow and old clients do with their connections.
+// Connections of careless, slow and old clients.
 
 const KEY = 'Idempotency-Key: "order-1"'
 
@@ -11,7 +11,7 @@ const isReplay = ({ headers }: WireReply) => headers.get('idempotent-replayed') 
 const runOf = ({ body }: WireReply) => (JSON.parse(body) as { readonly run?: number }).run
 const codeOf = ({ body }: WireReply) => (JSON.parse(body) as { readonly code?: string }).code
 
-/** A handler that is inside until it is let out. */
+/** A handler that runs until it is released. */
 function held() {
   const [entered, opened] = [gate(), gate()]
   const during = () => {
@@ -39,7 +39,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
 
   it('duplicates in one packet are answered in order, and the work runs once', async () => {
     const { server, runs, left, holdNext } = await servePayments({ mount })
-    // The second is answered while the first still runs, and has to queue behind its reply.
+    // The second is answered while the first still runs, so its reply is queued behind the first.
     holdNext(() => arrivedBoth.passed)
     const arrivedBoth = gate()
     const client = await Client.connect(server.port)
@@ -56,7 +56,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('duplicates in one packet may wait for the first of them', async () => {
+  it('duplicates in one packet can wait for the reply of the first', async () => {
     const options = { whileInProgress: { waitMs: 10_000 } } as const
     const { server, runs } = await servePayments({ mount, options })
     const client = await Client.connect(server.port)
@@ -67,8 +67,8 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  // The first reply is awaited, so the others have no socket yet when the client goes.
-  it('a client that goes before it is the turn of its reply changes nothing', async () => {
+  // The first reply is not sent yet, so the others have no socket when the client disconnects.
+  it('a client that disconnects before its queued reply is sent changes nothing', async () => {
     const opened = gate()
     const { server, engine, runs, arrived } = await servePayments({
       mount,
@@ -98,7 +98,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(keys.length)
   })
 
-  it('other requests in the same packet are other requests', async () => {
+  it('different requests in the same packet are handled separately', async () => {
     const { server, runs } = await servePayments({ mount })
     const client = await Client.connect(server.port)
     const packet = [
@@ -114,7 +114,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(2)
   })
 
-  it('a refused request leaves its body to nobody, and the next one is understood', async () => {
+  it('the body of a refused request is skipped, and the next request is parsed', async () => {
     const { server, runs } = await servePayments({ mount })
     const client = await Client.connect(server.port)
     client.socket.write(wireRequest([], { body: 'x'.repeat(50_000) }))
@@ -124,7 +124,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('a request that comes byte by byte is the same as in one piece', async () => {
+  it('a request that arrives byte by byte is the same as one in a single packet', async () => {
     const { server, runs } = await servePayments({ mount })
     const slow = await Client.connect(server.port)
     slow.socket.setNoDelay(true)
@@ -141,8 +141,8 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  // The key is claimed when the body is whole: a client that dawdles holds up nobody.
-  it('an unfinished upload holds no key, and comes too late as a duplicate', async () => {
+  // The key is claimed when the body is complete, so a slow client does not block other requests.
+  it('an unfinished upload holds no key, and is a duplicate when it arrives late', async () => {
     const { server, runs, arrived } = await servePayments({ mount })
     const slow = await Client.connect(server.port)
     const bytes = wireRequest([KEY])
@@ -158,7 +158,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('an upload that breaks off runs nothing, and its key is free', async () => {
+  it('an upload that breaks off runs nothing, and leaves its key free', async () => {
     const { server, runs, arrived } = await servePayments({ mount })
     const broken = await Client.connect(server.port)
     broken.socket.write(wireRequest([KEY]).subarray(0, -1))
@@ -172,7 +172,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('of duplicates racing over many connections one runs', async () => {
+  it('one of many concurrent duplicates on different connections runs', async () => {
     const { server, runs, statuses, holdNext } = await servePayments({ mount })
     const { during, entered, finish } = held()
     holdNext(during)
@@ -191,7 +191,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('of racing requests that differ, the loser hears of the misuse, not of the wait', async () => {
+  it('of different concurrent requests under one key, the loser gets a mismatch', async () => {
     const { server, runs, holdNext } = await servePayments({ mount })
     const { during, entered, finish } = held()
     holdNext(during)
@@ -209,7 +209,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('a client that speaks HTTP/1.0 gets the reply and its replay', async () => {
+  it('a client that uses HTTP/1.0 gets the reply and its replay', async () => {
     const { server, runs } = await servePayments({ mount })
     const answers: WireReply[] = []
     for (let count = 0; count < 2; count++) {
@@ -226,7 +226,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('a client that speaks HTTP/1.0 and one that speaks HTTP/1.1 mean the same key', async () => {
+  it('a key is the same over HTTP/1.0 and HTTP/1.1', async () => {
     const { server, runs } = await servePayments({ mount })
     const bodies: string[] = []
     for (const version of ['1.0', '1.1']) {

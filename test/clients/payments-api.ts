@@ -1,28 +1,29 @@
-/** An API that takes payments under a key, and a bad line on the way to it. */
+/** An API that takes payments under a key, behind a proxy that breaks connections. */
 import { randomUUID } from 'node:crypto'
 import type { RequestListener, ServerResponse } from 'node:http'
 import express from 'express'
 import { onTestFinished } from 'vitest'
-import { idempotency, idempotencyErrors, singleTenant } from '../../src/adapters/express.ts'
-import { withIdempotency } from '../../src/adapters/node.ts'
-import { createEngine, type Engine } from '../../src/core/engine.ts'
+import { idempotency } from '../../src/adapters/express/index.ts'
+import { withIdempotency } from '../../src/adapters/node/index.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine } from '../../src/core/engine/engine-contract.ts'
 import { StoreFailedError } from '../../src/core/errors.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
-import type { Store } from '../../src/core/store.ts'
-import type { GuardOptions } from '../../src/http/guard-options.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+import type { Store } from '../../src/core/store/store.ts'
+import { singleTenant, type GuardOptions } from '../../src/http/guard/guard-options.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { gate, serve, wrapStore, type TestServer } from '../adapters/run-express.ts'
 import { startTcpProxy, type TcpProxy } from '../servers/tcp-proxy.ts'
 
 export type ApiOptions = Omit<GuardOptions<unknown>, 'tenant' | 'store' | 'engine'>
 
-/** Answers a payment; its body has been left unread. */
+/** Answers a payment. Its body is unread. */
 export type Work = (res: ServerResponse, run: number) => unknown
 
 type Mount = (work: (res: ServerResponse) => unknown, options: Guarded) => RequestListener
 type Guarded = ApiOptions & { readonly engine: Engine; readonly tenant: () => string }
 
-/** The adapters whose servers the clients meet. */
+/** The adapters of the servers. */
 export const SERVERS: readonly (readonly [name: string, mount: Mount])[] = [
   [
     'express',
@@ -30,7 +31,6 @@ export const SERVERS: readonly (readonly [name: string, mount: Mount])[] = [
       const app = express()
       app.post('/payments', idempotency(options), (_req, res) => work(res))
       app.post('/v1/payment_intents', idempotency(options), (_req, res) => work(res))
-      app.use(idempotencyErrors())
       return app as RequestListener
     },
   ],
@@ -40,28 +40,28 @@ export const SERVERS: readonly (readonly [name: string, mount: Mount])[] = [
 export interface PaymentsApi {
   readonly server: TestServer
   readonly engine: Engine
-  /** What clients are told to call: the way there is the bad line. */
+  /** The URL of the proxy, which clients call. */
   readonly url: string
   readonly line: TcpProxy
-  /** How often the work was begun. */
+  /** The number of runs that have started. */
   runs(): number
-  /** The statuses of the replies that have left, in their order. */
+  /** The statuses of the replies that were sent, in order. */
   readonly statuses: readonly number[]
-  /** What came under `Idempotency-Key`, request by request. */
+  /** The values of `Idempotency-Key`, request by request. */
   readonly keys: readonly (string | undefined)[]
-  /** The store's calls that fail at the moment. */
+  /** The store calls that currently fail. */
   readonly broken: Set<'claim' | 'settle'>
-  /** Resolves when a reply with this status has left. */
+  /** Resolves when a reply with this status was sent. */
   left(status: number): Promise<void>
-  /** Resolves when the engine has told of this. */
+  /** Resolves when the engine has emitted this event. */
   heard(kind: EngineEvent['kind']): Promise<void>
   /** Resolves when this many requests have arrived. */
   arrived(count: number): Promise<void>
-  /** Makes the next run call `during`, and wait for it before it replies. */
+  /** Makes the next run call `during` and wait for it before it replies. */
   holdNext(during: () => unknown): void
 }
 
-/** A payment, and never the same twice: who gets these bytes has got this run's reply. */
+/** A payment with unique bytes, which identify the run that replied. */
 export function replyWithPayment(res: ServerResponse, run: number): void {
   res.statusCode = 201
   res.setHeader('Content-Type', 'application/json')
@@ -124,7 +124,7 @@ export async function servePayments(setup: ApiSetup = {}): Promise<PaymentsApi> 
   }
 }
 
-/** What has come and gone, for tests that wait for it. */
+/** Log of requests and replies, for tests that wait for an entry. */
 class Log {
   readonly statuses: number[] = []
   readonly keys: (string | undefined)[] = []
@@ -164,7 +164,7 @@ function breakable(store: Store, broken: ReadonlySet<string>): Store {
   const check = (call: string) => {
     if (!broken.has(call)) return
     const cause = new Error('it is down')
-    // So the engine has no claim to look for afterwards.
+    // Then the engine does not search for the claim afterwards.
     const wroteNothing = true
     throw new StoreFailedError({ store: store.name, operation: call, cause, wroteNothing })
   }

@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest'
-import { currentIdempotency } from '../../src/http/current.ts'
+import { currentIdempotency } from '../../src/http/guard/current.ts'
 import { Client } from '../adapters/run-express.ts'
 import { SERVERS, servePayments, type PaymentsApi } from './payments-api.ts'
 import { replies, wireRequest, type WireReply } from './wire.ts'
 
-// Every shape in which a key can come over the wire: which are one key, and which are refused.
+// Every form in which a key can arrive: which forms are the same key, and which are refused.
 
-/** What becomes of a shape: a key, a problem of ours, or a refusal by Node before us. */
+/** The outcome of a form: a key, a problem of the guard, or a refusal by Node. */
 type Fate =
   | { readonly key: string }
   | { readonly code: string; readonly detail: RegExp }
@@ -51,10 +51,10 @@ const SHAPES: readonly Shape[] = [
   named('a bare value with a space', 'order 12', key('order 12'), unquoted),
   named('a bare value with a quote inside', 'a"b', key('a"b'), unquoted),
   named('a bare value with a backslash', 'a\\b', key('a\\b'), unquoted),
-  named('single quotes, which quote nothing', "'abc'", key("'abc'"), unquoted),
-  named('a percent sign, which escapes nothing', 'a%20b', key('a%20b'), unquoted),
+  named('single quotes, which are part of the key', "'abc'", key("'abc'"), unquoted),
+  named('a percent sign, which is part of the key', 'a%20b', key('a%20b'), unquoted),
 
-  // Parameters mean nothing.
+  // Parameters are ignored.
   named('a parameter', '"k";a=1', key('k')),
   named('parameters of every type', '"k";a=1;b=1.5;c="x";d=tok;e=:YQ==:;f=?0;g', key('k')),
   named('parameters of RFC 9651', '"k";d=@1659578233;s=%"f%c3%bc"', key('k')),
@@ -69,13 +69,13 @@ const SHAPES: readonly Shape[] = [
   named('blanks around a bare value', '  k\t', key('k'), unquoted),
   shape('no blank after the colon', 'Idempotency-Key:"k"', [key('k')]),
 
-  // Names of headers have no case.
+  // Header names are case-insensitive.
   shape('an odd case', 'iDeMpOtEnCy-KeY: "k"', [key('k')]),
   shape('a blank before the colon', 'Idempotency-Key : "k"', [node(400)]),
   shape('an underscore, which is another header', 'Idempotency_Key: "k"', [missing]),
   shape('no header at all', [], [missing]),
 
-  // Other types of structured fields are no strings.
+  // Other types of structured fields are not strings.
   named('an integer', '42', key('42'), unquoted),
   named('a decimal', '-1.5', key('-1.5'), unquoted),
   named('a boolean', '?1', key('?1'), unquoted),
@@ -84,7 +84,7 @@ const SHAPES: readonly Shape[] = [
   named('a display string', '%"f%c3%bc"', key('%"f%c3%bc"'), unquoted),
   named('an inner list', '("a" "b")', key('("a" "b")'), unquoted),
 
-  // Two keys are none.
+  // Two keys are refused.
   named('a list of bare keys', 'a, b', comma, unquoted),
   named('a list of one key twice', 'a,a', comma, unquoted),
   named('a list of quoted keys', '"a", "b"', noString),
@@ -99,21 +99,21 @@ const SHAPES: readonly Shape[] = [
   // RFC 9651 4.2: lines are joined by a comma before they are parsed.
   shape('a string over two lines', ['Idempotency-Key: "a', 'Idempotency-Key: b"'], [key('a, b')]),
 
-  // Strings that are none.
+  // Invalid strings.
   named('an open string', '"abc', noString),
   named('a quote at the end only', 'abc"', key('abc"'), unquoted),
   named('text after the string', '"a"b', noString),
-  named('an escape that is none', '"a\\n"', noString),
+  named('an invalid escape', '"a\\n"', noString),
   named('a backslash at the end', '"a\\"', noString),
   named('one quote', '"', noString),
 
-  // Nothing.
+  // Empty values.
   named('no value', '', empty),
   named('blanks', ' \t ', empty),
   named('an empty string', '""', empty),
   named('a string of blanks', '"   "', empty),
 
-  // Bytes that no key may have.
+  // Bytes that a key must not contain.
   named('UTF-8', Buffer.from('schlüssel').toString('latin1'), notAscii),
   named('UTF-8 in quotes', Buffer.from('"schlüssel"').toString('latin1'), notAscii),
   named('a byte of Latin 1', 'caf\xe9', notAscii),
@@ -147,7 +147,7 @@ const quoted = (text: string) => `"${text.replaceAll(/["\\]/g, '\\$&')}"`
 
 describe.each(SERVERS)('%s:', (_name, mount) => {
   describe.each(['lenient', 'strict'] as const)('to a %s API,', (keySyntax) => {
-    it.each(SHAPES)('$what', async ({ lines, [keySyntax]: fate }) => {
+    it.each(SHAPES)('$what is handled as specified', async ({ lines, [keySyntax]: fate }) => {
       const api = await servePayments({
         mount,
         options: { keySyntax },
@@ -167,7 +167,7 @@ describe.each(SERVERS)('%s:', (_name, mount) => {
         return
       }
       expect([reply.status, JSON.parse(reply.body)]).toEqual([200, { key: fate.key }])
-      // The same key, written as the draft wants it, finds the same record.
+      // The same key in the syntax of the draft finds the same record.
       const again = await post(api, [`Idempotency-Key: ${quoted(fate.key)}`])
       expect([again.body, again.headers.get('idempotent-replayed')]).toEqual([reply.body, 'true'])
       expect(api.runs()).toBe(1)

@@ -1,4 +1,4 @@
-/** HTTP clients that people use, each told to retry a POST. */
+/** Common HTTP clients, each configured to retry a POST. */
 import axios from 'axios'
 import axiosRetry from 'axios-retry'
 import { got } from 'got'
@@ -20,26 +20,26 @@ export interface FinalAnswer {
 
 export interface RetryingClient {
   readonly name: string
-  /** Whether it asks again by itself when a reply breaks off in the middle of its body. */
+  /** Whether the client retries when a reply breaks off in the middle of its body. */
   readonly retriesHalfReplies: boolean
-  /** One payment with all the retries it takes. Rejects where the client gives up. */
+  /** Makes one payment, with retries. Rejects when the client gives up. */
   pay(order: PaymentOrder, pause: Pause): Promise<FinalAnswer>
 }
 
-/** How long a client rests between two tries. */
+/** The pause of a client between two tries. */
 export interface Pause {
-  /** In place of what the client would take of its own. */
+  /** Replaces the default pause of the client. */
   readonly ms: number
-  /** At most, whatever `Retry-After` asks for. */
+  /** The maximum pause, even if `Retry-After` asks for more. */
   readonly msMax: number
 }
 
-/** No client waits: what a test waits for has happened by the time of one of the many retries. */
+/** Clients retry without a pause. A test's event happens before one of the many retries. */
 export const AT_ONCE: Pause = { ms: 5, msMax: 5 }
 
 const RETRIES = 200
 
-/** What says "not yet" or "not at all": everything else is an answer. */
+/** Statuses that are retried. Every other status is an answer. */
 const RETRIED_STATUSES = [408, 409, 425, 429, 500, 502, 503, 504]
 
 const byGot: RetryingClient = {
@@ -55,7 +55,7 @@ const byGot: RetryingClient = {
         methods: ['POST'],
         statusCodes: RETRIED_STATUSES,
         backoffLimit: ms,
-        // 0 is how got says that it gives up.
+        // got gives up when the delay is 0.
         calculateDelay: ({ computedValue }) => Math.min(computedValue, msMax),
       },
     })
@@ -66,7 +66,7 @@ const byGot: RetryingClient = {
 
 const byKy: RetryingClient = {
   name: 'ky',
-  // Its work is done when the head has come; who reads the body reads alone.
+  // ky resolves when the headers have arrived, so the body is read without retries.
   retriesHalfReplies: false,
   async pay({ url, key, amount }, { ms, msMax }) {
     const reply = await ky.post(url, {
@@ -92,7 +92,7 @@ const byAxios: RetryingClient = {
     const client = axios.create({ responseType: 'arraybuffer' })
     axiosRetry(client, {
       retries: RETRIES,
-      // An error with a status of success is a reply whose body broke off.
+      // An error with a success status is a reply whose body broke off.
       retryCondition: ({ response }) =>
         response === undefined ||
         response.status < 400 ||
@@ -122,7 +122,7 @@ const retryOptions = ({ ms, msMax }: Pause) => ({
 function byUndici(name: string, dispatcherOf: (pause: Pause) => Dispatcher): RetryingClient {
   return {
     name,
-    // It asks for the missing part, which only a GET of a file can give.
+    // undici requests the missing range, which only a GET of a file supports.
     retriesHalfReplies: false,
     async pay({ url, key, amount }, pause) {
       const dispatcher = dispatcherOf(pause)
@@ -140,7 +140,7 @@ function byUndici(name: string, dispatcherOf: (pause: Pause) => Dispatcher): Ret
   }
 }
 
-/** The loop of the guide for authors of clients. */
+/** The loop from the guide for client authors. */
 const byHand: RetryingClient = {
   name: 'fetch in a loop',
   retriesHalfReplies: true,

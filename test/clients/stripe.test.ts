@@ -10,10 +10,10 @@ import {
   type PaymentsApi,
 } from './payments-api.ts'
 
-// The official SDK of Stripe against an API of our own that speaks like Stripe.
+// The official Stripe SDK against an API with the Stripe profile.
 
-/** The SDK has no option for its pauses, of at least half a second. */
-class HurriedStripe extends Stripe {
+/** The SDK has no option for its pauses, which are at least half a second. */
+class StripeWithoutPauses extends Stripe {
   override getInitialNetworkRetryDelay(): number {
     return 0.005
   }
@@ -32,7 +32,7 @@ async function setup({ config, ...rest }: Scene = {}) {
   const api = await servePayments({ ...rest, options })
   const httpAgent = new http.Agent({ keepAlive: true })
   onTestFinished(() => httpAgent.destroy())
-  const stripe = new HurriedStripe('sk_test_of_nobody', {
+  const stripe = new StripeWithoutPauses('sk_test_of_nobody', {
     host: '127.0.0.1',
     port: api.line.port,
     protocol: 'http',
@@ -46,17 +46,17 @@ async function setup({ config, ...rest }: Scene = {}) {
 
 const PARAMS = { amount: 2000, currency: 'eur' } as const
 
-/** What the SDK raised. */
-async function raisedBy(call: Promise<unknown>): Promise<Stripe.errors.StripeError> {
+/** The error of the SDK. */
+async function errorOf(call: Promise<unknown>): Promise<Stripe.errors.StripeError> {
   const error: unknown = await call.then(
-    () => new Error('it has succeeded'),
+    () => new Error('expected the call to fail'),
     (raised: unknown) => raised,
   )
   expect(error).toBeInstanceOf(Stripe.errors.StripeError)
   return error as Stripe.errors.StripeError
 }
 
-/** Every request had one and the same key, and the SDK had made it. */
+/** Asserts that every request had the same key, which the SDK had generated. */
 function expectOwnKey({ keys }: Pick<PaymentsApi, 'keys'>, requests: number): void {
   expect(keys).toHaveLength(requests)
   expect(new Set(keys).size).toBe(1)
@@ -64,7 +64,7 @@ function expectOwnKey({ keys }: Pick<PaymentsApi, 'keys'>, requests: number): vo
 }
 
 describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
-  it('creates a payment intent under a key of its own', async () => {
+  it('creates a payment intent under a key that the SDK generates', async () => {
     const { stripe, runs, ...api } = await setup({ mount })
     const intent = await stripe.paymentIntents.create(PARAMS)
     expect(intent).toMatchObject({ object: 'payment_intent', run: 1 })
@@ -74,7 +74,7 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('gets the intent of the only run when the reply to it was lost', async () => {
+  it('gets the intent of the only run when the reply was lost', async () => {
     const { stripe, line, runs, ...api } = await setup({ mount })
     void line.once('answer lost', 'POST')
     const intent = await stripe.paymentIntents.create(PARAMS)
@@ -94,7 +94,7 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('asks again once even where retries are off, under the same key', async () => {
+  it('retries once under the same key even with retries turned off', async () => {
     const { stripe, line, runs, ...api } = await setup({ mount, config: { maxNetworkRetries: 0 } })
     void line.once('answer lost', 'POST')
     expect(await stripe.paymentIntents.create(PARAMS)).toMatchObject({ run: 1 })
@@ -102,8 +102,8 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  // The connection breaks while the work runs; the work goes on until a retry was told 409.
-  it('asks again after a 409 until the first request has its reply', async () => {
+  // The connection breaks while the work runs; the work continues until a retry gets 409.
+  it('retries after a 409 until the first request has its reply', async () => {
     const { stripe, line, holdNext, left, runs, statuses } = await setup({ mount })
     holdNext(() => {
       line.cut()
@@ -126,7 +126,7 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     const options = { idempotencyKey: 'order-1' }
     const first = stripe.paymentIntents.create(PARAMS, options)
     await entered.passed
-    const error = await raisedBy(stripe.paymentIntents.create(PARAMS, options))
+    const error = await errorOf(stripe.paymentIntents.create(PARAMS, options))
     expect(error).toBeInstanceOf(Stripe.errors.StripeAPIError)
     expect(error).toMatchObject({
       statusCode: 409,
@@ -139,7 +139,7 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('goes on when the store is back', async () => {
+  it('continues when the store is back', async () => {
     const { stripe, broken, left, runs, statuses } = await setup({ mount })
     broken.add('claim')
     void left(503).then(() => broken.delete('claim'))
@@ -159,7 +159,7 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     expect(runs()).toBe(1)
   })
 
-  it('knows the key of a reply where the API repeats it, as Stripe does', async () => {
+  it('returns the key of a reply when the API repeats it, as Stripe does', async () => {
     const { stripe } = await setup({
       mount,
       options: { storeHeaders: ['idempotency-key'] },
@@ -181,14 +181,14 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     const options = { idempotencyKey: 'order-1' }
     await stripe.paymentIntents.create(PARAMS, options)
     const other = stripe.paymentIntents.create({ ...PARAMS, amount: 9000 }, options)
-    const error = await raisedBy(other)
+    const error = await errorOf(other)
     expect(error).toBeInstanceOf(Stripe.errors.StripeIdempotencyError)
     expect(error).toMatchObject({
       statusCode: 400,
       rawType: 'idempotency_error',
       code: 'idempotency_key_reused_with_different_payload',
     })
-    // It is final: no retry, and the first request's reply is still there.
+    // The error is final: no retry, and the reply to the first request is still stored.
     expect(statuses).toEqual([201, 400])
     expect(await stripe.paymentIntents.create(PARAMS, options)).toMatchObject({ run: 1 })
     expect(runs()).toBe(1)
@@ -200,19 +200,19 @@ describe.each(SERVERS)('the Stripe SDK on %s', (_name, mount) => {
     ['two keys in one', 'a,b', 'idempotency_key_malformed'],
   ])('raises StripeInvalidRequestError for %s', async (_what, key, code) => {
     const { stripe, runs } = await setup({ mount })
-    // `idempotencyKey: ''` counts as none for the SDK, which then makes one.
+    // The SDK treats `idempotencyKey: ''` as absent and generates a key.
     const post = stripe.rawRequest('POST', '/v1/payment_intents', PARAMS, {
       additionalHeaders: { 'Idempotency-Key': key },
     })
-    const error = await raisedBy(post)
+    const error = await errorOf(post)
     expect(error).toBeInstanceOf(Stripe.errors.StripeInvalidRequestError)
     expect(error).toMatchObject({ statusCode: 400, rawType: 'invalid_request_error', code })
     expect(runs()).toBe(0)
   })
 
-  it('raises StripeInvalidRequestError where the key got lost on the way', async () => {
+  it('raises StripeInvalidRequestError when a proxy removed the key', async () => {
     const { stripe, runs } = await setup({ mount, options: { keyHeader: 'x-other-key' } })
-    const error = await raisedBy(stripe.paymentIntents.create(PARAMS))
+    const error = await errorOf(stripe.paymentIntents.create(PARAMS))
     expect(error).toBeInstanceOf(Stripe.errors.StripeInvalidRequestError)
     expect(error).toMatchObject({ statusCode: 400, code: 'idempotency_key_missing' })
     expect(error.message).toContain('x-other-key')
@@ -229,9 +229,9 @@ describe('a 500 that is stored, as Stripe stores them', () => {
     },
   }
 
-  it('is asked for again, to no avail, until the SDK gives up', async () => {
+  it('a stored 500 is retried until the SDK gives up', async () => {
     const { stripe, runs, statuses } = await setup({ ...failing, config: { maxNetworkRetries: 3 } })
-    const error = await raisedBy(stripe.paymentIntents.create(PARAMS))
+    const error = await errorOf(stripe.paymentIntents.create(PARAMS))
     expect(error).toBeInstanceOf(Stripe.errors.StripeAPIError)
     expect(error).toMatchObject({ statusCode: 500, message: 'It broke.' })
     expect(error.headers?.['idempotent-replayed']).toBe('true')
@@ -239,7 +239,7 @@ describe('a 500 that is stored, as Stripe stores them', () => {
     expect(runs()).toBe(1)
   })
 
-  it('is not asked for again where the API says so the way Stripe does', async () => {
+  it('a stored 500 is not retried when the API sends Stripe-Should-Retry: false', async () => {
     const { stripe, runs, statuses } = await setup({
       options: { storeHeaders: ['stripe-should-retry'] },
       work: (res, run) => {
@@ -247,13 +247,13 @@ describe('a 500 that is stored, as Stripe stores them', () => {
         return failing.work!(res, run)
       },
     })
-    const error = await raisedBy(stripe.paymentIntents.create(PARAMS))
+    const error = await errorOf(stripe.paymentIntents.create(PARAMS))
     expect(error).toMatchObject({ statusCode: 500, message: 'It broke.' })
     expect(statuses).toEqual([500])
     expect(runs()).toBe(1)
   })
 
-  it('is left behind by a new key', async () => {
+  it('a stored 500 is not replayed under a new key', async () => {
     const { stripe, runs } = await setup({
       config: { maxNetworkRetries: 0 },
       work: (res, run) => {
@@ -262,8 +262,8 @@ describe('a 500 that is stored, as Stripe stores them', () => {
         return res.end(JSON.stringify({ object: 'payment_intent', run }))
       },
     })
-    await raisedBy(stripe.paymentIntents.create(PARAMS, { idempotencyKey: 'try-1' }))
-    await raisedBy(stripe.paymentIntents.create(PARAMS, { idempotencyKey: 'try-1' }))
+    await errorOf(stripe.paymentIntents.create(PARAMS, { idempotencyKey: 'try-1' }))
+    await errorOf(stripe.paymentIntents.create(PARAMS, { idempotencyKey: 'try-1' }))
     expect(runs()).toBe(1)
     const intent = await stripe.paymentIntents.create(PARAMS, { idempotencyKey: 'try-2' })
     expect(intent).toMatchObject({ run: 2 })

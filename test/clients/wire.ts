@@ -1,14 +1,14 @@
-/** Requests as bytes, and replies taken apart by hand: no HTTP library stands in between. */
+/** Requests as bytes, and replies parsed without an HTTP library. */
 import type { Client } from '../adapters/run-express.ts'
 
 export interface WireReply {
   readonly status: number
-  /** By lower-case name. */
+  /** Header values by lower-case name. */
   readonly headers: ReadonlyMap<string, string>
   readonly body: string
 }
 
-/** A POST with these header lines, each ended by `\r\n` as it goes over the wire. */
+/** A POST with these header lines, each ended by `\r\n`. */
 export function wireRequest(
   lines: readonly string[],
   { body = '{"amount":100}', path = '/payments', version = '1.1' } = {},
@@ -20,11 +20,11 @@ export function wireRequest(
     `Content-Length: ${Buffer.byteLength(body)}`,
     ...lines,
   ]
-  // One byte for each character, so that a test may send any byte.
+  // One byte per character, so that a test can send any byte.
   return Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1')
 }
 
-/** The whole replies that have come over a connection, in their order. */
+/** The complete replies on a connection, in order. */
 function repliesIn(received: string, isClosed: boolean): WireReply[] {
   const replies: WireReply[] = []
   for (let rest = received; rest !== '';) {
@@ -32,7 +32,7 @@ function repliesIn(received: string, isClosed: boolean): WireReply[] {
     if (end === -1) return replies
     const [first = '', ...lines] = rest.slice(0, end).split('\r\n')
     const headers = new Map(lines.map((line) => toHeader(line)))
-    // To HTTP/1.0 Node states no length: the reply ends with the connection.
+    // Node sends no length to HTTP/1.0: the reply ends with the connection.
     const length = Number(headers.get('content-length') ?? Number.POSITIVE_INFINITY)
     const body = rest.slice(end + 4, end + 4 + length)
     if (body.length < length && !(isClosed && length === Number.POSITIVE_INFINITY)) return replies
@@ -47,7 +47,7 @@ function toHeader(line: string): [name: string, value: string] {
   return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()]
 }
 
-/** Waits until this many whole replies have come, or the server has closed the connection. */
+/** Waits until this many complete replies have arrived, or the server closed the connection. */
 export async function replies(client: Client, count: number): Promise<WireReply[]> {
   for (;;) {
     const seen = client.received

@@ -7,17 +7,17 @@ const root = join(import.meta.dirname, '..', '..')
 const CONFIGS = ['tsconfig.json', 'tsconfig.build.json']
 
 /**
- * Lays a build out in a folder: a copy of the one of the repository where that is newer than all it
- * is made from, as it is in `npm test`, and otherwise one of its own.
+ * Puts a build into a folder: a copy of the repository's build if that is newer than all sources,
+ * as it is in `npm test`, and otherwise a new build.
  */
-export function layOutBuild(folder: string): void {
+export function copyBuildTo(folder: string): void {
   const to = join(folder, 'dist')
   if (isUpToDate()) return cpSync(join(root, 'dist'), to, { recursive: true })
   const args = ['-p', join(root, 'tsconfig.build.json'), '--outDir', to]
   execFileSync(join(root, 'node_modules', '.bin', 'tsc'), args, { stdio: 'inherit' })
 }
 
-/** Every source has its file, and none of these is older than any source. */
+/** Whether every source has a built file, and no built file is older than any source. */
 function isUpToDate(): boolean {
   const sources = globSync('src/**/*.ts', { cwd: root })
   const built = sources
@@ -27,7 +27,7 @@ function isUpToDate(): boolean {
   return Math.min(...made) > Math.max(...from)
 }
 
-/** A file that is not there is older than all others. */
+/** A missing file counts as older than all others. */
 function timesOf(files: readonly string[]): number[] {
   return files.map((file) => statSync(join(root, file), { throwIfNoEntry: false })?.mtimeMs ?? 0)
 }

@@ -4,11 +4,11 @@ import { onTestFinished } from 'vitest'
 
 export interface Example {
   readonly address: string
-  /** Asks it to stop, and resolves with its exit code and what it has complained about. */
+  /** Stops the example. Resolves with its exit code and error output. */
   stop(): Promise<{ code: number | null; errors: string }>
 }
 
-/** Starts an example on any free port, in a process that does not outlive the test. */
+/** Starts an example on any free port, in a process that ends with the test. */
 export async function startExample(
   folder: string,
   main: string,

@@ -1,7 +1,7 @@
 /**
- * A program of a user, for each framework but Express (`adapter-smoke.ts`): one payment, sent twice
- * and then once without a key, to the packed adapter. Its argument names the framework. Runs on
- * every Node that the package supports, without its types, and loads only what it is asked for.
+ * A user's program for each framework except Express (`adapter-smoke.ts`): sends one payment twice,
+ * and then once without a key, to the packed adapter. The argument names the framework, and only
+ * that one is imported. Runs with its types stripped on every Node that the package supports.
  */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -13,7 +13,7 @@ import { memoryStore, singleTenant } from 'oncekey'
 const options = { store: memoryStore(), tenant: singleTenant }
 let runs = 0
 
-/** What each handler replies: it has read its body, and knows its key. */
+/** The reply of each handler. Shows that the handler has read the body and knows the key. */
 function paid(body: unknown, { key }: { readonly key: string }): object {
   return { run: ++runs, body, key }
 }
@@ -98,7 +98,7 @@ const FRAMEWORKS: Readonly<Record<string, () => Promise<RequestListener>>> = {
   },
 }
 
-/** Those of web-standard and asynchronous frameworks give a promise that nobody needs. */
+/** Discards the promise that the listeners of Koa and of web-standard frameworks return. */
 function toListener(
   listener: (req: http.IncomingMessage, res: http.ServerResponse) => unknown,
 ): RequestListener {

@@ -1,11 +1,11 @@
 /**
- * A client that does what the store asks of the SDK's, and nothing else. Twenty processes that
- * each load the SDK, and sign and check every call, would spend their time on that.
+ * A client with only the functions that the store uses. Twenty processes that each load the SDK,
+ * and sign and check every call, would be too slow.
  */
 import { Agent, request } from 'node:http'
 import type { DynamodbClient, Handler, Item, Middleware } from '../../src/stores/dynamodb/client.ts'
 
-interface Raw {
+interface RawResponse {
   readonly response: {
     readonly statusCode: number
     readonly headers: Readonly<Record<string, unknown>>
@@ -17,7 +17,7 @@ export interface LightClient extends DynamodbClient {
   destroy(): void
 }
 
-/** What the service wants to see; test servers look at no signature. */
+/** The service requires this header; test servers do not check the signature. */
 const AUTHORIZATION =
   'AWS4-HMAC-SHA256 Credential=test/20260101/eu-central-1/dynamodb/aws4_request, ' +
   'SignedHeaders=host;x-amz-date;x-amz-target, Signature=0'
@@ -29,7 +29,7 @@ export function lightClient(endpoint: string): LightClient {
     const body = toWire(input)
     const send = () => post({ endpoint, agent, target, body })
     const handler = middlewares.reduce<Handler>((next, wrap) => wrap(next), send)
-    const { response } = (await persistently(() => handler(undefined as never))) as Raw
+    const { response } = (await withRetry(() => handler(undefined as never))) as RawResponse
     const answer = fromWire(response.text)
     if (response.statusCode === 200) return answer
     const name = String(answer.__type).split('#').at(-1)
@@ -53,8 +53,8 @@ interface Post {
   readonly body: string
 }
 
-/** As the SDK does: the server may close a connection at the moment it is used again. */
-async function persistently<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+/** Retries like the SDK: the server may close a connection at the moment it is reused. */
+async function withRetry<Answer>(call: () => Promise<Answer>): Promise<Answer> {
   for (let tries = 1; ; tries++) {
     try {
       return await call()
@@ -64,7 +64,7 @@ async function persistently<Answer>(call: () => Promise<Answer>): Promise<Answer
   }
 }
 
-function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
+function post({ endpoint, agent, target, body }: Post): Promise<RawResponse> {
   const headers = {
     'content-type': 'application/x-amz-json-1.0',
     'x-amz-target': `DynamoDB_20120810.${target}`,
@@ -86,7 +86,7 @@ function post({ endpoint, agent, target, body }: Post): Promise<Raw> {
   })
 }
 
-/** Bytes travel as base64 in `B`; what has none is spared the search for it. */
+/** Bytes are sent as base64 in `B`. Skips the conversion of input without bytes. */
 function toWire(input: object): string {
   const item = 'Item' in input ? (input.Item as Item) : {}
   const hasBytes = Object.values(item).some((attribute) => 'B' in attribute)

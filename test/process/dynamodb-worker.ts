@@ -1,10 +1,10 @@
 /**
- * A process that works on one DynamoDB table until it is done or killed. It writes one line, at
- * once and before it does anything else, for everything that it has learned.
+ * A process that works on one DynamoDB table until it is done or killed. It writes one line for
+ * every fact, immediately after it learns it.
  */
 import { once } from 'node:events'
 import { writeSync } from 'node:fs'
-import type { Store } from '../../src/core/store.ts'
+import type { Store } from '../../src/core/store/store.ts'
 import { dynamodbStore } from '../../src/stores/dynamodb/index.ts'
 import {
   claim,
@@ -14,13 +14,13 @@ import {
 } from '../../src/testing/store-cases/store-case.ts'
 import { lightClient } from './dynamodb-light-client.ts'
 
-/** Far beyond any test: what matters here is who wins, not how slow the machine is. */
+/** Longer than any test: only the winner matters, not the speed of the machine. */
 const LEASE_MS = 60_000
 const BATCH = 50
 
 const report = (line: string) => writeSync(1, `${line}\n`)
 
-/** Claims all keys together with its rivals, and completes those that it wins. */
+/** Claims all keys concurrently with the other processes, and completes those that it wins. */
 async function race(store: Store, count: number): Promise<void> {
   report('ready')
   await once(process.stdin, 'data')
@@ -36,8 +36,8 @@ async function race(store: Store, count: number): Promise<void> {
   }
 }
 
-/** Asks for one key until it gets it, and says what it is told whenever that changes. */
-async function covet(store: Store, leaseMs: number): Promise<void> {
+/** Claims one key until it gets it, and reports every change of the answer. */
+async function claimUntilWon(store: Store, leaseMs: number): Promise<void> {
   report(String(process.pid))
   let told = ''
   while (told !== 'claimed') {
@@ -52,6 +52,6 @@ const [mode, endpoint, table, number] = process.argv.slice(2)
 const client = lightClient(endpoint!)
 const store = dynamodbStore({ client, table: table! })
 if (mode === 'race') await race(store, Number(number))
-else await covet(store, Number(number))
+else await claimUntilWon(store, Number(number))
 client.destroy()
 process.stdin.destroy()

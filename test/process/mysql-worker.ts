@@ -1,6 +1,6 @@
 /**
- * A process that works on one MariaDB database until it is done or killed. It writes one line, at
- * once and before it does anything else, for everything that it has learned is recorded.
+ * A process that works on one MariaDB database until it is done or killed. It writes one line for
+ * every fact that it knows to be recorded, immediately.
  */
 import { once } from 'node:events'
 import { writeSync } from 'node:fs'
@@ -17,13 +17,13 @@ import {
   RETENTION_MS,
 } from '../../src/testing/store-cases/store-case.ts'
 
-/** Far beyond any test: what matters here is who dies, not how slow the machine is. */
+/** Longer than any test: only the kill matters, not the speed of the machine. */
 const LEASE_MS = 60_000
 const BATCH = 50
 
 const report = (line: string) => writeSync(1, `${line}\n`)
 
-/** Migrates and claims all keys together with its rivals, and completes those that it wins. */
+/** Migrates, claims all keys concurrently with the other processes, and completes its wins. */
 async function race(store: MysqlStore, count: number): Promise<void> {
   report('ready')
   await once(process.stdin, 'data')
@@ -53,8 +53,8 @@ async function pay(store: MysqlStore, key: string): Promise<void> {
   report(key)
 }
 
-/** A pool whose process dies at a statement: before it is sent, or as soon as it was. */
-function deadly(real: Pool, step: number, when: string): MysqlPromisePool {
+/** A pool whose process dies at a statement: before it is sent, or right after. */
+function killingPool(real: Pool, step: number, when: string): MysqlPromisePool {
   let sent = 0
   const die = () => process.kill(process.pid, 'SIGKILL')
   return {
@@ -81,7 +81,7 @@ function deadly(real: Pool, step: number, when: string): MysqlPromisePool {
 const [mode, url, number, when] = process.argv.slice(2)
 const pool = mysql.createPool({ uri: url!, connectionLimit: 3 })
 const store = mysqlStore({
-  pool: mode === 'die' ? deadly(pool, Number(number), when!) : pool,
+  pool: mode === 'die' ? killingPool(pool, Number(number), when!) : pool,
 })
 if (mode === 'race') await race(store, Number(number))
 else if (mode === 'die') await pay(store, `${when} ${number}`)

@@ -1,6 +1,6 @@
 /**
- * A process that works on one PostgreSQL database until it is done or killed. It writes one line,
- * at once and before it does anything else, for everything that it has learned is recorded.
+ * A process that works on one PostgreSQL database until it is done or killed. It writes one line
+ * for every fact that it knows to be recorded, immediately.
  */
 import { once } from 'node:events'
 import { writeSync } from 'node:fs'
@@ -16,13 +16,13 @@ import {
   RETENTION_MS,
 } from '../../src/testing/store-cases/store-case.ts'
 
-/** Far beyond any test: what matters here is who dies, not how slow the machine is. */
+/** Longer than any test: only the kill matters, not the speed of the machine. */
 const LEASE_MS = 60_000
 const BATCH = 50
 
 const report = (line: string) => writeSync(1, `${line}\n`)
 
-/** Claims all keys together with its rivals, and completes those that it wins. */
+/** Claims all keys concurrently with the other processes, and completes those that it wins. */
 async function race(store: PostgresStore, count: number): Promise<void> {
   await store.migrate()
   report('ready')
@@ -39,7 +39,7 @@ async function race(store: PostgresStore, count: number): Promise<void> {
   }
 }
 
-/** Claims keys of its own and pays for each in a transaction, until it is killed. */
+/** Claims new keys and pays for each in a transaction, until it is killed. */
 async function loop(store: PostgresStore, seed: number): Promise<void> {
   report('ready')
   for (let n = 0; ; n++) {

@@ -1,6 +1,6 @@
 /**
- * A process that races others for the same keys in one Redis. It writes one line for each key that
- * it has won and completed.
+ * A process that competes with others for the same keys in one Redis. It writes one line for each
+ * key that it has won and completed.
  */
 import { once } from 'node:events'
 import { writeSync } from 'node:fs'
@@ -9,15 +9,15 @@ import { createClient } from 'redis'
 import { redisStore, type RedisStore } from '../../src/stores/redis/index.ts'
 import { claimRequests, completeOf, ofKind } from '../../src/testing/store-cases/store-case.ts'
 
-/** Far beyond any test: what matters here is who wins, not how slow the machine is. */
+/** Longer than any test: only the winner matters, not the speed of the machine. */
 const LEASE_MS = 60_000
 const BATCH = 50
 
 const report = (line: string) => writeSync(1, `${line}\n`)
 
-/** Claims all keys together with its rivals, and completes those that it wins. */
+/** Claims all keys concurrently with the other processes, and completes those that it wins. */
 async function race(store: RedisStore, count: number): Promise<void> {
-  // What every claim needs is there before the start.
+  // Loads the scripts that every claim needs before the start.
   await store.now()
   report('ready')
   await once(process.stdin, 'data')

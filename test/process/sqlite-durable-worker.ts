@@ -1,10 +1,9 @@
 /**
  * A process that runs operations on one SQLite file and relays their messages until it is killed.
- * It writes one line, at once and before it does anything else, for everything that it has learned
- * is recorded.
+ * It writes one line for every fact that it knows to be recorded, immediately.
  */
 import { writeSync } from 'node:fs'
-import { newToken } from '../../src/core/identity.ts'
+import { newToken } from '../../src/core/record/identity.ts'
 import { sqliteStore, type SqliteTransaction } from '../../src/stores/sqlite/index.ts'
 import {
   intentOf,
@@ -45,7 +44,7 @@ async function run(n: number): Promise<void> {
   const booked = await phases.advance(lease, async (given) => {
     const tx = given as SqliteTransaction
     tx.prepare('INSERT INTO payment (record_id) VALUES (?)').run(recordId)
-    // Every other one holds the write lock across an await, so that a kill can fall into it.
+    // Half of the runs hold the write lock across an await, so that a kill can hit it.
     if (random() < 0.5) await new Promise((resolve) => setImmediate(resolve))
     await outbox.add(tx, messageOf({ key: recordId, partition: `p${n % 3}` }))
     return { operation: operationOf(), phase: transactionOf({ name: 'book', number: 1 }) }
@@ -70,7 +69,7 @@ async function relay(): Promise<void> {
   const request = { topics: ['receipts'], limit: 5, leaseMs: LEASE_MS, token: newToken() }
   for (const { id, token, key } of await outbox.claim(request)) {
     const [isDone] = await outbox.settle([{ id, token, kind: 'done', providerId: undefined }])
-    if (isDone !== true) throw new Error('fenced, although the lease lives')
+    if (isDone !== true) throw new Error('fenced although the lease is valid')
     report({ recordId: key, reached: 'relayed' })
   }
 }

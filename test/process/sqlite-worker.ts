@@ -1,11 +1,11 @@
 /**
- * A process that works on one SQLite file until it is done or killed. It writes one line, at once
- * and before it does anything else, for everything that it has learned is recorded.
+ * A process that works on one SQLite file until it is done or killed. It writes one line for every
+ * fact that it knows to be recorded, immediately.
  */
 import { writeSync } from 'node:fs'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
-import type { Lease } from '../../src/core/store.ts'
+import type { Lease } from '../../src/core/store/store.ts'
 import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
 import {
   bytes,
@@ -21,7 +21,7 @@ import {
 } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from './random.ts'
 
-/** Far beyond any test: what matters here is who dies, not how slow the machine is. */
+/** Longer than any test: only the kill matters, not the speed of the machine. */
 const LEASE_MS = 60_000
 
 const report = (line: string) => writeSync(1, `${line}\n`)
@@ -29,13 +29,13 @@ const report = (line: string) => writeSync(1, `${line}\n`)
 function pay(store: SqliteStore, lease: Lease, key: string) {
   return store.transaction(lease, async (tx) => {
     tx.prepare('INSERT INTO payment (key) VALUES (?)').run(key)
-    // Every other one holds the write lock across an await, so that a kill can fall into it.
+    // Half of the payments hold the write lock across an await, so that a kill can hit it.
     if (lease.token < '8') await new Promise((resolve) => setImmediate(resolve))
     return { result: bytes(`paid ${key}`), retentionMs: RETENTION_MS }
   })
 }
 
-/** Claims all keys together with its rivals, and pays for each that it wins. */
+/** Claims all keys concurrently with the other processes, and pays for each that it wins. */
 async function race(store: SqliteStore, count: number): Promise<void> {
   report('ready')
   await once(process.stdin, 'data')
@@ -48,7 +48,7 @@ async function race(store: SqliteStore, count: number): Promise<void> {
   await store.close()
 }
 
-/** Takes one key of each lapse policy, opens a transaction on the last, and falls silent. */
+/** Holds one key of each lapse policy, opens a transaction on the last, and then does nothing. */
 async function holdUntilKilled(store: SqliteStore): Promise<void> {
   await hold(store, { key: 'cautious', leaseMs: LEASE_MS })
   await hold(store, { key: 'forgotten', leaseMs: LEASE_MS })
@@ -60,7 +60,7 @@ async function holdUntilKilled(store: SqliteStore): Promise<void> {
   })
 }
 
-/** Claims, pays, completes and releases keys of its own until it is killed. */
+/** Claims, pays, completes and releases new keys until it is killed. */
 async function loop(store: SqliteStore, seed: number): Promise<void> {
   const random = seededRandom(seed)
   report('ready')
@@ -80,8 +80,8 @@ async function loop(store: SqliteStore, seed: number): Promise<void> {
   }
 }
 
-/** Does what each line of its input says, `<verb> <key>`, and reports what came of it. */
-async function obey(store: SqliteStore): Promise<void> {
+/** Executes each line of its input, `<verb> <key>`, and reports the outcome. */
+async function runCommands(store: SqliteStore): Promise<void> {
   const held = new Map<string, Lease>()
   const verbs: Readonly<Record<string, (key: string) => Promise<string>>> = {
     claim: async (key) => {
@@ -102,7 +102,7 @@ async function obey(store: SqliteStore): Promise<void> {
 const [mode, path, number] = process.argv.slice(2)
 const store = sqliteStore({ path: path! })
 if (mode === 'race') await race(store, Number(number))
-else if (mode === 'obey') await obey(store)
+else if (mode === 'obey') await runCommands(store)
 else if (mode === 'hold') await holdUntilKilled(store)
 else await loop(store, Number(number))
 process.stdin.destroy()

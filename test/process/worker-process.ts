@@ -5,18 +5,18 @@ import { createInterface } from 'node:readline'
 import { onTestFinished } from 'vitest'
 
 export interface WorkerProcess {
-  /** Every whole line it has written so far. */
+  /** Every complete line that the process has written. */
   readonly lines: readonly string[]
-  /** Resolves when it has written `count` lines; rejects if it ends before. */
+  /** Resolves when it has written `count` lines; rejects if it ends earlier. */
   readonly written: (count: number) => Promise<void>
   readonly tell: (line: string) => void
-  /** Ends it as a power cut would, and waits until it is gone and its last line was read. */
+  /** Kills the process, and waits until it has ended and its last line was read. */
   readonly kill: () => Promise<void>
-  /** Resolves with its exit code once its last line was read. */
+  /** Resolves with the exit code once the last line was read. */
   readonly ended: Promise<number | null>
 }
 
-/** Runs a file of this folder in a process of its own, which does not outlive the test. */
+/** Runs a file of this folder in a new process, which ends with the test. */
 export function startWorker(file: string, args: readonly string[]): WorkerProcess {
   const child = spawn(process.execPath, [join(import.meta.dirname, file), ...args])
   const lines: string[] = []
@@ -28,7 +28,7 @@ export function startWorker(file: string, args: readonly string[]): WorkerProces
   child.stderr.on('data', (chunk: Buffer) => {
     complaints += chunk.toString()
   })
-  // A worker that was killed no longer reads; what it is told then is lost, and may be.
+  // A killed worker no longer reads, so a write to it fails, which is expected.
   child.stdin.on('error', () => undefined)
   createInterface({ input: child.stdout }).on('line', (line) => {
     lines.push(line)

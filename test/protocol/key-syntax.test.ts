@@ -24,11 +24,11 @@ describe('a lenient key header', () => {
     ['punctuation', 'a:b_c~d.e-f+g/h=i;j*k'],
     ['inner spaces', 'order 12 retry'],
     ['a double quote inside', 'say "hi"'],
-    ['what would be a structured-field number', '42'],
-    ['what would be a byte sequence', ':aGVsbG8=:'],
-    ['what would be a display string', '%"f%c3%bc"'],
-    ['what would be a boolean', '?1'],
-  ])('takes %s as it stands', (_what, text) => {
+    ['a value that would be a structured-field number', '42'],
+    ['a value that would be a byte sequence', ':aGVsbG8=:'],
+    ['a value that would be a display string', '%"f%c3%bc"'],
+    ['a value that would be a boolean', '?1'],
+  ])('accepts %s unchanged as a bare key', (_what, text) => {
     expect(parseKeyHeader(text, LENIENT)).toEqual(key(text))
   })
 
@@ -44,7 +44,7 @@ describe('a lenient key header', () => {
     ['  \t"a"\t ', 'a'],
     [' \ta ', 'a'],
     ['" a "', ' a '],
-  ])('reads %j as the key %j', (header, expected) => {
+  ])('reads the header %j as the key %j', (header, expected) => {
     expect(parseKeyHeader(header, LENIENT)).toEqual(key(expected))
   })
 
@@ -61,7 +61,7 @@ describe('a lenient key header', () => {
     )
   })
 
-  it('reads whatever a structured-field library writes', () => {
+  it('reads every string that a structured-field library writes', () => {
     fc.assert(
       fc.property(fc.stringMatching(/^[ -~]{1,80}$/), (text) => {
         const expected = text.trim() === '' ? malformed(/empty/) : key(text)
@@ -85,7 +85,7 @@ describe('a lenient key header', () => {
     ['a bad date before another parameter', '"a";d=@1.5;e', /well-formed/],
     ['a date that is too long', '"a";d=@1234567890123456;e', /well-formed/],
     ['a date without digits', '"a";d=@;e', /well-formed/],
-    ['nothing', '', /empty/],
+    ['an empty header', '', /empty/],
     ['only whitespace', ' \t ', /empty/],
     ['an empty string', '""', /empty/],
     ['a string of spaces', '"  "', /empty/],
@@ -97,50 +97,56 @@ describe('a lenient key header', () => {
     ['latin1', 'caf\u00e9', /ASCII/],
     ['a quoted non-ASCII character', '"caf\u00e9"', /ASCII/],
     ['a no-break space', '\u00a0', /ASCII/],
-  ])('refuses %s', (_what, value, detail) => {
+  ])('refuses %s in a lenient key header', (_what, value, detail) => {
     expect(parseKeyHeader(value, LENIENT)).toEqual(malformed(detail))
   })
 
-  it('takes an array of one line, as some servers give it', () => {
+  it('accepts an array of one header line, as some servers pass it', () => {
     expect(parseKeyHeader([`"${UUID}"`], LENIENT)).toEqual(key(UUID))
   })
 
-  it('tells an absent header from an empty one', () => {
+  it('distinguishes an absent header from an empty one', () => {
     expect(parseKeyHeader(undefined, LENIENT)).toEqual({ kind: 'missing' })
     expect(parseKeyHeader([], LENIENT)).toEqual({ kind: 'missing' })
   })
 })
 
 describe('a strict key header', () => {
-  it.each([UUID, ':aGVsbG8=:', '42', 'token'])('refuses %s without quotes', (text) => {
-    expect(parseKeyHeader(text, STRICT)).toEqual(malformed(/double quotes/))
-    expect(parseKeyHeader(`"${text}"`, STRICT)).toEqual(key(text))
-  })
+  it.each([UUID, ':aGVsbG8=:', '42', 'token'])(
+    'refuses %s without quotes in a strict key header',
+    (text) => {
+      expect(parseKeyHeader(text, STRICT)).toEqual(malformed(/double quotes/))
+      expect(parseKeyHeader(`"${text}"`, STRICT)).toEqual(key(text))
+    },
+  )
 })
 
 describe('the rules for keys', () => {
-  it('count characters after quotes and escapes are removed', () => {
+  it('counts the characters of a key after quotes and escapes are removed', () => {
     const rules = { ...LENIENT, lengthMin: 3, lengthMax: 4 }
     expect(parseKeyHeader('"\\"\\"\\"\\""', rules)).toEqual(key('""""'))
     expect(parseKeyHeader('"abcde"', rules)).toEqual(malformed(/5 characters; at most 4/))
     expect(parseKeyHeader('"ab"', rules)).toEqual(malformed(/2 characters, fewer than the 3/))
   })
 
-  it('take 255 characters and refuse 256', () => {
+  it('accepts a key of 255 characters and refuses one of 256', () => {
     expect(parseKeyHeader('k'.repeat(255), LENIENT)).toEqual(key('k'.repeat(255)))
     expect(parseKeyHeader('k'.repeat(256), LENIENT)).toEqual(malformed(/256 characters/))
   })
 
-  it.each([/^[a-z]+$/, /^[a-z]+$/g, /[a-z]+$/y])('judge every key alike by %s', (pattern) => {
-    const rules = { ...LENIENT, pattern }
-    for (let time = 0; time < 3; time += 1) {
-      expect(parseKeyHeader('abc', rules)).toEqual(key('abc'))
-      expect(parseKeyHeader('abcd', rules)).toEqual(key('abcd'))
-      expect(parseKeyHeader('ABC', rules)).toEqual(malformed(/form/))
-    }
-  })
+  it.each([/^[a-z]+$/, /^[a-z]+$/g, /[a-z]+$/y])(
+    'applies the pattern %s to every key in the same way',
+    (pattern) => {
+      const rules = { ...LENIENT, pattern }
+      for (let time = 0; time < 3; time += 1) {
+        expect(parseKeyHeader('abc', rules)).toEqual(key('abc'))
+        expect(parseKeyHeader('abcd', rules)).toEqual(key('abcd'))
+        expect(parseKeyHeader('ABC', rules)).toEqual(malformed(/form/))
+      }
+    },
+  )
 
-  it('never repeat the key in what they tell', () => {
+  it('never repeats the key in the detail of a refusal', () => {
     const rules = { ...LENIENT, lengthMax: 20, pattern: /^x/, refusePersonalData: true }
     for (const secret of ['sesame', 'jane@example.com', 'sesame'.repeat(9), 'ses,ame', '"sesame']) {
       const parse = parseKeyHeader(secret, rules)
@@ -150,8 +156,8 @@ describe('the rules for keys', () => {
   })
 })
 
-describe('a key from elsewhere', () => {
-  it('may be any well-formed text', () => {
+describe('a key that is not in a header', () => {
+  it('accepts any well-formed text as a key that is not in a header', () => {
     expect(checkKey('bestellung-ü-订单-😀', LENIENT)).toEqual(key('bestellung-ü-订单-😀'))
     expect(checkKey('a, "b"', STRICT)).toEqual(key('a, "b"'))
   })
@@ -160,17 +166,17 @@ describe('a key from elsewhere', () => {
     ['a number', 7, /string/],
     ['null', null, /string/],
     ['an object', { toString: () => 'k' }, /string/],
-    ['nothing', '', /empty/],
-    ['blanks', ' \u2003 ', /empty/],
-    ['a control character', 'a\u0085b', /control/],
-    ['NUL', '\0', /control/],
-    ['half a surrogate pair', 'a\ud800', /surrogate/],
-    ['too much', 'k'.repeat(256), /256/],
-  ])('is refused if it is %s', (_what, value, detail) => {
+    ['an empty string', '', /empty/],
+    ['a string of blanks', ' \u2003 ', /empty/],
+    ['a string with a control character', 'a\u0085b', /control/],
+    ['a NUL character', '\0', /control/],
+    ['a string with half a surrogate pair', 'a\ud800', /surrogate/],
+    ['a string that is too long', 'k'.repeat(256), /256/],
+  ])('refuses %s as a key that is not in a header', (_what, value, detail) => {
     expect(checkKey(value, LENIENT)).toEqual(malformed(detail))
   })
 
-  it('is missing if it is undefined', () => {
+  it('treats an undefined key as missing', () => {
     expect(checkKey(undefined, LENIENT)).toEqual({ kind: 'missing' })
   })
 })
@@ -187,7 +193,7 @@ describe('keys that look like personal data', () => {
     ['+1234567', /phone/],
     ['123-45-6789', /social security/],
     ['ssn-123-45-6789', /social security/],
-  ])('are refused: %s', (text, detail) => {
+  ])('refuses the key %s because it looks like personal data', (text, detail) => {
     expect(parseKeyHeader(text, rules)).toEqual(malformed(detail))
     expect(parseKeyHeader(text, LENIENT)).toEqual(key(text))
   })
@@ -204,11 +210,11 @@ describe('keys that look like personal data', () => {
     'invoice+123456',
     '1123-45-6789',
     '123-45-67890',
-  ])('do not include %s', (text) => {
+  ])('accepts the key %s because it does not look like personal data', (text) => {
     expect(parseKeyHeader(text, rules)).toEqual(key(text))
   })
 
-  it('include no UUID and no base64', () => {
+  it('never takes a UUID, a ULID, base64 or hex for personal data', () => {
     const base64 = fc
       .uint8Array({ minLength: 16, maxLength: 48 })
       .chain((bytes) =>

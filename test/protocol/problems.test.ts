@@ -4,7 +4,7 @@ import { type Problem, PROBLEMS } from '../../src/protocol/problems.ts'
 const problems: readonly [string, Problem][] = Object.entries(PROBLEMS)
 
 describe('problems', () => {
-  it('keep the codes, types and statuses that clients branch on', () => {
+  it('keeps the codes, types and statuses of problems that clients branch on', () => {
     const table = problems.map(([name, { code, status, stripeStatus, stripeType }]) => {
       return [name, code, status, stripeStatus, stripeType]
     })
@@ -31,18 +31,18 @@ describe('problems', () => {
     ])
   })
 
-  it.each(problems)('derive the type of %s from its code', (_name, { code, type }) => {
+  it.each(problems)('derives the type of %s from its code', (_name, { code, type }) => {
     expect(type).toBe(`urn:oncekey:problem:${code.replaceAll('_', '-')}`)
   })
 
-  it.each(problems)('tell in sentences what to do about %s', (_name, { title, detail }) => {
+  it.each(problems)('describes %s in whole sentences', (_name, { title, detail }) => {
     expect(title).toMatch(/^[A-Z].*[^.]$/)
     expect(detail).toMatch(/^[A-Z].*\.$/)
     expect(detail.length).toBeGreaterThan(title.length)
   })
 
   it.each(problems.filter(([, { status }]) => [202, 503].includes(status)))(
-    'say when to come back after %s',
+    'refers to Retry-After in the detail of %s',
     (_name, { detail }) => {
       expect(detail).toContain('Retry-After')
     },

@@ -1,5 +1,5 @@
 /**
- * A real Redis for one test file: private, on a free port, in a scratch folder, keeping nothing.
+ * A private Redis for one test file, on a free port, in a scratch folder, without persistence.
  * Tests may stop it, freeze it, and start it again empty.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
@@ -13,12 +13,12 @@ import { findPrograms, freePort, untilAnswering } from './programs.ts'
 export interface RedisServer {
   readonly port: number
   readonly start: () => Promise<void>
-  /** At once, every connection cut. */
+  /** Stops at once and cuts every connection. */
   readonly stop: () => Promise<void>
   /** Connections stay open, and nothing is answered. */
   readonly freeze: () => void
   readonly thaw: () => void
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -26,7 +26,7 @@ const HOW_TO =
   'install Redis (Debian: apt-get install redis-server; macOS: brew install redis); these tests ' +
   'stop and freeze their server, so it has to be a private one'
 
-/** With `cluster`, a Redis Cluster of this one node. */
+/** With `cluster`, starts a Redis Cluster of this one node. */
 export async function startRedis(options: { cluster?: boolean } = {}): Promise<RedisServer> {
   const bin = findPrograms({
     names: ['redis-server'],
@@ -76,7 +76,7 @@ function settings(port: number, folder: string, isCluster: boolean): string[] {
   return [...common, '--cluster-enabled', 'yes', '--cluster-announce-ip', '127.0.0.1']
 }
 
-/** One inline command on a connection of its own. */
+/** Sends one inline command on a new connection. */
 function ask(port: number, command: string, expected: string): Promise<void> {
   return new Promise((resolve, reject) => {
     const socket = connect(port, '127.0.0.1')
@@ -88,7 +88,11 @@ function ask(port: number, command: string, expected: string): Promise<void> {
     socket.once('error', give)
     socket.once('data', (data) => {
       const answer = data.toString()
-      give(answer.includes(expected) ? undefined : new Error(`redis-server says ${answer}`))
+      give(
+        answer.includes(expected)
+          ? undefined
+          : new Error(`unexpected answer of redis-server: ${answer}`),
+      )
     })
     socket.write(`${command}\r\n`)
   })

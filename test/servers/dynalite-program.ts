@@ -1,6 +1,6 @@
 /**
- * The process that `dynalite.ts` starts. As it comes, dynalite ignores that a refused write is to
- * return the item it found, as DynamoDB does; with `--returnsItems` it does so too.
+ * The process that `dynalite.ts` starts. By default dynalite does not return the existing item of a
+ * refused write, as DynamoDB does. With `--returnsItems` it does.
  */
 import { createRequire } from 'node:module'
 
@@ -15,7 +15,7 @@ const load = createRequire(import.meta.url)
 function returnItems(): void {
   const option = 'ReturnValuesOnConditionCheckFailure'
   for (const call of ['putItem', 'deleteItem']) {
-    // What is not listed here is dropped from the input before anybody sees it.
+    // Options that are not listed here are dropped from the input.
     load(`dynalite/validations/${call}`).types[option] = { type: 'String' }
   }
   const internals = load('dynalite/db') as Internals

@@ -1,6 +1,6 @@
 /**
- * A DynamoDB for one test file: dynalite in a process of its own, on a free port, with its data in
- * a scratch folder. Tests may stop it as a power cut would, and start it again.
+ * A DynamoDB for one test file: dynalite in a separate process, on a free port, with its data in a
+ * scratch folder. Tests may kill it and start it again.
  */
 import {
   DynamoDB,
@@ -17,22 +17,22 @@ import { freePort, untilAnswering } from './programs.ts'
 
 export interface DynamoServer {
   readonly endpoint: string
-  /** Makes the store's table, under a name of its own unless told otherwise. */
+  /** Creates the table of the store, under a new name by default. */
   readonly table: (name?: string) => Promise<string>
   readonly stopAtOnce: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Ends it and removes its folder, or the tables that were made on a foreign one. */
+  /** Ends the server and removes its folder, or the tables created on a foreign server. */
   readonly close: () => Promise<void>
 }
 
 export interface DynaliteOptions {
-  /** Not the one of the environment. Its test may stop it, so its data is on the disk. */
+  /** Starts a private server. Its test may kill it, so its data is on the disk. */
   readonly private?: boolean
-  /** Refused writes return the item they found, as with DynamoDB itself. */
+  /** Refused writes return the existing item, as in DynamoDB. */
   readonly returnsItems?: boolean
 }
 
-/** Of a client that reaches a test server: what is signed with does not matter there. */
+/** Config of a client for a test server, which does not check credentials. */
 export function clientConfig(endpoint: string): DynamoDBClientConfig {
   return {
     endpoint,
@@ -42,8 +42,8 @@ export function clientConfig(endpoint: string): DynamoDBClientConfig {
 }
 
 /**
- * The server of the environment if there is one, otherwise a private one. A test that stops its
- * server asks for a private one in any case.
+ * Uses the server of the environment if there is one, otherwise a private one. A test that kills
+ * its server always asks for a private one.
  */
 export async function startDynalite(options: DynaliteOptions = {}): Promise<DynamoServer> {
   const url = process.env['ONCEKEY_TEST_DYNAMODB_URL']
@@ -67,7 +67,7 @@ function foreignServer(endpoint: string): DynamoServer {
     async close() {
       for (const TableName of made) {
         await client.deleteTable({ TableName }).catch((error: unknown) => {
-          // Its test has removed it.
+          // The test has already removed the table.
           if (!(error instanceof ResourceNotFoundException)) throw error
         })
       }
@@ -82,7 +82,7 @@ async function privateServer(options: DynaliteOptions): Promise<DynamoServer> {
   const port = await freePort()
   const endpoint = `http://127.0.0.1:${port}`
   const client = new DynamoDB(clientConfig(endpoint))
-  // In memory where nobody stops it: that is twice as fast.
+  // In memory if no test kills the server: that is twice as fast.
   const place = options.private === true ? ['--path', folder] : []
   const likeness = options.returnsItems === true ? ['--returnsItems'] : []
   let server: ChildProcess | undefined
@@ -136,5 +136,5 @@ async function makeTable(
     if (table?.TableStatus === 'ACTIVE') return name
     await new Promise((resolve) => setTimeout(resolve, 5))
   }
-  throw new Error(`the table ${name} does not become active`)
+  throw new Error(`the table ${name} did not become active`)
 }

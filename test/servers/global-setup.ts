@@ -7,8 +7,8 @@ import { findBinaries as findRedis } from './redis.ts'
 import { keepTemplates } from './templates.ts'
 
 /**
- * Once, before any test file: two of them must not install the same package side by side. What it
- * returns is called after the last one.
+ * Runs once before any test file, because two files must not install the same package at once. The
+ * returned function runs after the last file.
  */
 export function setup(): () => void {
   findUnlessGiven('ONCEKEY_TEST_POSTGRES_URL', findPostgres)
@@ -20,7 +20,7 @@ export function setup(): () => void {
   return keepTemplates()
 }
 
-/** With a server given, only the tests that stop theirs need the programs, and say so. */
+/** If the environment names a server, only tests that stop theirs need the programs. */
 function findUnlessGiven(name: string, find: () => unknown): void {
   try {
     find()

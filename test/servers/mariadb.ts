@@ -1,6 +1,6 @@
 /**
- * A real MariaDB for one test file: private, on a free port, in a scratch folder, with the settings
- * that it has by itself. Tests may kill it, and start it again.
+ * A private MariaDB for one test file, on a free port, in a scratch folder, with default settings.
+ * Tests may kill it and start it again.
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,12 +12,12 @@ import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
 import { fromTemplate } from './templates.ts'
 
 export interface MariadbServer {
-  /** Of a fresh database, made for this call and gone with the server. */
+  /** URL of a new database, which is removed with the server. */
   readonly database: () => Promise<string>
-  /** As a power cut would: what is left is the log on the disk. */
+  /** Kills the server: only its log on the disk is left. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -26,13 +26,13 @@ const HOW_TO =
   'MariaDB (Debian: apt-get install mariadb-server; macOS: brew install mariadb)'
 
 export interface MariadbOptions {
-  /** Starts a private server even where the environment names one: tests may kill it. */
+  /** Starts a private server even if the environment names one: tests may kill it. */
   readonly private?: boolean
-  /** Arguments of the server program. They hold for every connection, from the first one on. */
+  /** Arguments of the server program. They apply to every connection from the start. */
   readonly settings?: readonly string[]
 }
 
-/** The server of the environment if there is one, otherwise a private one. */
+/** Uses the server of the environment if there is one, otherwise a private one. */
 export async function startMariadb(options: MariadbOptions = {}): Promise<MariadbServer> {
   const url = process.env['ONCEKEY_TEST_MYSQL_URL']
   if (url !== undefined && options.private !== true) return foreignServer(url)
@@ -62,7 +62,7 @@ async function privateServer(settings: readonly string[]): Promise<MariadbServer
     if (user !== undefined) chownSync(path, user.uid, user.gid)
   }
   fromTemplate('mariadb', data, () => prepareData(data, temporary))
-  // Of its own: a server that starts removes the temporary tables of all others in that folder.
+  // A separate folder: a starting server removes the temporary tables of all others in TMPDIR.
   const surroundings = { ...user, env: { ...process.env, TMPDIR: temporary } }
   let port = await freePort()
   let server: ChildProcess | undefined
@@ -82,7 +82,7 @@ async function privateServer(settings: readonly string[]): Promise<MariadbServer
     server = spawn(program, args, { ...surroundings, cwd: folder, stdio: 'ignore' })
     await untilAnswering(() => checkOwn(urlOf(), data), server)
   }
-  /** Between finding a port and using it, somebody else may have taken it. */
+  /** Another process may take a free port before the server uses it, so this retries. */
   const startSomewhere = async () => {
     for (let tries = 1; ; tries++) {
       try {
@@ -138,10 +138,10 @@ async function createDatabase(url: string, made: string[]): Promise<string> {
   return own.href
 }
 
-/** Some other server may be listening there. */
+/** Checks that no other server listens on the port. */
 async function checkOwn(url: string, folder: string): Promise<void> {
   const [row] = await run(url, 'SELECT @@datadir AS folder')
-  if (row?.['folder'] !== `${folder}/`) throw new Error('another server has the port')
+  if (row?.['folder'] !== `${folder}/`) throw new Error('another server listens on the port')
 }
 
 async function run(url: string, sql: string): Promise<RowDataPacket[]> {
@@ -153,7 +153,7 @@ async function run(url: string, sql: string): Promise<RowDataPacket[]> {
   }
 }
 
-/** The server and what prepares its folder. On Debian, as root, installs them if missing. */
+/** The server, and the program that prepares its folder. Installs them on Debian as root. */
 export function findMariadb(): { readonly server: string; readonly install: string } {
   const options = { debianPackage: 'mariadb-server', howTo: HOW_TO }
   const server = findPrograms({ ...options, names: ['mariadbd'], folders: ['/usr/libexec'] })
@@ -161,7 +161,7 @@ export function findMariadb(): { readonly server: string; readonly install: stri
   return { server: join(server, 'mariadbd'), install: join(install, 'mariadb-install-db') }
 }
 
-/** MariaDB refuses to run as root; the package has made a user for it. */
+/** MariaDB refuses to run as root; the package creates a user for it. */
 function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
   if (process.getuid?.() !== 0) return undefined
   try {

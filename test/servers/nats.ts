@@ -1,6 +1,6 @@
 /**
- * A real NATS server with JetStream for one test file: private, on a free port, its streams in a
- * scratch folder. Tests may kill it, and start it again.
+ * A private NATS server with JetStream for one test file, on a free port, with its streams in a
+ * scratch folder. Tests may kill it and start it again.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,12 +12,12 @@ import { findPrograms, freePort, untilAnswering } from './programs.ts'
 
 export interface NatsServer {
   readonly url: string
-  /** Of this test file alone, so that it may be killed. */
+  /** Whether only this test file uses the server, so that it may be killed. */
   readonly isPrivate: boolean
-  /** As a crash would: what a stream has acknowledged stays. */
+  /** Kills the server: messages that a stream has acknowledged stay. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -26,8 +26,8 @@ const HOW_TO =
   'install nats-server; macOS: brew install nats-server)'
 
 /**
- * The server of the environment if there is one, otherwise a private one. A test that kills its
- * server asks for a private one in any case.
+ * Uses the server of the environment if there is one, otherwise a private one. A test that kills
+ * its server always asks for a private one.
  */
 export async function startNats(options: { private?: boolean } = {}): Promise<NatsServer> {
   const url = process.env['ONCEKEY_TEST_NATS_URL']
@@ -77,7 +77,7 @@ async function ping(url: string): Promise<void> {
   await connection.close()
 }
 
-/** The folder of the server. On Debian, as root, installs it where it is missing. */
+/** The folder of the server program. Installs it on Debian as root. */
 export function findNats(): string {
   return findPrograms({ names: ['nats-server'], debianPackage: 'nats-server', howTo: HOW_TO })
 }

@@ -1,6 +1,6 @@
 /**
- * A real pgbouncer in transaction mode for one test file: private, on a free port, in a scratch
- * folder. Its clients share fewer connections than they are.
+ * A private pgbouncer in transaction mode for one test file, on a free port, in a scratch folder.
+ * Its clients share fewer connections than there are clients.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,7 +12,7 @@ import { ownerOfServers } from './postgres.ts'
 import { findPrograms, freePort, untilAnswering } from './programs.ts'
 
 export interface Pgbouncer {
-  /** Of the same database as the one it stands before. */
+  /** URL of the database through pgbouncer. */
   readonly url: string
   readonly close: () => Promise<void>
 }
@@ -80,7 +80,7 @@ async function ask(url: string): Promise<void> {
   }
 }
 
-/** The folder of pgbouncer. On Debian, as root, installs it where it is missing. */
+/** The folder of the pgbouncer program. Installs it on Debian as root. */
 export function findPgbouncer(): string {
   return findPrograms({
     names: ['pgbouncer'],

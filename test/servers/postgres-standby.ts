@@ -1,4 +1,4 @@
-/** A standby of a PostgreSQL server, for which commits on the primary wait. */
+/** A standby of a PostgreSQL server. Commits on the primary wait for it. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chownSync, mkdtempSync, rmSync } from 'node:fs'
@@ -8,7 +8,7 @@ import { findBinaries, hasEnded, ownerOfServers, run, signalChildrenOf } from '.
 import { freePort, untilAnswering } from './programs.ts'
 
 export interface PostgresStandby {
-  /** The same database on the standby, to read from. */
+  /** URL of the same database on the standby, for reads. */
   readonly of: (url: string) => string
   /** Stops every process of the standby: it answers nothing, and its connections stay open. */
   readonly pause: () => void
@@ -18,7 +18,7 @@ export interface PostgresStandby {
 
 const NAME = 'oncekey_standby'
 
-/** `url`: of any database of a private server, as the user who may change its settings. */
+/** `url`: any database of a private server, as a user who may change its settings. */
 export async function startSynchronousStandby(url: string): Promise<PostgresStandby> {
   const bin = findBinaries()
   const user = ownerOfServers()

@@ -1,6 +1,6 @@
 /**
- * A real PostgreSQL for one test file: private, on a free port, in a scratch folder, with the
- * settings that initdb gives. Tests may stop it as a power cut would, and start it again.
+ * A private PostgreSQL for one test file, on a free port, in a scratch folder, with the settings of
+ * initdb. Tests may kill it and start it again.
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -12,14 +12,14 @@ import { findPrograms, freePort, untilAnswering, userIds } from './programs.ts'
 import { fromTemplate } from './templates.ts'
 
 export interface PostgresServer {
-  /** Of a fresh database, made for this call and gone with the server. */
+  /** URL of a new database, which is removed with the server. */
   readonly database: () => Promise<string>
-  /** Without a shutdown checkpoint, every connection cut: what is left is the log on the disk. */
+  /** Stops without a checkpoint and cuts every connection: only the log on the disk is left. */
   readonly stopAtOnce: () => Promise<void>
-  /** As a machine that dies: no process of it has a moment left. */
+  /** Kills all processes of the server at once, as when the machine fails. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -28,8 +28,8 @@ const HOW_TO =
   'PostgreSQL (Debian: apt-get install postgresql; macOS: brew install postgresql)'
 
 /**
- * The server of the environment if there is one, otherwise a private one. A test that stops its
- * server asks for a private one in any case.
+ * Uses the server of the environment if there is one, otherwise a private one. A test that stops
+ * its server always asks for a private one.
  */
 export async function startPostgres(options: { private?: boolean } = {}): Promise<PostgresServer> {
   const url = process.env['ONCEKEY_TEST_POSTGRES_URL']
@@ -77,7 +77,7 @@ async function privateServer(): Promise<PostgresServer> {
   const kill = async () => {
     if (server === undefined || hasEnded(server)) return
     const ended = once(server, 'exit')
-    // The first one first stopped, so that it starts no other while they are killed.
+    // The main process is stopped first, so that it starts no new process during the kill.
     server.kill('SIGSTOP')
     signalChildrenOf(server.pid!, 'SIGKILL')
     server.kill('SIGKILL')
@@ -103,7 +103,7 @@ export function hasEnded({ exitCode, signalCode }: ChildProcess): boolean {
   return exitCode !== null || signalCode !== null
 }
 
-/** Passes over children that end by themselves meanwhile, as idle sessions do. */
+/** Skips children that have already ended, as idle sessions do. */
 export function signalChildrenOf(parent: number, signal: NodeJS.Signals): void {
   for (const [pid, ppid] of processes()) if (ppid === parent) signalIfThere(pid, signal)
 }
@@ -116,7 +116,7 @@ function signalIfThere(pid: number, signal: NodeJS.Signals): void {
   }
 }
 
-/** Ids, each with that of its parent. Not every Linux has `ps`, and no other system has /proc. */
+/** Process ids with their parents. Some Linux systems lack `ps`, other systems lack /proc. */
 function processes(): (readonly [number, number])[] {
   if (process.platform === 'linux') {
     return globSync('/proc/[0-9]*/stat').flatMap((path) => {
@@ -131,7 +131,7 @@ function processes(): (readonly [number, number])[] {
   })
 }
 
-/** Empty where the process has ended meanwhile. */
+/** Empty if the process has already ended. */
 function readIfThere(path: string): string {
   try {
     return readFileSync(path, 'utf8')
@@ -165,7 +165,7 @@ export async function run(url: string, sql: string): Promise<void> {
   }
 }
 
-/** The folder of initdb and postgres. On Debian, as root, installs them where they are missing. */
+/** The folder of initdb and postgres. Installs them on Debian as root. */
 export function findBinaries(): string {
   return findPrograms({
     names: ['initdb', 'postgres'],
@@ -178,7 +178,7 @@ export function findBinaries(): string {
   })
 }
 
-/** PostgreSQL refuses to run as root; the package has made a user for it. */
+/** PostgreSQL refuses to run as root; the package creates a user for it. */
 export function ownerOfServers(): { readonly uid: number; readonly gid: number } | undefined {
   if (process.getuid?.() !== 0) return undefined
   try {

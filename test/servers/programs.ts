@@ -1,27 +1,27 @@
-/** What the private servers of the tests have in common: finding programs, ports and folders. */
+/** Finds programs, ports and folders for the private servers of the tests. */
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { delimiter, join } from 'node:path'
 
 export interface Programs {
-  /** All of them must be in one folder. */
+  /** Names of the programs, all in one folder. */
   readonly names: readonly string[]
-  /** Where to look beside the PATH. */
+  /** Folders to search in addition to the PATH. */
   readonly folders?: readonly string[]
   readonly debianPackage: string
-  /** For people: what to set or to install. */
+  /** Instructions for people: what to set or install. */
   readonly howTo: string
 }
 
-/** The folder of the programs. On Debian, as root, installs them where they are missing. */
+/** The folder of the programs. Installs them on Debian as root if they are missing. */
 export function findPrograms(programs: Programs): string {
   const found = search(programs)
   if (found !== undefined) return found
   if (process.getuid?.() === 0 && existsSync('/etc/debian_version')) install(programs.debianPackage)
   const installed = search(programs)
   if (installed !== undefined) return installed
-  throw new Error(`there is no ${programs.names.join(' and ')} to test with: ${programs.howTo}`)
+  throw new Error(`${programs.names.join(' and ')} not found: ${programs.howTo}`)
 }
 
 function install(debianPackage: string): void {
@@ -61,10 +61,10 @@ export function freePort(): Promise<number> {
   })
 }
 
-/** A minute: on a busy machine, RabbitMQ takes half of it. */
+/** One minute: RabbitMQ takes half of it on a busy machine. */
 const TRIES_MAX = 1_200
 
-/** Waits until `ask` succeeds; gives up with its last error when the server has gone. */
+/** Waits until `ask` succeeds. Throws its last error when the server has ended. */
 export async function untilAnswering(
   ask: () => Promise<unknown>,
   server: { readonly exitCode: number | null },

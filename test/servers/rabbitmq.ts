@@ -1,7 +1,6 @@
 /**
- * A real RabbitMQ for one test file: private, on free ports, in a scratch folder, with a name
- * service (epmd) of its own, so that nothing of it is left behind. Tests may kill it, and start it
- * again.
+ * A private RabbitMQ for one test file, on free ports, in a scratch folder, with a separate name
+ * service (epmd), so that no process is left behind. Tests may kill it and start it again.
  */
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,17 +13,17 @@ import { findPrograms, freePort, untilAnswering } from './programs.ts'
 
 export interface RabbitmqServer {
   readonly url: string
-  /** Of this test file alone, so that it may be killed. */
+  /** Whether only this test file uses the server, so that it may be killed. */
   readonly isPrivate: boolean
   /**
-   * Writes to the disk which queues there are. A broker that is killed right after it has declared
-   * a queue may have lost it, also a durable one, and its messages with it.
+   * Writes the list of queues to the disk. A broker that is killed right after it has declared a
+   * queue may lose it, even a durable one, with its messages.
    */
   readonly writeQueues: () => Promise<void>
-  /** As a power cut would: what is left is what was written to the disk. */
+  /** Kills the server: only what was written to the disk is left. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -32,7 +31,7 @@ const HOW_TO =
   'set ONCEKEY_TEST_RABBITMQ_URL to a server where queues may be declared, or install RabbitMQ ' +
   '(Debian: apt-get install rabbitmq-server; macOS: brew install rabbitmq)'
 
-/** Erlang code. A broker that does not use Mnesia has nothing to write here. */
+/** Erlang code. A broker without Mnesia has nothing to write here. */
 const WRITE_QUEUES = `
   case whereis(mnesia_sup) of
     undefined -> ok;
@@ -40,8 +39,8 @@ const WRITE_QUEUES = `
   end.`
 
 /**
- * The server of the environment if there is one, otherwise a private one. A test that kills its
- * server asks for a private one in any case.
+ * Uses the server of the environment if there is one, otherwise a private one. A test that kills
+ * its server always asks for a private one.
  */
 export async function startRabbitmq(options: { private?: boolean } = {}): Promise<RabbitmqServer> {
   const url = process.env['ONCEKEY_TEST_RABBITMQ_URL']
@@ -66,7 +65,7 @@ async function privateServer(): Promise<RabbitmqServer> {
   let server: ChildProcess | undefined
 
   const start = async () => {
-    // A group of its own: the program is a script, and what it starts must end with it.
+    // A separate process group: the program is a script, and its children must end with it.
     const started = spawn(program, [], { cwd: folder, env, stdio: 'ignore', detached: true })
     server = started
     await untilAnswering(() => ping(url), started)
@@ -86,7 +85,7 @@ async function privateServer(): Promise<RabbitmqServer> {
   try {
     await start()
   } catch (error) {
-    // Nobody gets to close it: it must not go on by itself.
+    // The caller gets no handle to close the server, so it is ended here.
     leave()
     throw error
   }
@@ -107,10 +106,10 @@ async function privateServer(): Promise<RabbitmqServer> {
   }
 }
 
-/** Everything it would otherwise share with the RabbitMQ of the machine. */
+/** Settings that would otherwise be shared with a RabbitMQ of the machine. */
 function settings(folder: string, { port, distPort }: { port: number; distPort: number }) {
   return {
-    // For the cookie of Erlang.
+    // Folder of the Erlang cookie.
     HOME: folder,
     RABBITMQ_NODENAME: `oncekey-${port}@localhost`,
     RABBITMQ_NODE_IP_ADDRESS: '127.0.0.1',
@@ -133,16 +132,16 @@ async function ping(url: string): Promise<void> {
 
 export interface RabbitmqPrograms {
   readonly server: string
-  /** Sends commands to a server that runs. */
+  /** Sends commands to a running server. */
   readonly control: string
   /** The name service. */
   readonly epmd: string
 }
 
-/** On Debian, as root, installs them where they are missing. */
+/** Installs the programs on Debian as root if they are missing. */
 export function findRabbitmq(): RabbitmqPrograms {
   const options = { debianPackage: 'rabbitmq-server', howTo: HOW_TO }
-  // Not the wrapper of the package in the PATH: it changes to another user.
+  // The wrapper of the package in the PATH changes to another user, so it is not used.
   const folders = ['/usr/lib/rabbitmq/bin', '/opt/homebrew/opt/rabbitmq/sbin']
   const own = findPrograms({ ...options, names: ['rabbitmq-server', 'rabbitmqctl'], folders })
   const epmd = findPrograms({ ...options, names: ['epmd'] })

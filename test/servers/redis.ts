@@ -1,6 +1,6 @@
 /**
- * Real Redis servers for one test file: private, on free ports, in a scratch folder. Tests may
- * kill, stop and start them, give them replicas, and make a cluster of three, or of six.
+ * Private Redis servers for one test file, on free ports, in a scratch folder. Tests may kill, stop
+ * and start them, add replicas, and create a cluster of three or six nodes.
  */
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -13,12 +13,12 @@ import { findPrograms, freePort, untilAnswering } from './programs.ts'
 export interface RedisServer {
   readonly url: string
   readonly port: number
-  /** As a power cut would. */
+  /** Kills the server. */
   readonly kill: () => Promise<void>
   readonly start: () => Promise<void>
-  /** Stops the process where it is, or lets it go on. */
+  /** Stops the process, or continues it. */
   readonly signal: (signal: 'SIGSTOP' | 'SIGCONT') => void
-  /** Ends it and removes its folder. */
+  /** Ends the server and removes its folder. */
   readonly close: () => Promise<void>
 }
 
@@ -31,24 +31,24 @@ const HOW_TO =
   'install Redis (Debian: apt-get install redis-server; macOS: brew install redis), also where ' +
   'ONCEKEY_TEST_REDIS_URL names a server, because some tests stop theirs'
 
-/** The bus of a cluster listens on this much more than the port. */
+/** A cluster bus listens on the port plus this offset. */
 const BUS_OFFSET = 10_000
 const PORT_MAX = 65_535
 
-/** Neither on disk nor evicting, unless the test says otherwise, and quick to take a replica. */
+/** By default without persistence and eviction, and with fast replication. */
 const DEFAULTS = [
   ...['--save', '', '--appendonly', 'no', '--maxmemory-policy', 'noeviction'],
   ...['--repl-diskless-sync-delay', '0'],
 ]
 
-/** The address of a server that is not stopped: the environment's, or that of a private one. */
+/** The URL of a server that is not stopped: that of the environment, or a private one. */
 export async function startSharedRedis(): Promise<Pick<RedisServer, 'url' | 'close'>> {
   const url = process.env['ONCEKEY_TEST_REDIS_URL']
   if (url === undefined) return startRedis()
   return { url, close: () => removeKeys(url) }
 }
 
-/** What every store on a shared server begins its keys with, so that they can be removed. */
+/** The key prefix of every store on a shared server, by which its keys are removed. */
 export function newTestPrefix(): string {
   return `${TEST_PREFIX}${crypto.randomUUID()}`
 }
@@ -115,15 +115,15 @@ async function startOn(port: number, settings: readonly string[]): Promise<Redis
 }
 
 export interface ClusterOptions {
-  /** Of each master. @default 0 */
+  /** Replicas per master. @default 0 */
   readonly replicas?: number
-  /** How long a node is silent before the others give it up. @default 5_000 */
+  /** How long a node may be silent before the others mark it as failed. @default 5_000 */
   readonly nodeTimeoutMs?: number
 }
 
 /**
- * Three masters, each with a third of the slots; the first three nodes, and after them their
- * replicas. Slots of a node that is gone are away, and the others stay.
+ * Three masters, each with a third of the slots, followed by their replicas. The slots of an ended
+ * node are unavailable, and the others stay available.
  */
 export async function startRedisCluster({
   replicas = 0,
@@ -149,7 +149,7 @@ export async function startRedisCluster({
         exitCode: null,
       })
     }
-    // Afterwards: the less often nodes are missed, the less often they tell of each other.
+    // Set afterwards: a longer timeout makes the nodes exchange their state less often.
     for (const { port } of nodes) {
       await ask(port, (client) => client.config('SET', 'cluster-node-timeout', nodeTimeoutMs))
     }
@@ -160,16 +160,16 @@ export async function startRedisCluster({
   return { nodes, close }
 }
 
-/** A free port whose bus port is a port, too, and probably free. */
+/** A free port whose bus port is valid and probably free. */
 async function portWithBus(): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
     const port = await freePort()
     if (port + BUS_OFFSET <= PORT_MAX) return port
   }
-  throw new Error('there is no free port for the bus of a cluster')
+  throw new Error('no free port found for the bus of a cluster')
 }
 
-/** Until the replica has all that its master had to give. */
+/** Resolves when the replica has all data of its master. */
 export async function replicaOf(master: RedisServer): Promise<RedisServer> {
   const replica = await startRedis(['--replicaof', '127.0.0.1', `${master.port}`])
   const isLinked = () =>
@@ -206,7 +206,7 @@ async function knowsAll(
     }
     const isWhole = known.masters === masters && known.replicas === replicas
     if (isWhole && info.includes('cluster_state:ok')) return
-    throw new Error(`the cluster is not whole yet: ${info}\n${nodes}`)
+    throw new Error(`the cluster is not complete yet: ${info}\n${nodes}`)
   })
 }
 

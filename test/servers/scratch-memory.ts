@@ -1,16 +1,16 @@
 /**
- * Where the tests keep what they write. No test cuts the power, so nothing has to reach a disk, and
- * waiting for one would be a third of a run: where the machine has a file system in memory with
- * enough room, that is it. `TMPDIR` names another place.
+ * The scratch folder of the tests. No test cuts the power, so data need not reach a disk, and
+ * waiting for a disk takes a third of a run. Uses a file system in memory if it has enough room.
+ * `TMPDIR` overrides it.
  */
 import { accessSync, constants, statfsSync } from 'node:fs'
 import { availableParallelism, freemem } from 'node:os'
 
 const PLACE = '/dev/shm'
-/** Several times what the files of one core have needed at once, at most. */
+/** Several times the largest size of the files of one core. */
 const NEEDED_BYTES = 2 * 1024 ** 3
 
-/** To be called before anybody asks for the temporary folder. */
+/** Call this before any code reads the temporary folder. */
 export function scratchInMemory(): void {
   if (process.env['TMPDIR'] === undefined && hasRoom()) process.env['TMPDIR'] = PLACE
 }
@@ -22,7 +22,7 @@ function hasRoom(): boolean {
     const { bavail, bsize } = statfsSync(PLACE)
     return bavail * bsize >= needed && freemem() >= needed
   } catch {
-    // There is no such place here: the usual one will do.
+    // The machine has no such file system, so the default is used.
     return false
   }
 }

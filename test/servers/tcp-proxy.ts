@@ -1,45 +1,45 @@
-/** Stands between a client and a server, and does to their connection what networks do. */
+/** A proxy between a client and a server that simulates network faults. */
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 
-/** What befalls the next message of a client that contains a text. */
+/** The fault of the next client message that contains a text. */
 type Mishap = 'request lost' | 'answer lost' | 'answer cut short'
 
 export interface TcpProxy {
   readonly port: number
-  /** The same URL by way of the proxy. */
+  /** The same URL through the proxy. */
   readonly through: (url: string) => string
   /**
-   * Waits for the next message with this text (upper and lower case are the same). `request lost`:
-   * the connection is cut before the server sees it. `answer lost`: the server gets it, and the
-   * connection is cut when its answer comes, of which the client sees nothing. `answer cut short`:
-   * the client sees all of that but the last byte.
+   * Waits for the next message with this text (case-insensitive). `request lost`: the connection
+   * is cut before the server sees it. `answer lost`: the server gets it, and the connection is cut
+   * when the answer arrives, before the client sees any of it. `answer cut short`: the client sees
+   * all of the answer except the last byte.
    */
   readonly once: (mishap: Mishap, text: string) => Promise<void>
-  /** Cuts every connection, whatever it is doing. Clients see a reset. */
+  /** Cuts every connection. Clients see a reset. */
   readonly cut: () => void
-  /** Cuts the connections that are not dead: no reset reaches the ends of a dead one. */
+  /** Cuts the connections that are not dead: a reset does not reach the ends of a dead one. */
   readonly cutLiving: () => void
   /**
-   * From now on nothing passes, as on a network that loses every packet: no connection is closed,
+   * Drops everything from now on, like a network that loses every packet: no connection is closed,
    * and new connections are accepted and get no answer.
    */
   readonly silence: () => void
   /**
-   * The network is healthy again for new connections. The connections from before stay silent for
-   * ever (`dead`: a NAT or firewall has forgotten them), or pass what they were given meanwhile
-   * (`alive`: the packets are sent again).
+   * New connections work again. Old connections stay silent permanently (`dead`: a NAT or firewall
+   * has dropped them), or deliver the messages that were held back (`alive`: the packets are sent
+   * again).
    */
   readonly resume: (old: 'dead' | 'alive') => void
-  /** Each message takes this long in each direction from now on. */
+  /** Delays each message by this time in each direction from now on. */
   readonly delay: (ms: number) => void
-  /** How many connections of clients are open. */
+  /** The number of open client connections. */
   readonly connections: () => number
-  /** How many connections of clients there have been. */
+  /** The number of client connections so far. */
   readonly accepted: () => number
   readonly close: () => Promise<void>
 }
 
-/** One direction of a connection. Keeps the order of messages, also where some are delayed. */
+/** One direction of a connection. Keeps the order of messages when some are delayed. */
 class Lane {
   readonly #to: Socket
   readonly #network: Network
@@ -58,7 +58,7 @@ class Lane {
     else setTimeout(() => this.#arrive(chunk), this.#network.delayMs)
   }
 
-  /** Under way when the silence began: it is lost like all that follows it. */
+  /** A chunk that was in flight when the silence began is lost like all that follow. */
   #arrive(chunk: Buffer): void {
     if (this.#network.isSilent) this.#kept.push(chunk)
     else if (!this.isDead) this.#to.write(chunk)
@@ -131,7 +131,7 @@ export async function startTcpProxy(target: { host: string; port: number }): Pro
   }
 }
 
-/** Holds what befalls the next message of any client. */
+/** Holds the fault for the next message of any client. */
 class Plans {
   #next: Plan | undefined
 
@@ -212,7 +212,7 @@ class Route {
     this.#closed()
   }
 
-  /** On a network that is silent, the other end does not learn that this one has closed. */
+  /** On a silent network, the other end does not learn that this end has closed. */
   #closed(): void {
     const isUnheard = this.#network.isSilent || this.toServer.isDead
     if (!isUnheard && (this.client.destroyed || this.server.destroyed)) this.drop()

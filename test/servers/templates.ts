@@ -1,18 +1,18 @@
 /**
- * Data folders of private servers. Whoever is the first in a run to prepare one leaves a copy for
- * the others: to copy it is a tenth of the work of preparing it.
+ * Data folders of private servers. The first process of a run that prepares one leaves a copy for
+ * the others: a copy takes a tenth of the time.
  */
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdtempSync, renameSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** Where the copies are, for the processes of this run. */
+/** Environment variable with the folder of the copies, for the processes of this run. */
 const FOLDER = 'ONCEKEY_TEST_TEMPLATES'
 
-/** Keeps copies from now on, until what it returns is called. */
+/** Keeps copies until the returned function is called. */
 export function keepTemplates(): () => void {
-  // A run within a run has those of the run around it.
+  // A nested run uses the copies of the outer run.
   if (process.env[FOLDER] !== undefined) return () => undefined
   const folder = mkdtempSync(join(tmpdir(), 'oncekey-templates-'))
   process.env[FOLDER] = folder
@@ -22,7 +22,7 @@ export function keepTemplates(): () => void {
   }
 }
 
-/** Makes the data folder: of a copy if there is one, otherwise with `prepare`. */
+/** Creates the data folder: from a copy if there is one, otherwise with `prepare`. */
 export function fromTemplate(kind: string, data: string, prepare: () => void): void {
   const folder = process.env[FOLDER]
   if (folder === undefined) return prepare()
@@ -34,12 +34,12 @@ export function fromTemplate(kind: string, data: string, prepare: () => void): v
   try {
     renameSync(own, template)
   } catch {
-    // Somebody else was quicker, and one is enough.
+    // Another process was faster; one copy is enough.
     rmSync(own, { recursive: true, force: true })
   }
 }
 
-/** With owners and modes: the servers look at them. */
+/** Copies owners and modes too, because the servers check them. */
 function copy(from: string, to: string): void {
   execFileSync('cp', ['-Rp', from, to], { stdio: 'pipe' })
 }

@@ -1,7 +1,7 @@
-/** Clients that retry, whatever comes back. */
-import type { RunOutcome } from '../../src/core/execution.ts'
-import { sleep } from '../../src/core/clock.ts'
-import { identityOf } from '../../src/core/identity.ts'
+/** Clients that retry after every answer. */
+import type { RunOutcome } from '../../src/core/attempt/run-outcome.ts'
+import { sleep } from '../../src/core/time/clock.ts'
+import { identityOf } from '../../src/core/record/identity.ts'
 import type { SimNode } from './node.ts'
 import { kindOf, nameOf, scopeOf, work, type Behaviour } from './work.ts'
 import { TIMES, retentionOf, textOf, type World } from './world.ts'
@@ -9,13 +9,13 @@ import { TIMES, retentionOf, textOf, type World } from './world.ts'
 /** One request. */
 export interface Call {
   readonly behaviour: Behaviour
-  /** An altered body under the same key. */
+  /** Sends an altered body under the same key. */
   readonly altered: boolean
-  /** As a duplicate, it waits for the result. */
+  /** Waits for the result if the request is a duplicate. */
   readonly waits: boolean
 }
 
-/** Requests that reach one node at once, with the same body or with another one. */
+/** Requests that reach one node at once, with the same or a different body. */
 export interface Attempt {
   readonly node: number
   readonly calls: readonly Call[]
@@ -26,16 +26,16 @@ export interface ClientPlan {
   readonly attempts: readonly Attempt[]
 }
 
-export interface Answered {
+export interface ClientAnswer {
   readonly key: number
   readonly outcome: RunOutcome
 }
 
-/** Sends every attempt of a plan, one after the other, whatever comes back. */
+/** Sends every attempt of a plan in order, regardless of the answers. */
 export async function runClient(
   world: World,
   plan: ClientPlan,
-  answered: (answer: Answered) => void,
+  answered: (answer: ClientAnswer) => void,
 ): Promise<void> {
   for (const attempt of plan.attempts) {
     await world.turn(`client of key ${plan.key}`)
@@ -49,16 +49,16 @@ export async function runClient(
   }
 }
 
-/** One request; `undefined` when it failed, or when its node died and it was given up. */
+/** Sends one request. Returns `undefined` if it failed, or if its node crashed and it timed out. */
 export async function send(
   node: SimNode,
   key: number,
   call: Call,
 ): Promise<RunOutcome | undefined> {
   const { clock } = node.world
-  // A client does not wait for ever; the request it leaves behind goes on.
-  const givenUp = sleep(clock, TIMES.maxRunMs * 2).then(() => undefined)
-  return Promise.race([request(node, key, call), givenUp])
+  // The client times out; the node continues the request.
+  const timedOut = sleep(clock, TIMES.runTimeoutMs * 2).then(() => undefined)
+  return Promise.race([request(node, key, call), timedOut])
 }
 
 async function request(
@@ -77,7 +77,7 @@ async function request(
   const fingerprint = altered ? 'altered' : 'same'
   const scope = scopeOf(key)
   const wasClosing = node.closing
-  const asked: Asked = { key, fingerprint, sentAt: world.states.now }
+  const asked: RequestInfo = { key, fingerprint, sentAt: world.states.now }
   try {
     const outcome = await engine.run(
       { scope, key: nameOf(key), fingerprint, policy },
@@ -87,7 +87,7 @@ async function request(
       },
     )
     await checkOwn(world, outcome, asked)
-    // What a holder is told may be of a settlement that is still under way.
+    // The answer to a holder may describe a settlement that is still in progress.
     if (run.work === 'not_entered') checkFresh(world, outcome, asked)
     await checkRecorded(world, outcome)
     return outcome
@@ -98,38 +98,38 @@ async function request(
   }
 }
 
-interface Asked {
+interface RequestInfo {
   readonly key: number
   readonly fingerprint: string
   readonly sentAt: number
 }
 
-/** A tenant is told of a record of its own, and a request of one with its own fingerprint. */
-async function checkOwn(world: World, outcome: RunOutcome, asked: Asked): Promise<void> {
+/** Answers must come from a record of the same tenant, with the fingerprint of the request. */
+async function checkOwn(world: World, outcome: RunOutcome, asked: RequestInfo): Promise<void> {
   const { tenant } = scopeOf(asked.key)
   const record = await world.store.read({ recordId: outcome.recordId })
   if (record !== undefined && record.tenant !== tenant) {
-    world.violate(`leak: ${tenant} was answered from a record of ${record.tenant}`)
+    world.violate(`leak: ${tenant} got an answer from a record of ${record.tenant}`)
   }
   const isOther = record !== undefined && record.fingerprint !== asked.fingerprint
   if (record !== undefined && isOther !== (outcome.kind === 'mismatch')) {
     const { fingerprint } = record
-    world.violate(`a request "${asked.fingerprint}" was told ${outcome.kind} of "${fingerprint}"`)
+    world.violate(`a request "${asked.fingerprint}" got ${outcome.kind} of "${fingerprint}"`)
   }
 }
 
-/** A duplicate is told of a state that the record has had since the duplicate was sent. */
-function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt }: Asked): void {
+/** The answer to a duplicate must name a state that the record had after the duplicate was sent. */
+function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt }: RequestInfo): void {
   const identity = identityOf(scopeOf(key), nameOf(key))
   const fault = world.states.judge(identity, kind, sentAt)
   if (fault !== undefined) world.violate(fault)
 }
 
-/** A result that anybody is told is on record at that moment, byte for byte. */
+/** A returned result must be on record at that moment, byte for byte. */
 async function checkRecorded(world: World, outcome: RunOutcome): Promise<void> {
   if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') return
   const record = await world.store.read({ recordId: outcome.recordId })
   if (textOf(record) !== new TextDecoder().decode(outcome.result)) {
-    world.violate(`${outcome.kind}: a result was told that is not on record (${record?.state})`)
+    world.violate(`${outcome.kind}: a result was returned that is not on record (${record?.state})`)
   }
 }

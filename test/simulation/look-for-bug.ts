@@ -1,6 +1,6 @@
 /**
- * Runs histories until one breaks a promise, in a copy of the sources with a bug in it: then it
- * says so and exits with 1. There is no need to find the shortest one.
+ * Runs histories in a copy of the sources with a planted bug until one violates an invariant, then
+ * reports it and exits with 1. Does not shrink the history.
  */
 import fc from 'fast-check'
 import { plans } from './plans.ts'
@@ -12,7 +12,7 @@ const { failed, numRuns, errorInstance, seed } = await fc.check(
 )
 if (failed) {
   console.log(
-    `a promise was broken in history ${numRuns} of seed ${seed}: ${String(errorInstance)}`,
+    `an invariant was violated in history ${numRuns} of seed ${seed}: ${String(errorInstance)}`,
   )
   process.exitCode = 1
 }

@@ -1,5 +1,6 @@
-/** One simulated process: its engine, and the way to the store, which the plan breaks. */
-import { createEngine, type Engine } from '../../src/core/engine.ts'
+/** One simulated process: its engine, and its connection to the store with the plan's faults. */
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { Engine } from '../../src/core/engine/engine-contract.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -7,23 +8,23 @@ import type {
   Lease,
   SettleOutcome,
   Store,
-} from '../../src/core/store.ts'
+} from '../../src/core/store/store.ts'
 import { NEVER, SimProcess } from './process.ts'
 import { TIMES, flush, runIdOf, type Effect, type World } from './world.ts'
 
-/** Small, so that batches fill up and claims have to wait for their turn. */
+/** Small limits, so that batches fill up and claims have to wait. */
 const BATCHING = { rowsMax: 3, flushesMax: 2 } as const
 
 export class SimNode extends SimProcess {
   readonly engine: Engine
   readonly world: World
-  /** It was told to close, perhaps while it stood still. */
-  #leaving = false
+  /** Set when the node was asked to close, possibly while it was stalled. */
+  #isClosing = false
   #closing = false
-  /** Runs that have sent a claim already. */
+  /** Runs that have already sent a claim. */
   readonly #claimed = new Set<number>()
   #claimsUnderWay = 0
-  /** When it was closed, claims may have waited for their turn, to be sent after it. */
+  /** Claims may have been queued at the time of the close, and are sent after it. */
   #mayHaveQueued = false
 
   constructor(world: World, id: number) {
@@ -33,29 +34,29 @@ export class SimNode extends SimProcess {
       store: faultyStore(this),
       clock: this.clock,
       leaseMs: TIMES.leaseMs,
-      maxRunMs: TIMES.maxRunMs,
+      runTimeoutMs: TIMES.runTimeoutMs,
       storeTimeoutMs: TIMES.storeTimeoutMs,
       settleTimeoutMs: TIMES.settleTimeoutMs,
       sweepEveryMs: TIMES.sweepEveryMs,
       reapEveryMs: 0,
-      maxAttempts: 3,
+      maxLapses: 3,
       onEvent: this.onEvent,
     })
   }
 
-  /** Takes work, now and later. */
+  /** Whether the node accepts work now and later. */
   get serves(): boolean {
-    return this.alive && !this.#leaving
+    return this.alive && !this.#isClosing
   }
 
   get closing(): boolean {
     return this.#closing
   }
 
-  /** A deploy: the engine is closed, and the process ends when that is done. */
+  /** A deployment: the engine is closed, and then the process ends. */
   close(): void {
-    if (this.#leaving) return
-    this.#leaving = true
+    if (this.#isClosing) return
+    this.#isClosing = true
     this.whenRunning(() => {
       this.#closing = true
       this.#mayHaveQueued = this.#claimsUnderWay >= BATCHING.flushesMax
@@ -68,23 +69,23 @@ export class SimNode extends SimProcess {
     const deadlineMs = clock.monotonicMs() + TIMES.graceMs
     const { abandoned } = await this.engine.close({ graceMs: TIMES.graceMs })
     if (abandoned > 0 && clock.monotonicMs() < deadlineMs) {
-      this.world.violate(`node ${this.id} closed before its grace was over, and gave work up`)
+      this.world.violate(`node ${this.id} closed before its grace period ended, and abandoned work`)
     }
     await flush()
     const open = runs.filter(({ node, ended, work }) => {
       return node === this && (!ended || work === 'running')
     })
     if (abandoned === 0 && open.length > 0) {
-      this.world.violate(`node ${this.id} closed in good order, but work still runs there`)
+      this.world.violate(`node ${this.id} closed cleanly, but work still runs there`)
     }
     this.crash()
   }
 
-  /** What was asked for before `close()` may still be sent, but nobody may claim again after it. */
+  /** Queued claims may still be sent after `close()`, but no request may claim again after it. */
   async claim(requests: readonly ClaimRequest[], send: () => Promise<ClaimOutcome[]>) {
     for (const id of requests.map(runIdOf)) {
       if (this.#closing && !this.#mayHaveQueued && this.#claimed.has(id)) {
-        this.world.violate(`node ${this.id} closes, and a duplicate that waited claims again`)
+        this.world.violate(`node ${this.id} is closing, and a waiting duplicate claims again`)
       }
       this.#claimed.add(id)
     }
@@ -97,7 +98,7 @@ export class SimNode extends SimProcess {
   }
 }
 
-/** The shared store as one process reaches it: over a network that the plan breaks. */
+/** The shared store as one process reaches it, over a network with the faults of the plan. */
 function faultyStore(node: SimNode): Store {
   const { world } = node
   const call = async <Answer>(name: string, write: () => Promise<Answer>): Promise<Answer> => {
@@ -132,7 +133,7 @@ function faultyStore(node: SimNode): Store {
   }
 }
 
-/** What work writes through its transaction: one row, seen by nobody before the commit. */
+/** The row that work writes in its transaction, invisible before the commit. */
 export class SimTransaction {
   row: Effect | undefined
 
@@ -142,8 +143,8 @@ export class SimTransaction {
 }
 
 /**
- * A database's transaction: the work runs while others go on, and the commit is one step. What
- * becomes of that step is the plan's; the worst is a commit that fails here and takes hold later.
+ * A database transaction: the work runs concurrently with other work, and the commit is one step.
+ * The plan decides the fate of the commit; the worst is a commit that fails here and applies later.
  */
 async function transact(
   node: SimNode,

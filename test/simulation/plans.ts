@@ -1,4 +1,4 @@
-/** How plans are drawn. */
+/** How plans are drawn at random. */
 import fc, { type Arbitrary } from 'fast-check'
 import type { Attempt, Call, ClientPlan } from './client.ts'
 import type { Plan, Step } from './simulate.ts'
@@ -10,7 +10,7 @@ const behaviours: Arbitrary<Behaviour> = fc.oneof(
   { weight: 6, arbitrary: fc.constantFrom(...BEHAVIOURS) },
 )
 
-/** Yes, now and then. */
+/** True in a small share of the draws. */
 const seldom: Arbitrary<boolean> = fc.oneof(
   { weight: 6, arbitrary: fc.constant(false) },
   fc.constant(true),
@@ -22,7 +22,7 @@ const calls: Arbitrary<Call> = fc.record({
   waits: fc.oneof({ weight: 2, arbitrary: fc.constant(false) }, fc.constant(true)),
 })
 
-/** Mostly one request; now and then several at once, which share a row of a store call. */
+/** Mostly one request; sometimes several at once, which share a row of a store call. */
 const attempts: Arbitrary<Attempt> = fc.record({
   node: fc.nat(1),
   calls: fc.oneof(
@@ -31,7 +31,7 @@ const attempts: Arbitrary<Attempt> = fc.record({
   ),
 })
 
-/** Mostly those of one tenant: what goes wrong needs several clients on one key. */
+/** Mostly keys of one tenant, because faults need several clients on one key. */
 const key = fc.oneof({ weight: 3, arbitrary: fc.nat(OWN_KEYS - 1) }, fc.nat(KEYS - 1))
 
 const clients: Arbitrary<ClientPlan> = fc.record({

@@ -1,17 +1,17 @@
-/** One simulated process: it can die and stand still, and then nothing of it runs. */
-import type { Clock } from '../../src/core/clock.ts'
+/** One simulated process. It can crash or stall; then none of its code runs. */
+import type { Clock } from '../../src/core/time/clock.ts'
 import type { EngineEvent } from '../../src/core/events.ts'
 import type { FakeClock } from '../../src/testing/fake-clock.ts'
 
 export interface ProcessWorld {
   readonly clock: FakeClock
-  /** One scheduling point: it goes on when the scheduler says so. */
+  /** One scheduling point: resolves when the scheduler selects it. */
   turn(label: string): Promise<void>
 }
 
 /**
- * Whether time has to go in small steps: a probe that is sent in the middle of a long one is given
- * up before its end, and a breaker that is open would never close.
+ * Whether time has to move in small steps: a probe that starts within a long step times out before
+ * the end of the step, and an open breaker would never close.
  */
 export function isAnyRefusing(nodes: readonly SimProcess[]): boolean {
   return nodes.some(({ isRefusing, running }) => isRefusing && running)
@@ -21,9 +21,9 @@ export const NEVER = new Promise<never>(() => undefined)
 
 export class SimProcess {
   readonly id: number
-  /** Its breaker is open: claims are refused there until a probe is answered. */
+  /** Whether its breaker is open: it refuses claims until a probe is answered. */
   isRefusing = false
-  /** The world's time, with timers that fire only while the process runs. */
+  /** The time of the world, with timers that run only while the process runs. */
   readonly clock: Clock
   readonly #world: ProcessWorld
   #state: 'running' | 'stalled' | 'dead' = 'running'
@@ -42,7 +42,7 @@ export class SimProcess {
     }
   }
 
-  /** For the engine of the process. */
+  /** Event listener for the engine of the process. */
   readonly onEvent = (event: EngineEvent): void => {
     if (event.kind === 'breaker_changed') this.isRefusing = event.to !== 'closed'
   }
@@ -55,20 +55,20 @@ export class SimProcess {
     return this.#state === 'running'
   }
 
-  /** `kill -9`: nothing of it ever runs again; what it has sent may still arrive. */
+  /** `kill -9`: the process never runs again. Messages that it has sent may still arrive. */
   crash(): void {
     this.#state = 'dead'
     this.#backlog = []
-    for (const mourn of this.#mourners) mourn()
+    for (const onEnd of this.#mourners) onEnd()
   }
 
-  /** Its connections break with it, and others notice. Returns what ends the watch. */
-  onCrash(mourn: () => void): () => void {
-    this.#mourners.add(mourn)
-    return () => this.#mourners.delete(mourn)
+  /** Calls `onEnd` when the process crashes and its connections break. Returns the unsubscriber. */
+  onCrash(onEnd: () => void): () => void {
+    this.#mourners.add(onEnd)
+    return () => this.#mourners.delete(onEnd)
   }
 
-  /** `SIGSTOP`: time goes on without it. */
+  /** `SIGSTOP`: time moves on without the process. */
   stall(): void {
     if (this.#state === 'running') this.#state = 'stalled'
   }
@@ -84,7 +84,7 @@ export class SimProcess {
     else if (this.#state === 'stalled') this.#backlog.push(run)
   }
 
-  /** A scheduling point in this process. For a dead process there is none. */
+  /** A scheduling point in this process. Never resolves for a crashed process. */
   async turn(label: string): Promise<void> {
     await this.#world.turn(`node ${this.id} ${label}`)
     await new Promise<void>((resolve) => this.whenRunning(resolve))

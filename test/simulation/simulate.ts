@@ -1,9 +1,9 @@
-/** One simulated run: a plan, carried out, healed, and judged. */
+/** One simulated run: executes a plan, heals the world, and checks the invariants. */
 import type { Scheduler } from 'fast-check'
-import { LEASE_AHEAD_MS } from '../../src/core/shorten-lease.ts'
-import { identityOf } from '../../src/core/identity.ts'
-import type { RecordView } from '../../src/core/store.ts'
-import { runClient, send, type Answered, type ClientPlan } from './client.ts'
+import { LEASE_AHEAD_MS } from '../../src/core/record/shorten-lease.ts'
+import { identityOf } from '../../src/core/record/identity.ts'
+import type { RecordView } from '../../src/core/store/store.ts'
+import { runClient, send, type ClientAnswer, type ClientPlan } from './client.ts'
 import { SimNode } from './node.ts'
 import { isAnyRefusing } from './process.ts'
 import { KEYS, kindOf, nameOf, scopeOf } from './work.ts'
@@ -12,14 +12,14 @@ import { TIMES, World, flush, textOf, type Fate } from './world.ts'
 export type Step =
   | { readonly kind: 'run'; readonly turns: number }
   | { readonly kind: 'advance'; readonly ms: number }
-  /** The wall clock alone, forwards or backwards. */
+  /** Moves only the wall clock, forward or back. */
   | { readonly kind: 'jump'; readonly ms: number }
   | { readonly kind: 'crash'; readonly node: number }
   | { readonly kind: 'stall'; readonly node: number }
   | { readonly kind: 'resume'; readonly node: number }
-  /** `engine.close()`, and the end of the process after it. */
+  /** `engine.close()`, followed by the end of the process. */
   | { readonly kind: 'close'; readonly node: number }
-  /** An operator looks at what is unknown and gives honest verdicts, where there is one to give. */
+  /** An operator gives correct verdicts on unknown records, where the outcome is certain. */
   | { readonly kind: 'resolve' }
 
 export interface Plan {
@@ -29,16 +29,16 @@ export interface Plan {
 }
 
 const NODES = 2
-/** A healthy world comes to rest well before this many rounds; more is a hang. */
+/** A healthy world is at rest well before this many rounds; more is a hang. */
 const ROUNDS_MAX = 400
-/** The longest wait of the engine's own: for a sweep whose answer never comes. */
+/** The longest timeout of the engine: a sweep that is never answered. */
 const SWEEP_TIMEOUT_MS = 60_000
-/** After that wait: a sweep, and whatever it sets free. */
+/** After that timeout: one sweep, and the work that it releases. */
 const QUIET_MS = SWEEP_TIMEOUT_MS + 4 * TIMES.leaseMs
 
 export async function simulate(scheduler: Scheduler, plan: Plan): Promise<void> {
   const random = Math.random
-  // What the package draws at random must be the same when a history is played again.
+  // Random numbers of the package must be the same when a history is replayed.
   Math.random = () => 0.5
   try {
     await carryThrough(scheduler, plan)
@@ -50,7 +50,7 @@ export async function simulate(scheduler: Scheduler, plan: Plan): Promise<void> 
 async function carryThrough(scheduler: Scheduler, plan: Plan): Promise<void> {
   const world = new World(scheduler, plan.fates)
   for (let id = 0; id < NODES; id++) world.nodes.push(new SimNode(world, id))
-  const answers: Answered[] = []
+  const answers: ClientAnswer[] = []
   const clients = plan.clients.map((client) =>
     runClient(world, client, (answer) => answers.push(answer)),
   )
@@ -61,10 +61,10 @@ async function carryThrough(scheduler: Scheduler, plan: Plan): Promise<void> {
     check(world)
   }
   for (const node of world.nodes) node.resume()
-  // The clients finish while the store still falters; then it heals, and what is left comes out.
+  // The clients finish while the store is still faulty; then it heals, and the rest completes.
   await comeToRest(world, scheduler, { all, quietMs: 0 })
   world.healed = true
-  // A lease that is further ahead than this is shortened by the first sweep.
+  // The first sweep shortens a lease that is further ahead than this.
   const aheadMs = Math.min(world.backwardMs, LEASE_AHEAD_MS)
   await comeToRest(world, scheduler, { all, quietMs: QUIET_MS + aheadMs })
   check(world)
@@ -99,7 +99,7 @@ async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise
   }
 }
 
-/** One node goes on serving: somebody has to tell the tale. */
+/** One node must keep running, so that work can finish. */
 function mayLose(world: World, id: number): boolean {
   return world.nodes.some((node) => node.id !== id && node.serves)
 }
@@ -129,18 +129,18 @@ async function comeToRest(
     const isProbing = world.healed && isAnyRefusing(world.nodes)
     const isOver = all.ended && quietForMs >= quietMs && !isProbing
     if (world.violation !== undefined || isOver) return
-    // While clients wait, time goes in small steps; after that nobody minds a long one.
+    // While clients wait, time moves in small steps; after that a long step is harmless.
     const usualMs = all.ended ? longStepMs(quietForMs) : TIMES.sweepEveryMs / 2
     const stepMs = isProbing ? TIMES.storeTimeoutMs / 8 : usualMs
     world.clock.advance(stepMs)
     if (all.ended) quietForMs += stepMs
   }
-  world.violate('the world did not come to rest: something hangs')
+  world.violate('the world did not come to rest: work hangs')
 }
 
-/** What has left its caller behind ends in its own time; after that there is a long silence. */
+/** Work without a caller ends within its timeouts; after that nothing happens for a long time. */
 function longStepMs(quietForMs: number): number {
-  const isSilent = quietForMs >= TIMES.maxRunMs * 2 && quietForMs < SWEEP_TIMEOUT_MS
+  const isSilent = quietForMs >= TIMES.runTimeoutMs * 2 && quietForMs < SWEEP_TIMEOUT_MS
   return isSilent ? SWEEP_TIMEOUT_MS - quietForMs : TIMES.leaseMs
 }
 
@@ -148,8 +148,8 @@ function check(world: World): void {
   if (world.violation !== undefined) throw world.violation
 }
 
-/** What must hold when everything has come to rest. */
-async function judge(world: World, answers: readonly Answered[]): Promise<void> {
+/** Invariants that must hold when the world is at rest. */
+async function judge(world: World, answers: readonly ClientAnswer[]): Promise<void> {
   const stuck = await world.store.list({ state: 'in_progress', limit: 100 })
   if (stuck.length > 0) world.violate(`${stuck.length} records are stuck in progress`)
   const hanging = world.runs.filter(({ node, ended }) => node.alive && !ended)
@@ -174,8 +174,8 @@ function judgeRetryable(
   }
 }
 
-/** One final reply per key, and no success without an effect behind it. */
-function judgeAnswers(world: World, answers: readonly Answered[]): void {
+/** Each key has one final reply, and no success without an effect. */
+function judgeAnswers(world: World, answers: readonly ClientAnswer[]): void {
   const finals = new Map<number, string>()
   for (const { key, outcome } of answers) {
     if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') continue
@@ -190,7 +190,7 @@ function judgeAnswers(world: World, answers: readonly Answered[]): void {
   }
 }
 
-/** A row is there exactly when its record is completed, and with the reply that tells of it. */
+/** A row exists exactly when its record is completed, and matches the reply. */
 function judgeRow(world: World, record: RecordView): void {
   const rows = world.rowsOf(record.recordId).map(({ result }) => result)
   const expected = record.state === 'completed' ? [textOf(record)] : []
@@ -199,15 +199,15 @@ function judgeRow(world: World, record: RecordView): void {
   }
 }
 
-/** An honest operator resolves what is unknown; after that one more retry must get an answer. */
+/** An operator resolves all unknown records; after that one more retry must get an answer. */
 async function judgeEnds(
   world: World,
-  answers: readonly Answered[],
+  answers: readonly ClientAnswer[],
   scheduler: Scheduler,
 ): Promise<void> {
   await resolveHonestly(world, true)
   const node = world.nodes.find(({ serves }) => serves)!
-  const last: Promise<Answered | undefined>[] = []
+  const last: Promise<ClientAnswer | undefined>[] = []
   for (let key = 0; key < KEYS; key++) {
     const record = await recordOf(world, key)
     if (record === undefined) continue
@@ -222,7 +222,7 @@ async function judgeEnds(
   for (const answer of await Promise.all(last)) {
     const kind = answer?.outcome.kind
     if (kind !== 'ran' && kind !== 'replayed') {
-      world.violate(`after everything has healed, key ${answer?.key} still answers ${kind}`)
+      world.violate(`key ${answer?.key} still answers ${kind} after everything healed`)
     }
     if (answer !== undefined) judgeAnswers(world, [...answers, answer])
   }
@@ -232,10 +232,10 @@ function recordOf(world: World, key: number): Promise<RecordView | undefined> {
   return world.store.read({ identity: identityOf(scopeOf(key), nameOf(key)) })
 }
 
-/** Verdicts on what is unknown, by somebody who has looked, and knows that nobody acts on it. */
+/** Gives verdicts on unknown records whose outcome is certain and on which no work runs. */
 async function resolveHonestly(world: World, atRest = false): Promise<void> {
   for (const { identity, recordId, key } of await listUnknown(world)) {
-    // At rest, what still runs waits for a transaction that will never be answered.
+    // At rest, remaining work waits for a transaction that will never be answered.
     if (!atRest && !world.isOver(identity)) continue
     const isRow = kindOf(Number(key.slice(1))) === 'transaction'
     const effect = (isRow ? world.rowsOf(recordId) : world.effectsOf(recordId)).at(-1)

@@ -1,35 +1,34 @@
-/** The work that clients ask for: three kinds of handlers, in all their moods. */
-import { sleep } from '../../src/core/clock.ts'
+/** The work that clients request: three kinds of handlers, with every behaviour. */
+import { sleep } from '../../src/core/time/clock.ts'
 import { NotExecutedError } from '../../src/core/errors.ts'
-import type { WorkEnd } from '../../src/core/execution.ts'
-import type { Scope } from '../../src/core/identity.ts'
-import type { RunContext } from '../../src/core/run-context.ts'
+import type { WorkResult, RunContext } from '../../src/core/attempt/run-context.ts'
+import type { Scope } from '../../src/core/record/identity.ts'
 import type { SimNode, SimTransaction } from './node.ts'
 import { TIMES, type Run, type World } from './world.ts'
 
-/** What a handler does this time. */
+/** The behaviour of a handler in one run. */
 export const BEHAVIOURS = [
   /** Has its effect and replies. */
   'ok',
-  /** Fails before it has done anything; in a transaction: before it commits. */
+  /** Fails before it has any effect; in a transaction, before the commit. */
   'fails_clean',
-  /** Fails, with proof that nothing was done. */
+  /** Fails, with proof that it had no effect. */
   'not_executed',
   /** Has its effect, announced by a downstream key, then fails. */
   'effect_then_fails',
-  /** Calls outside; the answer is lost, the effect happened. */
+  /** Makes an outside call whose answer is lost; the effect happened. */
   'lost_call',
   /** Takes longer than its lease, which must be renewed. */
   'slow',
-  /** Takes longer than it may, then has its effect all the same. */
+  /** Exceeds its run time, and then has its effect anyway. */
   'overruns',
-  /** Refuses, without a lasting answer. */
+  /** Refuses with a reply that is not recorded. */
   'refuses',
-  /** Has its effect, announced by a downstream key, and refuses after that. */
+  /** Has its effect, announced by a downstream key, and then refuses. */
   'acts_then_refuses',
-  /** Its transaction is rolled back; it goes on, acts outside, and fails of something else. */
+  /** Rolls its transaction back, then acts outside, then fails with another error. */
   'rolls_back_then_acts',
-  /** Does not wait for its own transaction (or effect) before it ends. */
+  /** Ends before its transaction (or effect) has ended. */
   'does_not_wait',
 ] as const
 
@@ -45,15 +44,15 @@ const KINDS: readonly Kind[] = ['plain', 'rerun', 'transaction']
 
 const TENANTS = ['acme', 'globex'] as const
 
-/** One key of each kind, and the same ones once more, of another tenant. */
+/** One key of each kind for each of the two tenants. */
 export const KEYS = KINDS.length * TENANTS.length
 
-/** Those of the first tenant. */
+/** The number of keys of the first tenant. */
 export const OWN_KEYS = KINDS.length
 
 export const kindOf = (key: number): Kind => KINDS[key % KINDS.length]!
 
-/** What its client calls it. */
+/** The key as its client sends it. */
 export const nameOf = (key: number): string => `k${key % KINDS.length}`
 
 export const scopeOf = (key: number): Scope => ({
@@ -66,7 +65,7 @@ export interface Task {
   readonly behaviour: Behaviour
 }
 
-export async function work(run: Run, context: RunContext, task: Task): Promise<WorkEnd> {
+export async function work(run: Run, context: RunContext, task: Task): Promise<WorkResult> {
   run.work = 'running'
   run.node.world.enter(run, context.recordId, context.attempt)
   try {
@@ -76,7 +75,7 @@ export async function work(run: Run, context: RunContext, task: Task): Promise<W
   }
 }
 
-async function workThrough(run: Run, context: RunContext, task: Task): Promise<WorkEnd> {
+async function workThrough(run: Run, context: RunContext, task: Task): Promise<WorkResult> {
   const { node } = run
   const { kind, behaviour } = task
   await node.turn('enters the handler')
@@ -87,7 +86,7 @@ async function workThrough(run: Run, context: RunContext, task: Task): Promise<W
   if (behaviour === 'refuses') return { kind: 'release', result: encode('not now') }
   if (behaviour === 'fails_clean' && kind !== 'transaction') throw new Error('card declined')
   if (behaviour === 'slow') await nap(node, TIMES.leaseMs * 2)
-  if (behaviour === 'overruns') await nap(node, TIMES.maxRunMs + TIMES.leaseMs)
+  if (behaviour === 'overruns') await nap(node, TIMES.runTimeoutMs + TIMES.leaseMs)
   return kind === 'transaction'
     ? workInTransaction(run, context, behaviour)
     : workOutside(run, context, task)
@@ -97,7 +96,7 @@ async function workOutside(
   run: Run,
   context: RunContext,
   { kind, behaviour }: Task,
-): Promise<WorkEnd> {
+): Promise<WorkResult> {
   const rerun = kind === 'rerun'
   if (behaviour === 'effect_then_fails' || behaviour === 'acts_then_refuses' || rerun) {
     context.downstreamKey()
@@ -113,7 +112,7 @@ async function workOutside(
 function actOnce(world: World, { recordId, attempt }: RunContext): string {
   const result = world.effect(recordId, attempt)
   if (world.effectsOf(recordId).length > 1) {
-    world.violate(`two effects under record ${recordId}, which may not be run again`)
+    world.violate(`two effects under record ${recordId}, which must not run again`)
   }
   return result
 }
@@ -121,10 +120,10 @@ function actOnce(world: World, { recordId, attempt }: RunContext): string {
 /**
  * The effect of work that may be repeated, right after `assertHeld`.
  *
- * A store that counts leases by wall time ends them early when that clock jumps forwards, and no
- * holder can know: its own clock did not jump. So for work that was claimed before such a jump,
- * "one holder acts at a time" is not promised. What is promised still holds, and is checked
- * everywhere else: the fence, one final reply, and one effect where the route is not `rerun`.
+ * A store that counts leases in wall time ends them early when that clock jumps forward, and the
+ * holder cannot detect it: its own clock did not jump. So for work that was claimed before such a
+ * jump, "one holder acts at a time" is not guaranteed. The other guarantees hold and are checked
+ * elsewhere: the fence, one final reply, and one effect if the route is not `rerun`.
  */
 async function actHeld(run: Run, context: RunContext): Promise<string> {
   const { world } = run.node
@@ -143,7 +142,7 @@ async function workInTransaction(
   run: Run,
   context: RunContext,
   behaviour: Behaviour,
-): Promise<WorkEnd> {
+): Promise<WorkResult> {
   const committing = commit(run, context, behaviour)
   if (behaviour === 'does_not_wait') {
     committing.catch(() => undefined)

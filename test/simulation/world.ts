@@ -1,10 +1,10 @@
 /**
  * A small world in which the real engine, coalescer and memory store run under a scheduler that
- * decides what happens next, and a clock that only moves when told. Everything random comes from
+ * decides what happens next, and a clock that moves only on demand. All random numbers come from
  * the plan, so a failing seed replays exactly.
  *
- * The world sees what no process can: every effect, every commit, and who holds what. It watches
- * each write of the store and stops the run at the first broken promise.
+ * The world sees every effect, every commit and every holder, which no process can. It checks each
+ * write of the store and stops the run at the first violated invariant.
  */
 import type { Scheduler } from 'fast-check'
 import type {
@@ -18,18 +18,18 @@ import type {
   Store,
   SweptRecord,
   Verdict,
-} from '../../src/core/store.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+} from '../../src/core/store/store.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import type { SimNode } from './node.ts'
 import { StateLog } from './state-log.ts'
 
-/** What becomes of one store call. `lost`, `never` and `late` calls are never answered. */
+/** The fate of one store call. `lost`, `never` and `late` calls are never answered. */
 export type Fate = 'ok' | 'fail_before' | 'fail_after' | 'lost' | 'never' | 'late'
 
 export const TIMES = {
   leaseMs: 1_000,
-  maxRunMs: 4_000,
+  runTimeoutMs: 4_000,
   storeTimeoutMs: 200,
   settleTimeoutMs: 300,
   sweepEveryMs: 500,
@@ -38,21 +38,21 @@ export const TIMES = {
   graceMs: 2_000,
 } as const
 
-/** A broken promise of the product, found by the world itself while it runs. */
+/** A violated guarantee of the package, found while the world runs. */
 export class Violation extends Error {}
 
-/** Something that happened for good, and the reply that tells of it. */
+/** A permanent effect, and the reply that reports it. */
 export interface Effect {
   readonly recordId: string
   readonly attempt: number
   readonly result: string
 }
 
-/** One call of `engine.run`, as the world sees it. */
+/** One call of `engine.run`. */
 export interface Run {
   readonly id: number
   readonly node: SimNode
-  /** How often the wall clock had jumped forwards when it was sent. */
+  /** The number of forward jumps of the wall clock when the request was sent. */
   readonly jumpsBefore: number
   work: 'not_entered' | 'running' | 'ended'
   ended: boolean
@@ -69,21 +69,21 @@ export class World {
   readonly store: Store = memoryStore({ clock: this.clock })
   readonly nodes: SimNode[] = []
   readonly runs: Run[] = []
-  /** Outside effects: what must not happen twice, and cannot be taken back. */
+  /** Outside effects, which must not happen twice and cannot be undone. */
   readonly effects: Effect[] = []
   /** Rows that were committed together with their key. */
   readonly rows: Effect[] = []
   readonly states = new StateLog()
-  /** Set by whatever notices first; the run stops there. */
+  /** The first violation that a check found; the run stops there. */
   violation: Violation | undefined
   healed = false
   forwardJumps = 0
   backwardMs = 0
   readonly #scheduler: Scheduler
   readonly #fates: readonly Fate[]
-  /** Who claimed each record last. */
+  /** The last claim of each record. */
   readonly #holders = new Map<string, Holder>()
-  /** The run that has entered the work of each attempt. */
+  /** The run that has started the work of each attempt. */
   readonly #entered = new Map<string, number>()
   #calls = 0
   #last: Promise<unknown> = Promise.resolve()
@@ -93,7 +93,7 @@ export class World {
     this.#fates = fates
   }
 
-  /** One scheduling point: it goes on when the scheduler says so. */
+  /** One scheduling point: resolves when the scheduler selects it. */
   async turn(label: string): Promise<void> {
     await this.#scheduler.schedule(Promise.resolve(), label)
   }
@@ -126,12 +126,12 @@ export class World {
     return run
   }
 
-  /** A result that no other run can have. */
+  /** A result that no other run has. */
   newResult(recordId: string, attempt: number): string {
     return `${recordId}/${attempt}/${this.effects.length + this.rows.length}`
   }
 
-  /** An outside effect: the thing that must not happen twice. */
+  /** An outside effect, which must not happen twice. */
   effect(recordId: string, attempt: number): string {
     const result = this.newResult(recordId, attempt)
     this.effects.push({ recordId, attempt, result })
@@ -147,8 +147,8 @@ export class World {
   }
 
   /**
-   * Whether nothing that holds this record can act under it any more: its process has died, or
-   * its work has ended, or was never entered and never will be.
+   * Whether no holder of this record can act any more: its process has crashed, its work has ended,
+   * or its work has not started and never will.
    */
   isOver(identity: string): boolean {
     const holder = this.#holders.get(identity)
@@ -199,7 +199,7 @@ export class World {
     if (record !== undefined) this.states.note(identity, record.state)
   }
 
-  /** A lease is won by one caller, and its work is entered once. */
+  /** One caller wins a lease, and its work starts once. */
   enter(run: Run, recordId: string, attempt: number): void {
     const first = this.#entered.get(`${recordId}/${attempt}`)
     if (first !== undefined) {
@@ -208,14 +208,14 @@ export class World {
     this.#entered.set(`${recordId}/${attempt}`, run.id)
   }
 
-  /** One at a time, so that what is watched before and after a write belongs to that write. */
+  /** Runs writes one at a time, so that state before and after a write belongs to that write. */
   alone<Answer>(write: () => Promise<Answer>): Promise<Answer> {
     const answer = this.#last.then(write)
     this.#last = answer.catch(() => undefined)
     return answer
   }
 
-  /** Settles, and watches that only the holder changes anything, and claims no false proof. */
+  /** Settles, and checks that only the holder changes anything, and that no proof is false. */
   async #settle(settlement: Settlement): Promise<SettleOutcome> {
     const { lease } = settlement
     const { identity } = lease
@@ -236,7 +236,7 @@ export class World {
 
   #holds({ identity, token, attempt }: Lease): boolean {
     const held = this.#holders.get(identity)?.lease
-    // Attempt 0: a claim whose answer never came is released by its token alone.
+    // Attempt 0: a claim whose answer was lost is released by its token alone.
     return held?.token === token && (attempt === 0 || held.attempt === attempt)
   }
 
@@ -246,15 +246,15 @@ export class World {
   }
 
   /**
-   * What a database does before it lets work into a transaction: an answer where it must not be
-   * let in, because its lease is lost or an earlier transaction of it has committed.
+   * The check of a database before it runs work in a transaction. Returns an outcome if the work
+   * must not run, because its lease is lost or an earlier transaction of the lease has committed.
    */
   begin(lease: Lease): Promise<SettleOutcome | undefined> {
     return this.alone(async () => {
       const { identity } = lease
       const record = await this.store.read({ identity })
       if (record?.state === 'completed') {
-        // Changes nothing: a completed record is either its own, or refuses.
+        // Changes nothing: a completed record either has this lease, or refuses it.
         const trial = { kind: 'complete', lease, result: new Uint8Array(), retentionMs: 1 } as const
         return (await this.store.settle([trial]))[0]
       }
@@ -263,13 +263,13 @@ export class World {
     })
   }
 
-  /** Commits rows together with their key: both, or neither. */
+  /** Commits rows together with their key: both or neither. */
   commit(lease: Lease, completion: Completion, row: Effect): Promise<SettleOutcome> {
     return this.alone(async () => {
       const before = await this.store.read({ identity: lease.identity })
       const outcome = await this.#settle({ kind: 'complete', lease, ...completion })
       if (outcome.kind === 'fenced') return outcome
-      // An earlier transaction of the same lease came first; this one is rolled back.
+      // An earlier transaction of the same lease committed first; this one is rolled back.
       if (before?.state === 'completed') return { kind: 'fenced', own: true, state: 'completed' }
       this.rows.push(row)
       if (this.rowsOf(row.recordId).length > 1) {
@@ -279,15 +279,15 @@ export class World {
     })
   }
 
-  /** The attempt that holds the record now, as the store sees it. */
+  /** The attempt that holds the record now, according to the store. */
   async currentAttempt(recordId: string): Promise<number | undefined> {
     return (await this.store.read({ recordId }))?.attempt
   }
 }
 
 /**
- * The engine tells the store nothing of who asks. The retention of each run is its own, so that
- * the world can tell their claims apart.
+ * The store does not see which run claims. Each run has a different retention, so that the world
+ * can distinguish their claims.
  */
 const RETENTION_MS = 86_400_000
 

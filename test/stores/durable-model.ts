@@ -1,9 +1,10 @@
 /**
- * A durable store as simple as it can be: everything in arrays, nothing kept. Records and phases
- * are decided by the pure functions of the core; messages as the contract says it, by looking at
- * all of them. Whose turn it is it leaves to the store, and judges.
+ * The simplest possible durable store: everything is in arrays and maps in memory. The pure
+ * functions of the core decide about records and phases. Decisions about messages follow the
+ * contract by reading all messages. The contract leaves the order of turns to the store, so the
+ * model takes the choice of the store under test and judges it.
  */
-import { decideAct, decideStep, type PhaseChange } from '../../src/core/decide-durable.ts'
+import { decideAct, decideStep, type PhaseChange } from '../../src/stores/kit/decide-durable.ts'
 import {
   decideClaim,
   decideReap,
@@ -14,10 +15,10 @@ import {
   toSwept,
   toView,
   type Decision,
-} from '../../src/core/decide.ts'
+} from '../../src/core/record/decide.ts'
 import type {
   Act,
-  ActedBy,
+  Actor,
   ActOutcome,
   AuditEntry,
   DueOperation,
@@ -36,12 +37,12 @@ import type {
   StepOutcome,
   StoredPhase,
   UnknownRequest,
-} from '../../src/core/durable-store.ts'
-import { decideMessageAct, toErrorText } from '../../src/core/messages.ts'
-import type { StoredRecord } from '../../src/core/record.ts'
-import type { Lease, RecordRef, Store } from '../../src/core/store.ts'
+} from '../../src/core/store/durable-store.ts'
+import { decideMessageAct, toErrorText } from '../../src/stores/kit/messages.ts'
+import type { StoredRecord } from '../../src/core/record/record.ts'
+import type { Lease, RecordRef, Store } from '../../src/core/store/store.ts'
 import type { FakeClock } from '../../src/testing/fake-clock.ts'
-import { TurnsJudge, type Places, type Waiting } from './judge-turns.ts'
+import { TurnsJudge, type TurnLimits, type WaitingItem } from './judge-turns.ts'
 
 interface ModelOperation extends NewOperation {
   phases: StoredPhase[]
@@ -62,20 +63,23 @@ interface ModelMessage extends NewMessage {
 export interface DurableModel {
   readonly store: Store & { readonly durable: DurableStore }
   readonly transact: (work: (tx: unknown) => void | Promise<void>) => Promise<void>
-  /** For calls whose choice is the store's: takes what the store has taken, by its ids. */
+  /** Calls in which the store has a choice. The model takes the ids that the store has chosen. */
   readonly turns: ModelTurns
 }
 
 export interface ModelTurns {
-  readonly claim: (request: MessageClaim, chosen: readonly string[]) => Judged<HeldMessage>
-  readonly takeUnknown: (request: UnknownRequest, chosen: readonly string[]) => Judged<DueUnknown>
-  readonly due: (query: DueQuery, chosen: readonly string[]) => Judged<DueOperation>
-  /** The store was asked without the model. */
+  readonly claim: (request: MessageClaim, chosen: readonly string[]) => Judgement<HeldMessage>
+  readonly takeUnknown: (
+    request: UnknownRequest,
+    chosen: readonly string[],
+  ) => Judgement<DueUnknown>
+  readonly due: (query: DueQuery, chosen: readonly string[]) => Judgement<DueOperation>
+  /** Call this after a call to the store that the model did not follow. */
   readonly forget: () => void
 }
 
-export interface Judged<Item> {
-  /** What was wrong with the choice. */
+export interface Judgement<Item> {
+  /** The rules that the choice breaks. */
   readonly faults: readonly string[]
   readonly answer: readonly Item[]
 }
@@ -105,7 +109,7 @@ class Model {
     return this.#clock.nowMs()
   }
 
-  /** `undefined` for whatever `work` throws too: what it added is then gone. */
+  /** Removes the messages that `work` has added if it throws anything, also `undefined`. */
   async transact(work: (tx: unknown) => void | Promise<void>): Promise<void> {
     const before = this.#messages.length
     try {
@@ -198,7 +202,7 @@ class Model {
       },
       outbox: {
         add: (_tx, message) => this.#add(message),
-        claim: () => Promise.reject(new Error('the turns of a model are those of the store')),
+        claim: () => Promise.reject(new Error('call turns.claim() with the choice of the store')),
         settle: async (settlements) => settlements.map((one) => this.#settle(one)),
         renew: async (leases, leaseMs) =>
           leases.map(({ id, token }) => {
@@ -224,8 +228,9 @@ class Model {
           return before - this.#messages.length
         },
       },
-      desk: {
-        takeUnknown: () => Promise.reject(new Error('as the outbox: only by a choice')),
+      operator: {
+        takeUnknown: () =>
+          Promise.reject(new Error('call turns.takeUnknown() with the choice of the store')),
         postpone: async ({ recordId, attempt, tries, inMs }) => {
           const record = this.#find({ recordId })
           if (record?.state !== 'unknown' || record.attempt !== attempt) return false
@@ -245,7 +250,7 @@ class Model {
     }
   }
 
-  /** What somebody should look at by now, the longest due first. */
+  /** Records whose reconcile time has passed, the longest due first. */
   #byTime(): StoredRecord[] {
     return [...this.#records.values()]
       .filter(({ reconcileAtMs }) => reconcileAtMs !== undefined && reconcileAtMs <= this.#nowMs)
@@ -308,7 +313,7 @@ class Model {
         const waiting = due.map(({ name, version, record }) =>
           toWaiting(record, laneOf(name, version), record.reconcileAt!.getTime()),
         )
-        const faults = judges.due.judge(waiting, chosen, placesOf(query))
+        const faults = judges.due.judge(waiting, chosen, limitsOf(query))
         return { faults, answer: due.filter(({ record }) => chosen.includes(record.recordId)) }
       },
       forget: () => {
@@ -317,7 +322,11 @@ class Model {
     }
   }
 
-  #claim(judge: TurnsJudge, request: MessageClaim, chosen: readonly string[]): Judged<HeldMessage> {
+  #claim(
+    judge: TurnsJudge,
+    request: MessageClaim,
+    chosen: readonly string[],
+  ): Judgement<HeldMessage> {
     const { topics, limit, limits, withoutTenants = [], leaseMs, token } = request
     const own = this.#messages.filter(
       (one) => one.state === 'held' && one.token === token && one.dueAtMs > this.#nowMs,
@@ -349,9 +358,9 @@ class Model {
     judge: TurnsJudge,
     request: UnknownRequest,
     chosen: readonly string[],
-  ): Judged<DueUnknown> {
+  ): Judgement<DueUnknown> {
     const { againMs, withoutOperations = [], withoutTenants = [] } = request
-    const lanesLeft = withoutOperations.map(({ name, version }) => laneOf(name, version))
+    const excludedLanes = withoutOperations.map(({ name, version }) => laneOf(name, version))
     const due = this.#byTime().filter(
       ({ state, tenant }) => state === 'unknown' && !withoutTenants.includes(tenant),
     )
@@ -361,8 +370,8 @@ class Model {
         const lane = laneOf(name ?? record.operation, version)
         return toWaiting(record, lane, record.reconcileAtMs!)
       })
-      .filter(({ lane }) => !lanesLeft.includes(lane))
-    const faults = judge.judge(waiting, chosen, placesOf(request))
+      .filter(({ lane }) => !excludedLanes.includes(lane))
+    const faults = judge.judge(waiting, chosen, limitsOf(request))
     const taken = due.filter(({ recordId }) => chosen.includes(recordId))
     const answer = taken.map((record) => {
       const write = { ...record, tries: record.tries + 1, reconcileAtMs: this.#nowMs + againMs }
@@ -384,11 +393,11 @@ class Model {
   #mayBeTaken(message: ModelMessage): boolean {
     if (message.state !== 'ready' && message.state !== 'held') return false
     if (message.dueAtMs > this.#nowMs) return false
-    return message.partition === undefined || this.#lane(message)[0] === message
+    return message.partition === undefined || this.#openInPartition(message)[0] === message
   }
 
-  /** The messages of its partition that others wait for. */
-  #lane({ topic, partition }: ModelMessage): ModelMessage[] {
+  /** The messages of a partition that later messages wait for, in their order. */
+  #openInPartition({ topic, partition }: ModelMessage): ModelMessage[] {
     return this.#messages.filter(
       (one) =>
         one.topic === topic &&
@@ -401,8 +410,8 @@ class Model {
     const message = this.#messages.find((one) => one.id === settlement.id)
     if (message === undefined || message.token !== settlement.token) return false
     const { state } = message
-    if (state !== 'held') return state === TO[settlement.kind]
-    message.state = TO[settlement.kind]
+    if (state !== 'held') return state === STATE_AFTER[settlement.kind]
+    message.state = STATE_AFTER[settlement.kind]
     const { attempt } = message
     if (settlement.kind === 'retry' || settlement.kind === 'dead') {
       const error = toErrorText(settlement.error)
@@ -422,8 +431,8 @@ class Model {
     return true
   }
 
-  #act(act: Act, by: ActedBy): ActOutcome {
-    const { outcome, detail } = this.#carryOut(act)
+  #act(act: Act, by: Actor): ActOutcome {
+    const { outcome, detail } = this.#perform(act)
     if (outcome.kind !== 'done') return outcome
     const { subject } = outcome
     const at = new Date(this.#nowMs)
@@ -431,7 +440,7 @@ class Model {
     return outcome
   }
 
-  #carryOut(act: Act): { outcome: ActOutcome; detail?: string } {
+  #perform(act: Act): { outcome: ActOutcome; detail?: string } {
     if (act.kind === 'retry_message' || act.kind === 'drop_message') {
       const message = this.#messages.find((one) => one.id === act.messageId)
       if (message === undefined) return { outcome: { kind: 'not_found' } }
@@ -497,7 +506,7 @@ class Model {
   }
 }
 
-const TO = {
+const STATE_AFTER = {
   done: 'done',
   note: 'held',
   retry: 'ready',
@@ -505,7 +514,7 @@ const TO = {
   return: 'ready',
 } as const
 
-/** An operation by its name and version; without a version: that of a scope. */
+/** Names the lane of an operation. `version` is `undefined` for the operation of a scope. */
 function laneOf(name: string, version: number | undefined): string {
   return JSON.stringify([name, version ?? null])
 }
@@ -514,11 +523,11 @@ function toWaiting(
   { recordId, tenant }: Pick<StoredRecord, 'recordId' | 'tenant'>,
   lane: string,
   dueAtMs: number,
-): Waiting {
+): WaitingItem {
   return { id: recordId, lane, tenant, dueAtMs }
 }
 
-function placesOf({ limit }: { readonly limit: number }): Places {
+function limitsOf({ limit }: { readonly limit: number }): TurnLimits {
   return { limit, maxOf: () => limit }
 }
 

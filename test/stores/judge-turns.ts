@@ -1,44 +1,53 @@
 /**
- * Whether what a store has handed out is a legal choice. The contract leaves open with whom the
- * turns begin, so a model cannot say beforehand what a store takes; it can say what was wrong.
+ * Judges whether the items that a store has returned are a legal choice. The contract does not say
+ * which tenant or lane comes first, so a model cannot predict the choice. It can only say which
+ * rules the choice breaks.
  */
 
-/** Something that a store might have taken: due, not left out, and of a lane that was asked for. */
-export interface Waiting {
+/** An item that the store could have chosen: due, not excluded, and of a requested lane. */
+export interface WaitingItem {
   readonly id: string
-  /** Its operation or topic. */
+  /** The operation or topic of the item. */
   readonly lane: string
   readonly tenant: string
   readonly dueAtMs: number
 }
 
-export interface Places {
+export interface TurnLimits {
   readonly limit: number
   readonly maxOf: (lane: string) => number
 }
 
-/** In so many calls another one of the lane may come before a tenant that waits all the time. */
+/** How often another tenant or lane may be served while one waits all the time. */
 const PASSED_MAX = 2
 
 /** Judges the calls of one store object, one after the other. */
 export class TurnsJudge {
-  readonly #passed = new Passed()
-  readonly #passedLanes = new Passed()
+  readonly #passed = new PassCounts()
+  readonly #passedLanes = new PassCounts()
 
-  /** What is wrong with taking these; empty where nothing is. */
-  judge(all: readonly Waiting[], taken: readonly string[], { limit, maxOf }: Places): string[] {
+  /** Returns the rules that this choice breaks. */
+  judge(
+    all: readonly WaitingItem[],
+    taken: readonly string[],
+    { limit, maxOf }: TurnLimits,
+  ): string[] {
     const waiting = limit > 0 ? all.filter(({ lane }) => maxOf(lane) > 0) : []
-    const isTaken = ({ id }: Waiting) => taken.includes(id)
+    const isTaken = ({ id }: WaitingItem) => taken.includes(id)
     const lanes = [...Map.groupBy(waiting, ({ lane }) => lane)].map(([lane, items]) => {
       const tenants = [...Map.groupBy(items, ({ tenant }) => tenant).values()]
       return { lane, max: maxOf(lane), tenants, count: items.filter(isTaken).length }
     })
     return [
-      ...taken.filter((id) => !waiting.some((one) => one.id === id)).map((id) => `${id} not due`),
-      ...(new Set(taken).size === taken.length ? [] : ['one is taken twice']),
-      ...(taken.length <= limit ? [] : [`more than ${limit}`]),
-      ...(taken.length === 0 && waiting.length > 0 ? ['none, although some are due'] : []),
-      ...lanes.filter(({ count, max }) => count > max).map(({ lane }) => `too many of ${lane}`),
+      ...taken
+        .filter((id) => !waiting.some((one) => one.id === id))
+        .map((id) => `${id} is not due`),
+      ...(new Set(taken).size === taken.length ? [] : ['an item is taken twice']),
+      ...(taken.length <= limit ? [] : [`takes more than ${limit}`]),
+      ...(taken.length === 0 && waiting.length > 0 ? ['takes none, although some are due'] : []),
+      ...lanes
+        .filter(({ count, max }) => count > max)
+        .map(({ lane }) => `takes too many of ${lane}`),
       ...lanes.flatMap(({ tenants }) => tenants.flatMap((items) => outOfOrder(items, isTaken))),
       ...unfairNow(lanes, isTaken, taken.length < limit),
       ...lanes.flatMap(({ lane, tenants }) => {
@@ -53,57 +62,65 @@ export class TurnsJudge {
     ]
   }
 
-  /** A call was made that was not judged. */
+  /** Call this after a call to the store that was not judged. */
   forget(): void {
     this.#passed.clear()
     this.#passedLanes.clear()
   }
 }
 
-interface JudgedLane {
+interface LaneChoice {
   readonly lane: string
   readonly max: number
   readonly count: number
-  /** What waits, by tenant. */
-  readonly tenants: readonly (readonly Waiting[])[]
+  /** The waiting items of each tenant. */
+  readonly tenants: readonly (readonly WaitingItem[])[]
 }
 
-function tenantOf([one]: readonly Waiting[]): string {
+function tenantOf([one]: readonly WaitingItem[]): string {
   return one!.tenant
 }
 
-/** Of one tenant: one that is due for longer was left. */
-function outOfOrder(items: readonly Waiting[], isTaken: (one: Waiting) => boolean): string[] {
+/** Reports items that were taken although an item of the same tenant has been due longer. */
+function outOfOrder(
+  items: readonly WaitingItem[],
+  isTaken: (one: WaitingItem) => boolean,
+): string[] {
   const left = items.filter((one) => !isTaken(one)).map(({ dueAtMs }) => dueAtMs)
   return items
     .filter((one) => isTaken(one) && one.dueAtMs > Math.min(...left))
-    .map(({ id }) => `${id} before one that is due for longer`)
+    .map(({ id }) => `${id} is taken before an item that is due for longer`)
 }
 
-/** A tenant went without, although another has two, a lane has more, or places were left. */
+/**
+ * Reports a tenant that got nothing although another tenant got two items, another lane got more
+ * turns, or the limit was not reached.
+ */
 function unfairNow(
-  lanes: readonly JudgedLane[],
-  isTaken: (one: Waiting) => boolean,
+  lanes: readonly LaneChoice[],
+  isTaken: (one: WaitingItem) => boolean,
   hasRoom: boolean,
 ): string[] {
-  const countOf = (items: readonly Waiting[]) => items.filter(isTaken).length
-  const servedIn = ({ tenants }: JudgedLane) => tenants.filter((items) => countOf(items) > 0).length
+  const countOf = (items: readonly WaitingItem[]) => items.filter(isTaken).length
+  const servedIn = ({ tenants }: LaneChoice) => tenants.filter((items) => countOf(items) > 0).length
   const most = Math.max(0, ...lanes.flatMap(({ tenants }) => tenants.map(countOf)))
   const mostServed = Math.max(0, ...lanes.map(servedIn))
   return lanes.flatMap((lane) => {
     const without = lane.tenants.find((items) => countOf(items) === 0)
     if (without === undefined || lane.count >= lane.max) return []
-    const who = `${tenantOf(without)} of ${lane.lane} went without`
+    const fault = `${tenantOf(without)} of ${lane.lane} got nothing`
     return [
-      ...(hasRoom ? [`${who}, although there was room`] : []),
-      ...(most > 1 ? [`${who}, although another has ${most}`] : []),
-      ...(mostServed > servedIn(lane) + 1 ? [`${who}, although another lane has more turns`] : []),
+      ...(hasRoom ? [`${fault}, although there was room`] : []),
+      ...(most > 1 ? [`${fault}, although another tenant got ${most}`] : []),
+      ...(mostServed > servedIn(lane) + 1
+        ? [`${fault}, although another lane got more turns`]
+        : []),
     ]
   })
 }
 
-/** Who waits, and how often each of the others was served meanwhile. */
-class Passed {
+/** Counts, for each waiting name, how often each other name was served during its wait. */
+class PassCounts {
   readonly #counts = new Map<string, Map<string, Map<string, number>>>()
 
   note(among: string, waiting: readonly string[], served: readonly string[]): string[] {
@@ -117,7 +134,7 @@ class Passed {
       for (const other of served) {
         const count = (counts.get(other) ?? 0) + 1
         counts.set(other, count)
-        if (count > PASSED_MAX) faults.push(`${other} came ${count} times before ${one}`)
+        if (count > PASSED_MAX) faults.push(`${other} was served ${count} times before ${one}`)
       }
     }
     return faults

@@ -10,14 +10,19 @@ import {
   type PhaseStep,
   type Step,
   type StepEnd,
-} from '../../src/core/durable-store.ts'
-import { newRecordId, newToken } from '../../src/core/identity.ts'
-import type { ClaimRequest, Lease, RecordRef, Settlement } from '../../src/core/store.ts'
+} from '../../src/core/store/durable-store.ts'
+import { newRecordId, newToken } from '../../src/core/record/identity.ts'
+import type { ClaimRequest, Lease, RecordRef, Settlement } from '../../src/core/store/store.ts'
 import type { DurableFixture } from '../../src/testing/durable-cases.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from '../process/random.ts'
-import { durableModel, type DurableModel, type Judged, type ModelTurns } from './durable-model.ts'
+import {
+  durableModel,
+  type DurableModel,
+  type Judgement,
+  type ModelTurns,
+} from './durable-model.ts'
 
 const KEYS = [
   { tenant: 'one', key: 'a' },
@@ -26,7 +31,7 @@ const KEYS = [
   { tenant: 'two', key: 'a' },
   { tenant: 'three', key: 'a' },
 ]
-const LEFT_OUT = [undefined, [], ['one'], ['two', 'three']]
+const EXCLUDED_TENANTS = [undefined, [], ['one'], ['two', 'three']]
 const LIMITS = [1, 1, 2, 3, 1000]
 const TOPICS = ['receipts', 'invoices']
 const SPANS_MS = [0, 1, 50, 100, 200]
@@ -35,32 +40,32 @@ const OPERATIONS = [
   { name: 'pay', version: 2 },
 ]
 
-type Played = Pick<DurableFixture, 'store' | 'transact'>
-/** The same for the store and its model. */
-type Play = (played: Played) => Promise<unknown>
+type Target = Pick<DurableFixture, 'store' | 'transact'>
+/** A call that the store and its model get in the same way. */
+type Call = (target: Target) => Promise<unknown>
 
-/** A call in which the store has a choice: its model is told what it chose. */
+/** A call in which the store has a choice. The model then follows that choice. */
 interface Choice {
-  readonly ask: (played: Played) => Promise<Chosen>
+  readonly ask: (target: Target) => Promise<ChoiceAnswer>
 }
 
-interface Chosen {
-  readonly answer: readonly Handed[]
-  /** Lets the model choose the same. */
-  readonly follow: (turns: ModelTurns) => Judged<Handed>
+interface ChoiceAnswer {
+  readonly answer: readonly TurnItem[]
+  /** Makes the same choice in the model. */
+  readonly follow: (turns: ModelTurns) => Judgement<TurnItem>
 }
 
-/** What is handed out in turns. */
-type Handed = HeldMessage | DueUnknown | DueOperation
+/** An item that stores return in turns of tenants and lanes. */
+type TurnItem = HeldMessage | DueUnknown | DueOperation
 
-function idOf(item: Handed): string {
+function idOf(item: TurnItem): string {
   return 'record' in item ? item.record.recordId : item.id
 }
 
 const REFUSED = new Error('the work was refused')
 
-/** Calls made at random, many of them with a lease or an id that is long gone. */
-class Chance {
+/** Makes random calls, many of them with a lease or an id that no longer exists. */
+class RandomCalls {
   readonly #random: () => number
   readonly #clock: FakeClock
   #requests: ClaimRequest[] = [claimRequest(KEYS[0])]
@@ -74,7 +79,7 @@ class Chance {
     this.#clock = clock
   }
 
-  next(): Play | Choice {
+  next(): Call | Choice {
     const move = this.of(MOVES)
     switch (move) {
       case 'claim': {
@@ -110,29 +115,29 @@ class Chance {
           tries: this.of([undefined, 0, 1]),
           inMs: this.of([undefined, 0, 50]),
         }
-        return ({ store }) => store.durable.desk.postpone(target)
+        return ({ store }) => store.durable.operator.postpone(target)
       }
       case 'act':
         return this.#act()
       case 'add': {
         const messages = this.#messages()
-        const isLost = this.#random() < 0.2
+        const rollsBack = this.#random() < 0.2
         return ({ store, transact }) =>
-          refusable(() =>
+          catchRefusal(() =>
             transact(async (tx) => {
               for (const message of messages) await store.durable.outbox.add(tx, message)
-              if (isLost) throw REFUSED
+              if (rollsBack) throw REFUSED
             }),
           )
       }
       case 'claim messages':
         return this.#claimMessages()
       case 'settle messages': {
-        const settlements = apart(this.#some(() => this.#messageSettlement()))
+        const settlements = uniqueById(this.#some(() => this.#messageSettlement()))
         return ({ store }) => store.durable.outbox.settle(settlements)
       }
       case 'renew messages': {
-        const leases = apart(this.#some(() => this.#messageLease()))
+        const leases = uniqueById(this.#some(() => this.#messageLease()))
         const leaseMs = this.of(SPANS_MS)
         return ({ store }) => store.durable.outbox.renew(leases, leaseMs)
       }
@@ -161,7 +166,7 @@ class Chance {
       leaseMs: this.of([1, 50, 100, 100]),
       retentionMs: this.of([1, 100, 200]),
       onLapse: this.of(['unknown', 'resume']),
-      maxAttempts: this.of([2, 5]),
+      maxLapses: this.of([2, 5]),
     })
     this.#requests = [...this.#requests.slice(-12), request]
     return request
@@ -193,7 +198,7 @@ class Chance {
     ])
   }
 
-  /** Every step brings its operation, or the phase of one that has none could not be stored. */
+  /** Every step has an operation, because a phase cannot be stored without one. */
   #step(): Step {
     const operation = { ...this.of(OPERATIONS), input: bytes(this.of(['', 'input'])) }
     const end = this.of<StepEnd | undefined>([
@@ -211,7 +216,7 @@ class Chance {
     const place = { name: `phase ${number}`, number }
     const request = bytes(this.of(['', 'request', 'another']))
     const result = bytes(this.of(['', 'result']))
-    // One key for every record would make it open which phase a webhook means.
+    // A key that several records share would not say which phase a webhook means.
     const downstreamKey = newToken()
     const providerId = this.of([undefined, newToken()])
     if (number === 1) return { ...place, kind: 'transaction', result }
@@ -223,35 +228,35 @@ class Chance {
     ])
   }
 
-  #advance(): Play {
+  #advance(): Call {
     const [lease, step, messages] = [this.#lease(), this.#step(), this.#messages()]
-    const isLost = this.#random() < 0.2
+    const rollsBack = this.#random() < 0.2
     return async ({ store }) => {
-      const outcome = await refusable(() =>
+      const outcome = await catchRefusal(() =>
         store.durable.phases.advance(lease, async (tx) => {
           for (const message of messages) await store.durable.outbox.add(tx, message)
-          if (isLost) throw REFUSED
+          if (rollsBack) throw REFUSED
           return step
         }),
       )
-      // Whether the work of a lease that is lost runs at all is open.
-      return isLost ? 'refused' : outcome
+      // The contract does not say whether the work runs at all if the lease is lost.
+      return rollsBack ? 'refused' : outcome
     }
   }
 
-  #act(): Play {
+  #act(): Call {
     const by = { who: this.of(['ops', 'webhook']), why: 'at random' }
     const kind = this.of(ACTS)
     if (kind === 'retry_message' || kind === 'drop_message') {
       const messageId = this.of(this.#messageIds)
       return async ({ store }) => {
-        // Who goes first, one that comes back or one that is held beside it, is open.
-        if (kind === 'retry_message' && (await isHeldBeside(store, messageId))) return 'left out'
-        return store.durable.desk.act({ kind, messageId }, by)
+        // The contract does not say whether the retried message or a held one comes first.
+        if (kind === 'retry_message' && (await isPartitionHeld(store, messageId))) return 'skipped'
+        return store.durable.operator.act({ kind, messageId }, by)
       }
     }
     const act = this.#recordAct(kind)
-    return ({ store }) => store.durable.desk.act(act, by)
+    return ({ store }) => store.durable.operator.act(act, by)
   }
 
   #recordAct(kind: Exclude<(typeof ACTS)[number], 'retry_message' | 'drop_message'>): Act {
@@ -292,7 +297,7 @@ class Chance {
     const places = {
       limit: this.of(LIMITS),
       limits: this.of([undefined, undefined, topics.map(() => this.of([0, 1, 2]))]),
-      withoutTenants: this.of([...LEFT_OUT, ['']]),
+      withoutTenants: this.of([...EXCLUDED_TENANTS, ['']]),
     }
     const request = { topics, token, ...places, leaseMs: this.of([1, 50, 100]) }
     return {
@@ -311,11 +316,11 @@ class Chance {
       limit: this.of(LIMITS),
       againMs: this.of(SPANS_MS),
       withoutOperations: this.of([undefined, [], [OPERATIONS[0]!], [plain, OPERATIONS[1]!]]),
-      withoutTenants: this.of(LEFT_OUT),
+      withoutTenants: this.of(EXCLUDED_TENANTS),
     }
     return {
       ask: async ({ store }) => {
-        const taken = await store.durable.desk.takeUnknown(request)
+        const taken = await store.durable.operator.takeUnknown(request)
         const ids = taken.map(idOf)
         return { answer: taken, follow: (turns) => turns.takeUnknown(request, ids) }
       },
@@ -324,7 +329,7 @@ class Chance {
 
   #due(): Choice {
     const operations = this.of([OPERATIONS, OPERATIONS, [OPERATIONS[0]!]])
-    const query = { operations, limit: this.of(LIMITS), withoutTenants: this.of(LEFT_OUT) }
+    const query = { operations, limit: this.of(LIMITS), withoutTenants: this.of(EXCLUDED_TENANTS) }
     return {
       ask: async ({ store }) => {
         const due = await store.durable.phases.due(query)
@@ -351,9 +356,9 @@ class Chance {
     ])
   }
 
-  /** Everything that a store knows of what was played. */
-  async seen({ store }: Played): Promise<unknown> {
-    const { phases, outbox, desk } = store.durable
+  /** Everything that a store returns about the keys and messages of the history. */
+  async snapshot({ store }: Target): Promise<unknown> {
+    const { phases, outbox, operator } = store.durable
     const records = []
     for (const key of KEYS) {
       const { identity } = claimRequest(key)
@@ -375,7 +380,7 @@ class Chance {
       lists,
       due: due.map(({ record }) => record.recordId).toSorted(),
       orphans: byId(await phases.orphans({ operations, limit: 1000 }), 'recordId'),
-      audit: await desk.audit({ limit: 1000 }),
+      audit: await operator.audit({ limit: 1000 }),
     })
   }
 }
@@ -425,7 +430,8 @@ const MOVES = [
   'time',
 ] as const
 
-async function isHeldBeside(store: Played['store'], messageId: string): Promise<boolean> {
+/** Whether a message is held in the partition of this one. */
+async function isPartitionHeld(store: Target['store'], messageId: string): Promise<boolean> {
   const { outbox } = store.durable
   const message = await outbox.read(messageId)
   const held = await outbox.list({ state: 'held', limit: 1000 })
@@ -435,7 +441,7 @@ async function isHeldBeside(store: Played['store'], messageId: string): Promise<
   )
 }
 
-async function refusable<Result>(run: () => Promise<Result>): Promise<Result | 'refused'> {
+async function catchRefusal<Result>(run: () => Promise<Result>): Promise<Result | 'refused'> {
   try {
     return await run()
   } catch (error) {
@@ -444,12 +450,12 @@ async function refusable<Result>(run: () => Promise<Result>): Promise<Result | '
   }
 }
 
-/** One of each: in which order settlements of one batch about one message are taken is open. */
-function apart<Item extends { readonly id: string }>(items: readonly Item[]): Item[] {
+/** Keeps one item for each id: a batch may apply two settlements of one message in any order. */
+function uniqueById<Item extends { readonly id: string }>(items: readonly Item[]): Item[] {
   return [...new Map(items.map((item) => [item.id, item])).values()]
 }
 
-/** Where many are as old as others, their order is open. */
+/** Sorts by id, because items of the same age may be in any order. */
 function byId<Name extends string, Item extends Readonly<Record<Name, string>>>(
   items: readonly Item[],
   name: Name,
@@ -457,7 +463,7 @@ function byId<Name extends string, Item extends Readonly<Record<Name, string>>>(
   return items.toSorted((one, other) => (one[name] < other[name] ? -1 : 1))
 }
 
-/** A `Buffer` and a `Uint8Array` of the same bytes become the same text. */
+/** Turns a `Buffer` and a `Uint8Array` with the same bytes into the same text. */
 function plain(value: unknown): unknown {
   if (value instanceof Uint8Array) return `bytes of ${Buffer.from(value).toString()}`
   if (value instanceof Date || value === null || typeof value !== 'object') return value
@@ -472,12 +478,12 @@ function plain(value: unknown): unknown {
 export interface DurableHistories {
   readonly histories: number
   readonly steps: number
-  readonly open: (clock: FakeClock) => Promise<Played> | Played
+  readonly open: (clock: FakeClock) => Promise<Target> | Target
 }
 
 /**
- * Plays histories at random to a store and to a model of one. What is held beside one that an
- * operator revives in the same partition is left out: the contract leaves open which goes first.
+ * Plays random histories on a store and on its model, and compares them. An operator retries no
+ * message while another of its partition is held: the contract does not say which comes first.
  */
 export async function playDurableHistories({
   histories,
@@ -489,15 +495,15 @@ export async function playDurableHistories({
   for (let history = 0; history < histories; history++) {
     const clock = new FakeClock()
     const model = durableModel(clock)
-    const played = await open(clock)
-    const chance = new Chance(seed + history, clock)
+    const target = await open(clock)
+    const calls = new RandomCalls(seed + history, clock)
     for (let step = 0; step < steps; step++) {
       const where = `seed ${seed + history}, step ${step}`
-      await playNext(chance.next(), where, { model, played })
+      await playNext(calls.next(), where, { model, target })
       if (step % 10 !== 9) continue
-      expect({ where, seen: await chance.seen(played) }).toEqual({
+      expect({ where, snapshot: await calls.snapshot(target) }).toEqual({
         where,
-        seen: await chance.seen(model),
+        snapshot: await calls.snapshot(model),
       })
       model.turns.forget()
     }
@@ -505,22 +511,22 @@ export async function playDurableHistories({
 }
 
 async function playNext(
-  next: Play | Choice,
+  next: Call | Choice,
   where: string,
-  { model, played }: { readonly model: DurableModel; readonly played: Played },
+  { model, target }: { readonly model: DurableModel; readonly target: Target },
 ): Promise<void> {
   if (typeof next === 'function') {
     const expected = plain(await next(model))
-    expect({ where, answer: plain(await next(played)) }).toEqual({ where, answer: expected })
+    expect({ where, answer: plain(await next(target)) }).toEqual({ where, answer: expected })
     return
   }
-  const { answer, follow } = await next.ask(played)
-  const judged = follow(model.turns)
-  const unordered = (items: readonly Handed[]) =>
+  const { answer, follow } = await next.ask(target)
+  const judgement = follow(model.turns)
+  const sorted = (items: readonly TurnItem[]) =>
     plain(items.toSorted((one, other) => (idOf(one) < idOf(other) ? -1 : 1)))
-  expect({ where, faults: judged.faults, answer: unordered(answer) }).toEqual({
+  expect({ where, faults: judgement.faults, answer: sorted(answer) }).toEqual({
     where,
     faults: [],
-    answer: unordered(judged.answer),
+    answer: sorted(judgement.answer),
   })
 }

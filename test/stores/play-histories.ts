@@ -1,5 +1,5 @@
 import { expect } from 'vitest'
-import { RECORD_STATES } from '../../src/core/record.ts'
+import { RECORD_STATES } from '../../src/core/record/record.ts'
 import type {
   ClaimRequest,
   Lease,
@@ -7,8 +7,8 @@ import type {
   Settlement,
   Store,
   Verdict,
-} from '../../src/core/store.ts'
-import { memoryStore } from '../../src/stores/memory/memory-store.ts'
+} from '../../src/core/store/store.ts'
+import { memoryStore } from '../../src/stores/memory/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { bytes, claimRequest } from '../../src/testing/store-cases/store-case.ts'
 import { seededRandom } from '../process/random.ts'
@@ -16,13 +16,13 @@ import { seededRandom } from '../process/random.ts'
 const STEPS = 80
 const KEYS = ['a', 'b', 'c']
 const SPANS_MS = [0, 1, 50, 100, 200]
-/** The wall clock is set now and then, back by more than any lease may be ahead. */
+/** Sets the wall clock now and then: back by more than a lease may be ahead, or forward. */
 const JUMPS_MS = [0, 0, 0, 0, 0, 0, -20_000, 20_000]
-/** Nothing, a little, and more than every store keeps in one piece. */
+/** Empty, small, and larger than some stores keep in one piece. */
 const RESULTS = [bytes(''), bytes('x'), new Uint8Array(40 * 1024).fill(7)]
 
-/** Requests made at random, some of them with a lease or a record id that is long gone. */
-class Chance {
+/** Makes random requests, some of them with a lease or a record id that no longer exists. */
+class RandomRequests {
   readonly #random: () => number
   readonly leases: Lease[] = []
   readonly requests: ClaimRequest[] = []
@@ -43,7 +43,7 @@ class Chance {
   }
 
   claim(): ClaimRequest {
-    // Now and then the echo of an earlier one.
+    // Sometimes repeats an earlier claim.
     if (this.requests.length > 0 && this.#random() < 0.15) return this.of(this.requests)
     const request = claimRequest({
       key: this.of(KEYS),
@@ -52,7 +52,7 @@ class Chance {
       leaseMs: this.of([1, 50, 100]),
       retentionMs: this.of([1, 100, 200]),
       onLapse: this.of(['unknown', 'rerun', 'resume']),
-      maxAttempts: this.of([1, 2, 5]),
+      maxLapses: this.of([1, 2, 5]),
       afterExpiry: this.of(['new', 'new', 'refuse']),
     })
     this.requests.push(request)
@@ -92,23 +92,23 @@ class Chance {
 
 type Step = (store: Store) => Promise<unknown>
 
-function stepOf(chance: Chance, clock: FakeClock, jumps: boolean): Step {
-  const some = <Item>(make: () => Item) => Array.from({ length: chance.of([1, 3, 12]) }, make)
-  const choice = chance.of([0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 6])
-  if (choice === 0 || chance.requests.length === 0) {
-    const requests = some(() => chance.claim())
+function stepOf(random: RandomRequests, clock: FakeClock, jumps: boolean): Step {
+  const some = <Item>(make: () => Item) => Array.from({ length: random.of([1, 3, 12]) }, make)
+  const choice = random.of([0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 6])
+  if (choice === 0 || random.requests.length === 0) {
+    const requests = some(() => random.claim())
     return (store) => store.claim(requests)
   }
   if (choice === 1) {
-    const settlements = some(() => chance.settlement())
+    const settlements = some(() => random.settlement())
     return (store) => store.settle(settlements)
   }
   if (choice === 2) {
-    const renewals = some(() => ({ ...chance.lease(), leaseMs: chance.of([1, 100]) }))
+    const renewals = some(() => ({ ...random.lease(), leaseMs: random.of([1, 100]) }))
     return (store) => store.renew(renewals)
   }
   if (choice === 3) {
-    const verdicts = some(() => chance.verdict())
+    const verdicts = some(() => random.verdict())
     return (store) => store.resolve(verdicts)
   }
   if (choice === 4) {
@@ -116,15 +116,15 @@ function stepOf(chance: Chance, clock: FakeClock, jumps: boolean): Step {
       (await store.sweep({ limit: 100 })).toSorted((a, b) => (a.identity < b.identity ? -1 : 1))
   }
   if (choice === 5) {
-    const abandoned = chance.of([undefined, { result: bytes('late'), retentionMs: 100 }])
+    const abandoned = random.of([undefined, { result: bytes('late'), retentionMs: 100 }])
     return (store) => store.reap({ limit: 100, abandoned })
   }
-  clock.advance(chance.of(SPANS_MS))
-  if (jumps) clock.jumpWallTime(chance.of(JUMPS_MS))
+  clock.advance(random.of(SPANS_MS))
+  if (jumps) clock.jumpWallTime(random.of(JUMPS_MS))
   return () => Promise.resolve()
 }
 
-/** A buffer and an array of the same bytes are the same. */
+/** Turns a `Buffer` and a `Uint8Array` with the same bytes into the same text. */
 const plain = (value: unknown) =>
   JSON.stringify(value, (_, item: unknown) => {
     const isBuffer = typeof item === 'object' && item !== null && 'type' in item && 'data' in item
@@ -135,16 +135,16 @@ const plain = (value: unknown) =>
 export interface HistoriesOptions {
   readonly count: number
   readonly open: (clock: FakeClock) => Store | Promise<Store>
-  /** What views of records may differ in. */
+  /** Fields of a record in which the stores may differ. */
   readonly ignored?: readonly (keyof RecordView)[]
-  /** Whether the wall clock is set now and then. @default true */
+  /** Sets the wall clock now and then. @default true */
   readonly jumps?: boolean
 }
 
 /**
- * Plays histories at random to a store and to the one in memory, which decides by the pure
- * functions of the core: long enough for records to lapse, expire, be taken over, replaced,
- * abandoned and tidied up.
+ * Plays random histories on a store and on the in-memory store, which uses the pure functions of
+ * the core, and compares them. The histories are long enough for records to lapse, expire, be taken
+ * over, replaced, abandoned and reaped.
  */
 export async function playHistories({
   count,
@@ -156,39 +156,39 @@ export async function playHistories({
   console.info(`histories with ONCEKEY_TEST_SEED=${seed}`)
   for (let history = 0; history < count; history++) {
     const clock = new FakeClock()
-    const chance = new Chance(seed + history)
-    const theirs = memoryStore({ clock })
-    const ours = await open(clock)
+    const random = new RandomRequests(seed + history)
+    const model = memoryStore({ clock })
+    const store = await open(clock)
     for (let n = 0; n < STEPS; n++) {
-      const step = stepOf(chance, clock, jumps)
-      const [expected, actual] = [await step(theirs), await step(ours)]
+      const step = stepOf(random, clock, jumps)
+      const [expected, actual] = [await step(model), await step(store)]
       expect(plain(actual), `seed ${seed + history}, step ${n}`).toBe(plain(expected))
-      chance.learn(expected)
+      random.learn(expected)
     }
-    await expectSameRecords({ ours, theirs, ignored }, chance.requests)
+    await expectSameRecords({ store, model, ignored }, random.requests)
   }
 }
 
-interface Compared {
-  readonly ours: Store
-  readonly theirs: Store
+interface Comparison {
+  readonly store: Store
+  readonly model: Store
   readonly ignored: readonly string[]
 }
 
 async function expectSameRecords(
-  { ours, theirs, ignored }: Compared,
+  { store, model, ignored }: Comparison,
   requests: readonly ClaimRequest[],
 ): Promise<void> {
-  const seen = (view: RecordView | undefined) =>
+  const textOf = (view: RecordView | undefined) =>
     plain(view && { ...view, ...Object.fromEntries(ignored.map((name) => [name, 'ignored'])) })
   for (const { identity, recordId } of requests) {
     for (const ref of [{ identity }, { recordId }]) {
-      expect(seen(await ours.read(ref))).toBe(seen(await theirs.read(ref)))
+      expect(textOf(await store.read(ref))).toBe(textOf(await model.read(ref)))
     }
   }
   for (const state of RECORD_STATES) {
-    const idsOf = async (store: Store) =>
-      (await store.list({ state, limit: 100 })).map((view) => view.recordId).toSorted()
-    expect(await idsOf(ours)).toEqual(await idsOf(theirs))
+    const idsOf = async (listed: Store) =>
+      (await listed.list({ state, limit: 100 })).map((view) => view.recordId).toSorted()
+    expect(await idsOf(store)).toEqual(await idsOf(model))
   }
 }

@@ -2,23 +2,24 @@ import { describe, expect, it } from 'vitest'
 import { durableCases, type DurableFixture } from '../../src/testing/durable-cases.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 
-/** What the cases need, but for the clock. */
+/** The fixture of a case without its clock. */
 export type OpenDurableStore = Omit<DurableFixture, 'clock'>
 
 export interface DurableStoreUnderTest {
   readonly name: string
   /**
-   * A fresh, empty store, and a table of the caller's beside it. Called once per case, within the
-   * test: it may say with `onTestFinished` what is to be closed and removed.
+   * Opens a new, empty store with a table of the caller. Runs once in each case, within the test,
+   * so it can close and remove things with `onTestFinished`.
    */
   readonly open: (clock: FakeClock) => Promise<OpenDurableStore> | OpenDurableStore
-  /** Why the store lacks a method; the cases that need it are then the ones skipped. */
+  /** Why the store lacks a method. Skips the cases that need the method. */
   readonly without?: { readonly history?: string }
 }
 
 export function runDurableCases({ name, open, without = {} }: DurableStoreUnderTest): void {
   describe(`durable store: ${name}`, () => {
-    it(`${without.history === undefined ? 'has' : 'skips, for it has no'} history`, async () => {
+    const hasHistory = without.history === undefined
+    it(hasHistory ? 'has history()' : 'has no history(), so its cases are skipped', async () => {
       await withStore(open, async ({ store }) => {
         expect(store.history === undefined).toBe('history' in without)
       })

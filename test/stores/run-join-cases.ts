@@ -1,31 +1,33 @@
 import { describe, expect, it } from 'vitest'
-import { createEngine, type EngineOptions } from '../../src/core/engine.ts'
-import type { RunContext } from '../../src/core/run-context.ts'
-import type { RunOutcome } from '../../src/core/run-outcome.ts'
-import type { Store } from '../../src/core/store.ts'
+import { createEngine } from '../../src/core/engine/engine.ts'
+import type { EngineOptions } from '../../src/core/engine/engine-contract.ts'
+import type { RunContext } from '../../src/core/attempt/run-context.ts'
+import type { RunOutcome } from '../../src/core/attempt/run-outcome.ts'
+import type { Store } from '../../src/core/store/store.ts'
 import { bytes, hold, RETENTION_MS, viewOf } from '../../src/testing/store-cases/store-case.ts'
-import type { OpenTransaction, Tool } from './join-tools.ts'
+import type { OpenTransaction, Tool } from './caller-transaction/join-tools.ts'
 
 export interface JoinDatabase {
   readonly open: () => Promise<Store>
-  /** The keys in the table of payments. */
+  /** Returns the keys in the table of payments. */
   readonly paid: () => Promise<unknown[]>
-  /** Lets every lease run out. */
+  /** Makes every lease lapse. */
   readonly lapse: () => Promise<unknown>
 }
 
 const SCOPE = { tenant: 'acme', operation: 'pay' }
 const REQUEST = { scope: SCOPE, key: 'k', fingerprint: 'f' }
 
-/** Some stores give a `Buffer`, and some do not. */
+/** Decodes a result: some stores return a `Buffer`, others a plain `Uint8Array`. */
 export const textOf = (result: Uint8Array | undefined) => new TextDecoder().decode(result)
 
+/** The kind and the result of an outcome. */
 export const told = (outcome: RunOutcome) => [
   outcome.kind,
   'result' in outcome ? textOf(outcome.result) : undefined,
 ]
 
-/** Pays, and completes the key with it. */
+/** Inserts a payment, and completes the key in the same transaction. */
 const payIn =
   (key = 'paid') =>
   (context: RunContext) =>
@@ -35,7 +37,7 @@ const payIn =
     return bytes(`receipt of ${key}`)
   }
 
-/** What holds for a transaction of every tool. */
+/** Runs the cases that hold for the transactions of every tool. */
 export function runJoinCases<Database extends JoinDatabase>(
   tools: Readonly<Record<string, (database: Database) => Tool>>,
   openDatabase: () => Promise<Database>,
@@ -53,7 +55,7 @@ export function runJoinCases<Database extends JoinDatabase>(
   }
 
   describe.each(Object.entries(tools))('a transaction of %s', (_name, openTool) => {
-    it('commits the key with its rows', async () => {
+    it('commits the key with the rows of the caller', async () => {
       const { engine, paid, tool } = await setup(openTool)
       const run = () => engine.run(REQUEST, (context) => tool.transact(payIn()(context)))
       expect(told(await run())).toEqual(['ran', 'receipt of paid'])
@@ -61,7 +63,7 @@ export function runJoinCases<Database extends JoinDatabase>(
       expect(await paid()).toEqual(['paid'])
     })
 
-    it('that is rolled back leaves neither', async () => {
+    it('leaves neither rows nor a reply after a rollback', async () => {
       const { engine, paid, record, tool } = await setup(openTool)
       const declined = new Error('declined')
       const running = engine.run(REQUEST, (context) =>
@@ -78,7 +80,7 @@ export function runJoinCases<Database extends JoinDatabase>(
       expect(await paid()).toEqual(['again'])
     })
 
-    it('of a holder that was fenced out is rolled back', async () => {
+    it('rolls back when another holder has taken over the key', async () => {
       const { engine, lapse, paid, record, tool } = await setup(openTool, { onLapse: 'rerun' })
       const running = engine.run(REQUEST, (context) =>
         tool.transact(async (open) => {
@@ -96,7 +98,7 @@ export function runJoinCases<Database extends JoinDatabase>(
       expect([view?.attempt, textOf(view?.result)]).toEqual([2, 'from the other'])
     })
 
-    it('is not to be mistaken for its pool', async () => {
+    it('rejects the pool of the tool instead of its transaction', async () => {
       const { store, tool } = await setup(openTool)
       const lease = await hold(store)
       const completion = { result: bytes('done'), retentionMs: RETENTION_MS }

@@ -1,19 +1,19 @@
 import { describe, expect, it } from 'vitest'
-import type { Store } from '../../src/core/store.ts'
+import type { Store } from '../../src/core/store/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { storeCases, type StoreCase } from '../../src/testing/store-cases.ts'
 
 export interface OpenStore {
   readonly store: Store
-  /** Removes what `open` made, after the store was closed. */
+  /** Removes what `open` created. Runs after the store was closed. */
   readonly cleanUp?: () => Promise<void> | void
 }
 
 export interface StoreUnderTest {
   readonly name: string
-  /** A fresh, empty store. Called once per case. */
+  /** Opens a new, empty store. Runs once in each case. */
   readonly open: (clock: FakeClock) => Promise<OpenStore> | OpenStore
-  /** Why the store lacks a method; the cases that need it are then the ones skipped. */
+  /** Why the store lacks a method. Skips the cases that need the method. */
   readonly without?: Readonly<Partial<Record<Need, string>>>
 }
 
@@ -26,7 +26,9 @@ export function runStoreCases({ name, open, without = {} }: StoreUnderTest): voi
 
   describe(`store: ${name}`, () => {
     for (const need of NEEDS) {
-      it(`${without[need] === undefined ? 'has' : `skips, for it has no`} ${need}`, async () => {
+      const isPresent = without[need] === undefined
+      const title = isPresent ? `has ${need}()` : `has no ${need}(), so its cases are skipped`
+      it(title, async () => {
         await withStore(open, async ({ store }) => {
           expect(store[need] === undefined).toBe(need in without)
         })

@@ -7,7 +7,7 @@ export interface ScratchFolder {
   readonly remove: () => void
 }
 
-/** A folder of one test's own, outside the repository. */
+/** Creates a temporary folder for one test, outside the repository. */
 export function scratchFolder(): ScratchFolder {
   const path = mkdtempSync(join(tmpdir(), 'oncekey-'))
   return {

@@ -1,120 +1,120 @@
-/** Every fault that was seen in another package has a case that would catch it in ours. */
+/** Every fault that was observed in another package has a case that detects it. */
 import { expect, it } from 'vitest'
 import { adapterCases, storeCases } from '../../src/testing/index.ts'
 
-interface Answer {
+interface DetectingCases {
   readonly cases: readonly string[]
-  /** For what no adapter can get wrong: the store is to blame. */
+  /** Cases for the part of the fault that only a store can cause. */
   readonly stores?: readonly string[]
 }
 
-const FAULTS: Readonly<Record<string, Answer>> = {
+const FAULTS: Readonly<Record<string, DetectingCases>> = {
   'replays one tenant’s reply to another': {
     cases: [
       'keeps the keys of tenants apart: no replay, no refusal, no mismatch',
       'lets a tenant use a key that another tenant has in use',
-      'runs and records nothing where the tenant is empty',
+      'runs and records nothing when the tenant is empty',
     ],
   },
   'treats a quoted and a bare key as two': {
-    cases: ['takes a quoted and a bare key for the same key'],
+    cases: ['treats a quoted and a bare key as the same key'],
   },
-  'calls the handler again where the recorded reply is empty': {
+  'calls the handler again when the recorded reply is empty': {
     cases: [
-      'replays 200 with an empty body, and does not run it again',
-      'replays 204 with an empty body, and does not run it again',
-      'replays a stream that had nothing to say',
+      'replays a 200 with an empty body, and does not run it again',
+      'replays a 204 with an empty body, and does not run it again',
+      'replays an empty stream',
     ],
   },
-  'leaves the key stuck, or stores nothing, where the reply was streamed': {
+  'leaves the key stuck, or stores nothing, when the reply was streamed': {
     cases: [
-      'replays a reply that was sent in pieces',
-      'never replays half of a stream that failed as if it were whole',
-      'keeps status and headers of a stream above the cap, and never runs it again',
+      'replays a reply that was sent in chunks',
+      'never replays part of a failed stream as a whole reply',
+      'replays status and headers of a stream above replyBytesMax, and runs it once',
     ],
   },
   'corrupts binary replies, even the first': {
     cases: [
       'replays binary bodies byte for byte',
-      'replays bytes that are no valid UTF-8 although they claim to be JSON',
+      'replays a JSON reply that is not valid UTF-8 byte for byte',
     ],
   },
-  'releases the key of a client that went away while its handler runs': {
-    cases: ['keeps the key of a client that went away while its handler still runs'],
+  'releases the key of a disconnected client while its handler runs': {
+    cases: ['keeps the key of a disconnected client while its handler still runs'],
   },
-  'leaves the key of a client that went away stuck, or stores a false reply': {
+  'leaves the key of a disconnected client stuck, or stores a false reply': {
     cases: [
-      'finishes the work of a client that is cut off, and replays it to the retry',
-      'finishes the work of a client that hangs up, and replays it to the retry',
-      'finishes the empty reply for a client that is cut off',
-      'finishes the stream for a client that was cut off in the middle of it',
+      'finishes the work of a client that resets its connection, and replays it to the retry',
+      'finishes the work of a client that closes its connection, and replays it to the retry',
+      'finishes an empty reply for a client that resets its connection',
+      'finishes the stream for a client that resets its connection in the middle',
     ],
   },
-  'overwrites the record by a mismatch': {
+  'overwrites the record with a mismatched request': {
     cases: ['refuses another body under a used key, and still replays the original'],
   },
   'hangs, or runs unprotected, when the store fails at the claim': {
     cases: [
-      'runs nothing while the store cannot say whether it may',
-      'answers when the store does not, and runs nothing',
+      'runs nothing while the store fails at the claim',
+      'answers when the store does not respond, and runs nothing',
     ],
   },
   'ends the process when the store fails at the completion': {
     cases: [
-      'acknowledges no work whose reply could not be recorded, and replays it once it is',
-      'sends the reply once the store recovers in time',
+      'confirms no work whose reply is not recorded, and replays it once it is recorded',
+      'sends the reply when the store recovers in time',
     ],
   },
   'lets every concurrent caller run after expiry': {
-    cases: ['runs one of ten requests that come at once after the record has expired'],
+    cases: ['runs one of ten concurrent requests after the record has expired'],
   },
   'lets both attempts run and report success after a lease was overrun': {
     cases: [
-      'runs nothing again whose holder fell silent: its outcome is unknown',
-      'lets no holder report success whose lease another has taken over',
+      'does not run a request again after its lease lapsed: the outcome is unknown',
+      'reports no success from a holder whose key was taken over',
     ],
   },
   'replays the wrong reply to another route or query': {
     cases: [
       'keeps the keys of two routes apart',
       'refuses another query under a used key, and still replays the original',
-      'tells requests to one route with other parameters apart by their path',
+      'distinguishes requests to one route with other parameters by their path',
     ],
   },
   'refuses the same body under another key': {
     cases: ['runs the same request under two keys twice'],
   },
-  'looks whether a key is in use before it looks what for': {
-    cases: ['refuses another request under a key in use for what it is, not for now'],
+  'reports a key in use before it compares the fingerprint': {
+    cases: ['reports a mismatch, not a conflict, for another request under a key in use'],
   },
-  'replays cookies to somebody else': {
+  'replays cookies to another client': {
     cases: [
       'sets cookies with the first reply and with no replay',
       'does not start with a route that would replay cookies',
     ],
   },
-  'overflows the column of a composed key': {
-    cases: ['keeps the longest key of the longest tenant apart from its neighbours'],
+  'overflows the database column of a composed key': {
+    cases: ['keeps the longest key of the longest tenant apart from similar keys'],
   },
-  'drops the lock by an option passed the wrong way': {
-    cases: ['runs one of ten requests that come at once, and refuses the others for now'],
-    stores: ['gives a free key to exactly one of many racing claims'],
+  'loses its lock because an option is passed wrongly': {
+    cases: ['runs one of ten concurrent requests, and answers 409 to the others'],
+    stores: ['gives a free key to exactly one of many concurrent claims'],
   },
-  'does nothing where it is mounted or configured wrongly': {
+  'does nothing when it is mounted or configured wrongly': {
     cases: [
       'does not start with an option that does not exist',
       'does not start with no tenant',
-      'does not start with a wrong option of a route',
+      'does not start with an invalid option of a route',
     ],
   },
 }
 
-it.each(Object.entries(FAULTS))('a package that %s is caught', (_fault, { cases, stores = [] }) => {
+it.each(Object.entries(FAULTS))('detects an adapter that %s', (_fault, { cases, stores = [] }) => {
   expect(adapterCases.map(({ name }) => name)).toEqual(expect.arrayContaining([...cases]))
   expect(storeCases.map(({ name }) => name)).toEqual(expect.arrayContaining([...stores]))
 })
 
-it('has no two adapter cases of one name', () => {
+it('gives every adapter case a different name', () => {
   const names = adapterCases.map(({ name }) => name)
   expect(names.filter((name, index) => names.indexOf(name) !== index)).toEqual([])
 })

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { sleep, systemClock } from '../../src/core/clock.ts'
+import { sleep, systemClock } from '../../src/core/time/clock.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 
 function setup() {
@@ -11,7 +11,7 @@ function setup() {
 }
 
 describe('FakeClock', () => {
-  it('stands still until it is moved, and starts at the same moment in every run', () => {
+  it('does not advance by itself, and starts at the same time in every run', () => {
     const { clock } = setup()
     expect(new Date(clock.nowMs())).toEqual(new Date('2026-01-01T00:00:00Z'))
     expect(clock.monotonicMs()).toBe(0)
@@ -21,7 +21,7 @@ describe('FakeClock', () => {
     expect(new FakeClock(7).nowMs()).toBe(7)
   })
 
-  it('fires what falls due, in that order, each at its own moment', () => {
+  it('runs timers in the order they are due, each at its due time', () => {
     const { clock, fired, after } = setup()
     after(30, 'c')
     after(10, 'a')
@@ -33,14 +33,14 @@ describe('FakeClock', () => {
     expect(clock.pendingTimers).toBe(1)
   })
 
-  it('fires what is due at the same time in the order it was set', () => {
+  it('runs timers with the same due time in the order they were set', () => {
     const { clock, fired, after } = setup()
     for (const name of ['first', 'second', 'third']) after(10, name)
     clock.advance(10)
     expect(fired).toEqual(['first at 10', 'second at 10', 'third at 10'])
   })
 
-  it('fires timers that timers set, as long as they fall due on the way', () => {
+  it('runs timers that timers set, if they become due within the same advance', () => {
     const { clock, fired, after } = setup()
     clock.after(10, () => {
       after(5, 'in time')
@@ -50,7 +50,7 @@ describe('FakeClock', () => {
     expect(fired).toEqual(['in time at 15'])
   })
 
-  it('does not fire what was cancelled', () => {
+  it('does not run a cancelled timer', () => {
     const { clock, fired, after } = setup()
     const cancel = after(10, 'cancelled')
     cancel()
@@ -60,7 +60,7 @@ describe('FakeClock', () => {
     expect(clock.pendingTimers).toBe(0)
   })
 
-  it('lets promise chains run between two timers when it is moved asynchronously', async () => {
+  it('lets promise chains run between two timers in advanceAsync', async () => {
     const { clock } = setup()
     const steps: string[] = []
     const chain = async () => {
@@ -75,7 +75,7 @@ describe('FakeClock', () => {
     expect(clock.monotonicMs()).toBe(25)
   })
 
-  it('jumps in wall time without a timer noticing', () => {
+  it('changes the wall time without running a timer', () => {
     const { clock, fired, after } = setup()
     after(10, 'a')
     clock.jumpWallTime(3_600_000)
@@ -87,7 +87,7 @@ describe('FakeClock', () => {
     expect(fired).toEqual(['a at 10'])
   })
 
-  it('runs what is to come soon before the next timer', async () => {
+  it('runs a soon callback before the next timer', async () => {
     const { clock, fired } = setup()
     clock.soon(() => fired.push('soon'))
     expect(fired).toEqual([])
@@ -97,7 +97,7 @@ describe('FakeClock', () => {
 })
 
 describe('sleep', () => {
-  it('ends after its time, and leaves nothing behind', async () => {
+  it('sleep resolves after its time and leaves no timer', async () => {
     const { clock } = setup()
     const sleeping = sleep(clock, 100)
     clock.advance(100)
@@ -105,7 +105,7 @@ describe('sleep', () => {
     expect(clock.pendingTimers).toBe(0)
   })
 
-  it('ends as soon as its signal aborts, or at once where it has', async () => {
+  it('sleep ends as soon as its signal aborts, or at once if it is aborted already', async () => {
     const { clock } = setup()
     const controller = new AbortController()
     const sleeping = sleep(clock, 100, controller.signal)
@@ -117,7 +117,7 @@ describe('sleep', () => {
 })
 
 describe('systemClock', () => {
-  it('counts forward, fires, and cancels', async () => {
+  it('systemClock counts forward, runs timers, and cancels them', async () => {
     const startMs = systemClock.monotonicMs()
     const cancelled: string[] = []
     const cancel = systemClock.after(0, () => cancelled.push('cancelled'))
@@ -132,7 +132,7 @@ describe('systemClock', () => {
     expect(systemClock.monotonicMs()).toBeGreaterThanOrEqual(startMs)
   })
 
-  it('does not fire at once what lies further ahead than a timer can say', async () => {
+  it('systemClock does not run a timer early whose delay exceeds the timer maximum', async () => {
     let fired = false
     const cancel = systemClock.after(
       2 ** 40,

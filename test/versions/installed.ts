@@ -1,4 +1,4 @@
-/** Two versions of the package, each installed in a folder of its own, and nodes that run them. */
+/** Installs two versions of the package in separate folders, and starts nodes that run them. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
@@ -12,11 +12,11 @@ const ROOT = join(import.meta.dirname, '..', '..')
 /** `npm pack` of commit 002247e, without comments, types and source maps. */
 const OLD_PACKAGE = join(import.meta.dirname, 'oncekey-002247e.tgz')
 const PROGRAM = ['node-program.ts', 'node-backend.ts']
-/** What the package depends on, and what the program gives it. */
+/** The dependency of the package, and the drivers that the program passes to it. */
 const DEPENDENCIES = ['mysql2', 'pg', 'structured-headers']
 
 export interface Installed {
-  /** The folder of each version, with the program of a node in it. */
+  /** The folder of each version. It contains the program of a node. */
   readonly folders: Readonly<Record<Version, string>>
   readonly remove: () => void
 }
@@ -43,7 +43,7 @@ export interface ServiceNode {
   readonly name: string
   readonly version: Version
   readonly port: number
-  /** Serves what it has begun, and ends. Rejects where it does not end in good order. */
+  /** Lets running requests finish, and stops the process. Rejects if its exit code is not 0. */
   readonly stop: () => Promise<void>
   readonly kill: () => void
 }
@@ -56,16 +56,16 @@ export interface NodeOptions {
   readonly onDelivered: (key: string) => void
 }
 
-/** Resolves once it serves. */
+/** Resolves when the node accepts requests. */
 export async function startNode(options: NodeOptions): Promise<ServiceNode> {
   const { installed, version, name, database, onDelivered } = options
   const program = join(installed.folders[version], PROGRAM[0]!)
   const child = spawn(process.execPath, [program, database.engine, database.place, name], {
     stdio: ['ignore', 'pipe', 'pipe'],
   })
-  let complaints = ''
+  let stderr = ''
   child.stderr.on('data', (chunk: Buffer) => {
-    complaints += chunk.toString()
+    stderr += chunk.toString()
   })
   const ended = once(child, 'close').then(([code]) => code as number | null)
   const port = await new Promise<number>((resolve, reject) => {
@@ -74,12 +74,12 @@ export async function startNode(options: NodeOptions): Promise<ServiceNode> {
       if (word === 'ready') resolve(Number(value))
       else onDelivered(value!)
     })
-    void ended.then(() => reject(new Error(`node ${name} ended early: ${complaints}`)))
+    void ended.then(() => reject(new Error(`node ${name} ended early: ${stderr}`)))
   })
   const stop = async () => {
     child.kill('SIGTERM')
     const code = await ended
-    if (code !== 0) throw new Error(`node ${name} ended with code ${code}: ${complaints}`)
+    if (code !== 0) throw new Error(`node ${name} ended with code ${code}: ${stderr}`)
   }
   return { name, version, port, stop, kill: () => void child.kill('SIGKILL') }
 }

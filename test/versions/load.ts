@@ -1,4 +1,4 @@
-/** Clients that send every key to several nodes, at once and again later. */
+/** Clients that send each key to several nodes, at the same time and again later. */
 import { request } from 'node:http'
 import type { ServiceNode, Version } from './installed.ts'
 
@@ -11,23 +11,23 @@ export interface Answer {
 
 const CLIENTS = 4
 const DUPLICATES = 3
-/** A key that is still in progress is asked for again; a node answers in milliseconds. */
-const ASKS_MAX = 1_000
+/** Limits the retries of a key that is in progress. A node answers in milliseconds. */
+const RETRIES_MAX = 1_000
 
-/** Sends new keys to `nodes` until it is stopped. Nodes may be added and taken out meanwhile. */
+/** Sends new keys to `nodes` until `stop()`. Nodes may be added and removed while it runs. */
 export class Load {
   readonly answers: Answer[] = []
   readonly keys: string[] = []
   readonly nodes: ServiceNode[] = []
   readonly #waiting = new Set<() => void>()
-  readonly #underWay = new Map<ServiceNode, Set<Promise<unknown>>>()
+  readonly #running = new Map<ServiceNode, Set<Promise<unknown>>>()
   #finished = 0
   #isOver = false
   #clients: Promise<unknown> = Promise.resolve()
 
   start(): void {
     this.#clients = Promise.all(Array.from({ length: CLIENTS }, () => this.#client()))
-    // Told by `stop` and by `more`, whichever is awaited.
+    // Wakes `more()`. Both `stop()` and `more()` reject with the error.
     this.#clients.catch(() => this.#wake())
   }
 
@@ -36,33 +36,33 @@ export class Load {
     await this.#clients
   }
 
-  /** Resolves when `count` keys more have got their replies. */
+  /** Resolves when `count` more keys have their replies. */
   async more(count: number): Promise<void> {
     const target = this.#finished + count
     const reached = new Promise<void>((resolve) => {
-      const look = () => {
+      const check = () => {
         if (this.#finished < target && !this.#isOver) return
-        this.#waiting.delete(look)
+        this.#waiting.delete(check)
         resolve()
       }
-      this.#waiting.add(look)
+      this.#waiting.add(check)
     })
     await Promise.race([reached, this.#clients.then(() => reached)])
   }
 
-  /** As a load balancer does it: no new requests, and those under way come to their end. */
+  /** Removes a node like a load balancer: sends no new requests, and waits for running ones. */
   async takeOut(node: ServiceNode): Promise<void> {
     this.nodes.splice(this.nodes.indexOf(node), 1)
-    await Promise.all([...(this.#underWay.get(node) ?? [])])
+    await Promise.all([...(this.#running.get(node) ?? [])])
   }
 
-  /** One request for a key that it has, or a new one. */
+  /** Sends one request for a new or a known key. */
   async send(key: string, node: ServiceNode): Promise<Answer> {
     const { version } = node
     const sent = post(node.port, key)
-    const underWay = this.#underWay.get(node) ?? new Set()
-    this.#underWay.set(node, underWay.add(sent))
-    const { status, body } = await sent.finally(() => underWay.delete(sent))
+    const running = this.#running.get(node) ?? new Set()
+    this.#running.set(node, running.add(sent))
+    const { status, body } = await sent.finally(() => running.delete(sent))
     const answer = { key, version, status, body }
     this.answers.push(answer)
     return answer
@@ -77,11 +77,12 @@ export class Load {
         this.send(key, this.#node(number + n)),
       )
       let isDone = (await Promise.all(first)).some(isReply)
-      for (let asks = 0; !isDone; asks++) {
-        if (asks === ASKS_MAX) throw new Error(`key ${key} has no reply after ${asks} requests`)
-        isDone = isReply(await this.send(key, this.#node(asks)))
+      for (let retries = 0; !isDone; retries++) {
+        if (retries === RETRIES_MAX)
+          throw new Error(`key ${key} has no reply after ${retries} retries`)
+        isDone = isReply(await this.send(key, this.#node(retries)))
       }
-      // One that was answered before, by whichever version that was.
+      // Sends an earlier key again, which either version may have answered.
       await this.send(this.keys[Math.floor(number / 2)]!, this.#node(number + 1))
       this.#finished++
       this.#wake()
@@ -93,7 +94,7 @@ export class Load {
   }
 
   #wake(): void {
-    for (const look of this.#waiting) look()
+    for (const check of this.#waiting) check()
   }
 }
 

@@ -1,24 +1,24 @@
-/** The database of a node: the store, and a table of effects that the service keeps beside it. */
+/** The database of a node: the store, and the service's table of effects beside it. */
 import type { PoolConnection } from 'mysql2/promise'
 import type { Store } from 'oncekey'
 import type { SqliteTransaction } from 'oncekey/sqlite'
 import type { PoolClient } from 'pg'
 
-/** The transaction that a store hands out. */
+/** The transaction that a store passes to its callback. */
 export type Tx = SqliteTransaction | PoolClient | PoolConnection
 
 export interface Backend {
   readonly store: Store
-  /** Commits by itself. */
+  /** Commits in a separate transaction. */
   readonly insertEffect: (key: string, node: string) => Promise<void>
-  /** `undefined`: done already. */
+  /** Returns `undefined` when the insert is synchronous, and so already done. */
   readonly insertEffectIn: (tx: Tx, key: string, node: string) => Promise<void> | undefined
   readonly close: () => Promise<void>
 }
 
 const POOL_SIZE = 6
 
-// Each loads its own driver alone: a test starts many nodes.
+// Each function imports only its own driver, because a test starts many nodes.
 
 export async function openBackend(name: string, place: string): Promise<Backend> {
   if (name === 'sqlite') return openSqlite(place)

@@ -1,15 +1,15 @@
 /**
- * A node of a small service, on the version of the package that is installed beside this file. It
- * prints `ready <port>` once it serves, `delivered <key>` for each message that it has relayed, and
- * ends in good order on SIGTERM.
+ * A node of a small service, on the version of the package that is installed beside this file.
+ * Prints `ready <port>` when it accepts requests, and `delivered <key>` for each relayed message.
+ * Shuts down gracefully on SIGTERM.
  */
 import { once } from 'node:events'
 import { writeSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { createEngine } from 'oncekey'
+import { createEngine, singleTenant } from 'oncekey'
 import { createOutbox, createRelay } from 'oncekey/durable'
-import { idempotency, idempotencyOf, singleTenant } from 'oncekey/node'
+import { idempotency, idempotencyOf } from 'oncekey/node'
 import { openBackend, type Backend, type Tx } from './node-backend.ts'
 
 const [engineName, place, nodeName] = process.argv.slice(2)
@@ -17,12 +17,12 @@ const backend: Backend = await openBackend(engineName!, place!)
 const engine = createEngine({ store: backend.store })
 const outbox = createOutbox({ engine })
 const protect = idempotency({ engine, tenant: singleTenant })
-const tell = (line: string) => writeSync(1, `${line}\n`)
+const print = (line: string) => writeSync(1, `${line}\n`)
 
-/** No two runs give the same reply, so a key that ran twice shows. */
+/** Each run gives another reply, so that a second run of a key is visible. */
 const replyOf = (key: string) => ({ key, by: nodeName, run: crypto.randomUUID() })
 
-/** An effect outside the store's transaction. A duplicate is refused while it runs. */
+/** An effect outside the store's transaction. A duplicate gets 409 while it runs. */
 const plain = protect.with({ operation: 'plain' })(async (req, res) => {
   const { key } = idempotencyOf(req)
   await backend.insertEffect(key, nodeName!)
@@ -41,7 +41,7 @@ const inTransaction = protect.with({
     const reply = { status: 201, body: replyOf(key) }
     const inserted = backend.insertEffectIn(tx, key, nodeName!)
     const added = () => outbox.add(tx, 'receipt', { key }, { key })
-    // SQLite keeps its transactions short by doing everything at once.
+    // The inserts of SQLite are synchronous, which keeps the transaction short.
     if (inserted === undefined) {
       void added()
       return reply
@@ -53,7 +53,7 @@ const inTransaction = protect.with({
 const relay = createRelay({
   engine,
   topics: {
-    receipt: ({ key }) => void tell(`delivered ${key}`),
+    receipt: ({ key }) => void print(`delivered ${key}`),
   },
 })
 
@@ -67,7 +67,7 @@ process.once('SIGTERM', () => stop.abort())
 const relaying = relay.run(stop.signal)
 server.listen(0, '127.0.0.1')
 await once(server, 'listening')
-tell(`ready ${(server.address() as AddressInfo).port}`)
+print(`ready ${(server.address() as AddressInfo).port}`)
 
 await once(stop.signal, 'abort')
 server.close()

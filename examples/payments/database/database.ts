@@ -5,39 +5,39 @@ import { PRODUCTS } from './schema.ts'
 export type { Query, Row, Value } from './driver.ts'
 
 /**
- * What the service needs of a database. Its rows and oncekey's records are in the same one, so that
- * a phase of an operation can commit them together.
+ * The database of the service. Its rows and oncekey's records are in the same database, so that a
+ * phase of an operation can commit them together.
  */
 export interface Database {
   readonly store: Store
 
-  /** A statement by itself: reads what is committed, and commits what it writes. */
+  /** A single statement: reads committed rows, and commits its writes. */
   readonly query: Query
 
-  /** Statements inside the transaction that oncekey hands to a phase. */
+  /** Statements inside the transaction that oncekey passes to a phase. */
   within(tx: unknown): Query
 
-  /** Like `query`, for an INSERT. False where a row with this primary key is there already. */
+  /** Like `query`, for an INSERT. Returns false if the primary key exists already. */
   insertOnce(sql: string, values: readonly Value[]): Promise<boolean>
 
-  /** Makes what is missing. Any number of processes may call it at the same time. */
+  /** Creates missing tables. Several processes may call it at the same time. */
   migrate(): Promise<void>
 
   close(): Promise<void>
 }
 
-/** A statement that failed, for whatever reason. */
+/** A statement that failed for any reason. */
 export class DatabaseFailedError extends Error {
   override readonly name = 'DatabaseFailedError'
 }
 
 export interface DatabaseSettings {
-  /** Empty: a SQLite file. */
+  /** Empty for a SQLite file. */
   readonly databaseUrl: string
   readonly dataFolder: string
 }
 
-/** Nothing is asked of a server yet. */
+/** Opens the database without a call to the server. */
 export async function openDatabase(settings: DatabaseSettings): Promise<Database> {
   const driver = await openDriver(settings)
   const insertOnce: Database['insertOnce'] = async (sql, values) => {
@@ -68,7 +68,7 @@ export async function openDatabase(settings: DatabaseSettings): Promise<Database
 
 const STOCK = 'INSERT INTO product (sku, price_cents, stock) VALUES (?, ?, ?)'
 
-/** Loads only the driver that is needed. */
+/** Loads only the required driver. */
 async function openDriver({ databaseUrl, dataFolder }: DatabaseSettings): Promise<Driver> {
   if (databaseUrl === '') {
     const { openSqlite } = await import('./sqlite.ts')

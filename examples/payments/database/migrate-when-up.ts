@@ -4,8 +4,8 @@ import type { Database } from './database.ts'
 const PAUSE_MS = 500
 
 /**
- * Nodes and their database often start together: waits for it, but not for ever. Whoever runs the
- * service must hear of a wrong address.
+ * Nodes and their database often start together, so this waits for the database, with a limit:
+ * the operator must see an error about a wrong address.
  */
 export async function migrateWhenUp(database: Database, waitMs: number): Promise<void> {
   const untilMs = performance.now() + waitMs
@@ -24,7 +24,7 @@ export async function migrateWhenUp(database: Database, waitMs: number): Promise
   }
 }
 
-/** The innermost says it best: "connect ECONNREFUSED 127.0.0.1:5432". */
+/** The innermost cause is the most specific: "connect ECONNREFUSED 127.0.0.1:5432". */
 function reasonOf(error: unknown): string {
   const [first] = error instanceof AggregateError ? (error.errors as unknown[]) : []
   const inner = first ?? (error instanceof Error ? error.cause : undefined)

@@ -15,11 +15,11 @@ const DIALECT: Dialect = {
 }
 
 const CONNECTIONS_MAX = 10
-/** A database that does not answer must not keep a request for ever. */
+/** A database that does not answer must not block a request indefinitely. */
 const ANSWER_MS = 5_000
-/** Below the engine's `storeTimeoutMs`, so that calls find a connection when a network is back. */
+/** Below the engine's `storeTimeoutMs`, so that calls find a connection after an outage. */
 const CONNECT_MS = 3_000
-/** Notices a peer that is gone, also where nothing is sent. */
+/** Detects a lost connection even when nothing is sent. */
 const KEEP_ALIVE_MS = 10_000
 
 /** MySQL and MariaDB. */
@@ -47,7 +47,7 @@ export function openMysql(url: string): Driver {
   }
 }
 
-/** Each commits by itself here. The table of events is the last, and there only with the others. */
+/** Each statement commits separately here. The event table is created last, so it marks the end. */
 async function makeOwnTables(pool: Pool): Promise<void> {
   const [made] = await pool.query<RowDataPacket[]>("SHOW TABLES LIKE 'provider_event'")
   if (made.length > 0) return
@@ -55,7 +55,7 @@ async function makeOwnTables(pool: Pool): Promise<void> {
   const last = tables.pop()!
   for (const statement of [...tables, ...INDEXES, last]) {
     await pool.query(statement).catch((error: unknown) => {
-      // Another node is making them at the same moment.
+      // Another node creates the index at the same moment.
       if (!isNumber(error, DUPLICATE_INDEX)) throw error
     })
   }

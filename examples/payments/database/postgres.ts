@@ -3,14 +3,14 @@ import pg from 'pg'
 import type { Answer, Driver, Row, Value } from './driver.ts'
 import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
-// In the order of their bytes, whatever language the database was set up for.
+// Compares bytes, regardless of the language of the database.
 const DIALECT: Dialect = { text: (length) => `VARCHAR(${length}) COLLATE "C"`, tableOptions: '' }
 
-/** Four nodes of ten stay far below the 100 connections that a server has by itself. */
+/** Four nodes with ten connections each stay far below the default limit of 100. */
 const CONNECTIONS_MAX = 10
-/** Less than the engine waits for the store, so that a connection that hangs frees its place. */
+/** Below the engine's timeout for the store, so that a hanging connection frees its place. */
 const CONNECT_MS = 3_000
-/** A database that does not answer must not keep a request for ever. */
+/** A database that does not answer must not block a request indefinitely. */
 const ANSWER_MS = 5_000
 
 export function openPostgres(url: string): Driver {
@@ -22,14 +22,14 @@ export function openPostgres(url: string): Driver {
     statement_timeout: 30_000,
     idle_in_transaction_session_timeout: 60_000,
   })
-  // A connection that is cut while nobody uses it, as all are when the database restarts. The pool
-  // opens another one by itself; without a listener the process would end.
+  // Emitted when an idle connection is cut, for example when the database restarts. The pool opens
+  // a new one; without a listener the process would end.
   pool.on('error', () => undefined)
   const store = postgresStore({ pool })
   return {
     store,
     async query(sql, values) {
-      // After this time the pool closes the connection, too, instead of lending it to the next one.
+      // After this time the pool also closes the connection instead of reusing it.
       const timed = { ...toPgQuery(sql, values), query_timeout: ANSWER_MS }
       return toAnswer(await pool.query<Row>(timed))
     },
@@ -49,16 +49,16 @@ export function openPostgres(url: string): Driver {
 
 const UNIQUE_VIOLATION = '23505'
 
-/** Any number that no other program of the same database locks. */
+/** Any number that no other program locks in the same database. */
 const MIGRATION_LOCK = 7_245_001
 
 /**
- * IF NOT EXISTS alone does not help two processes that look at the same moment, and an index makes
- * writers wait even where it exists. So one process makes all of them, at once or not at all.
+ * IF NOT EXISTS alone does not help two processes that check at the same moment, and creating an
+ * index blocks writers even if it exists. So one process creates all tables in one transaction.
  */
 async function makeOwnTables(pool: pg.Pool): Promise<void> {
   const client = await pool.connect()
-  // As above: while it is lent out, the pool does not listen for it.
+  // The pool does not listen for errors of a connection that is checked out.
   client.on('error', () => undefined)
   try {
     await client.query('BEGIN')
@@ -68,7 +68,7 @@ async function makeOwnTables(pool: pg.Pool): Promise<void> {
     for (const statement of statements) await client.query(statement)
     await client.query('COMMIT')
   } catch (error) {
-    // With its connection the transaction goes, too.
+    // Closing the connection ends its transaction.
     client.release(true)
     throw error
   }
@@ -81,7 +81,7 @@ function toPgQuery(sql: string, values: readonly Value[] = []): pg.QueryConfig {
   return { text, values: [...values], types: { getTypeParser } }
 }
 
-/** Amounts are BIGINT, which `pg` gives as text. Ours are far below 2^53. */
+/** Amounts are BIGINT, which `pg` returns as text. Ours are far below 2^53. */
 const getTypeParser: pg.CustomTypesConfig['getTypeParser'] = (id, format) => {
   if (id === pg.types.builtins.INT8) return Number
   return pg.types.getTypeParser(id, format) as (value: string) => unknown

@@ -1,12 +1,12 @@
-/** What databases call differently. */
+/** The SQL that differs between databases. */
 export interface Dialect {
-  /** A text that compares byte by byte. Ledgers are sorted by it, and tenants told apart. */
+  /** A text that compares byte by byte. Ledgers are sorted by it, and tenants distinguished. */
   readonly text: (length: number) => string
-  /** Behind each CREATE TABLE. */
+  /** Appended to each CREATE TABLE. */
   readonly tableOptions: string
 }
 
-/** Times are ISO texts and amounts whole cents: both mean the same in every database. */
+/** Times are ISO texts and amounts whole cents, which are the same in every database. */
 export function tablesFor({ text, tableOptions }: Dialect): string[] {
   const id = text(36)
   const common = `record_id ${id} NOT NULL, created_at ${text(30)} NOT NULL`
@@ -28,8 +28,8 @@ export function tablesFor({ text, tableOptions }: Dialect): string[] {
       transfer_id ${id} PRIMARY KEY, tenant ${text(64)} NOT NULL, to_account ${text(64)} NOT NULL,
       amount_cents BIGINT NOT NULL, currency ${text(3)} NOT NULL, status ${text(20)} NOT NULL,
       payout_id ${text(64)}, ${common})`,
-    // The books. Nothing here is unique but the row itself: a double booking is to be seen, not
-    // to be hidden by an error.
+    // The books. Only the row id is unique: a double booking must be visible, not hidden by an
+    // error.
     `entry (
       entry_id ${id} PRIMARY KEY, tenant ${text(64)} NOT NULL, kind ${text(20)} NOT NULL,
       reference ${id} NOT NULL, amount_cents BIGINT NOT NULL, provider_id ${text(64)} NOT NULL,
@@ -47,7 +47,7 @@ export const INDEXES: readonly string[] = [
   'CREATE INDEX entry_by_time ON entry (created_at)',
 ]
 
-/** What the shop has to begin with: a lot of tea, and few teapots. */
+/** The initial stock of the shop: a lot of tea, and few teapots. */
 export const PRODUCTS = [
   { sku: 'tea', priceCents: 450, stock: 1_000_000 },
   { sku: 'mug', priceCents: 1_250, stock: 100_000 },

@@ -8,7 +8,7 @@ import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = { text: () => 'TEXT', tableOptions: '' }
 
-/** One file for everything, and for every process of this machine. */
+/** One file for all data, and for every process of this machine. */
 export function openSqlite(dataFolder: string): Driver {
   mkdirSync(dataFolder, { recursive: true })
   const path = join(dataFolder, 'payments.db')
@@ -29,7 +29,7 @@ export function openSqlite(dataFolder: string): Driver {
   }
 }
 
-/** At once or not at all: the last table is there only with all the others. */
+/** Creates all tables in one transaction: the last table marks the end. */
 function makeTables(db: DatabaseSync): void {
   db.exec('BEGIN IMMEDIATE')
   try {
@@ -60,8 +60,8 @@ const BUSY_MS_MAX = 5_000
 const BUSY_PAUSE_MS = 5
 
 /**
- * SQLite has one writer at a time. Its own way to wait for the other one would stop this whole
- * process, and the other one may be a phase of this process: so it is asked again later.
+ * SQLite has one writer at a time. Its built-in wait would block this whole process, and the other
+ * writer may be a phase of this process: so this retries asynchronously.
  */
 async function whileBusy<Result>(attempt: () => Result): Promise<Result> {
   for (let waitedMs = 0; ; waitedMs += BUSY_PAUSE_MS) {
@@ -77,7 +77,7 @@ async function whileBusy<Result>(attempt: () => Result): Promise<Result> {
 const BUSY = 5
 const CONSTRAINT_PRIMARY_KEY = 1555
 
-/** The lower byte is the kind of an error, the rest says more about it. */
+/** The lower byte is the kind of an error, the rest is the extended code. */
 function isBusy(error: unknown): boolean {
   return (codeOf(error) & 0xff) === BUSY
 }

@@ -1,18 +1,18 @@
-import { operation } from 'oncekey/durable'
+import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { OperationParts } from '../operation-parts.ts'
-import { problemReply } from '../problems.ts'
+import { problemReply } from '../http/problems.ts'
 import { confirmOrder, declineOrder, orderInput, reserveOrder, type NewOrder } from './order.ts'
 
-/** Of the shop: all its prices are in it. */
+/** The currency of all prices in the shop. */
 const CURRENCY = 'USD'
 
 /**
- * Reserve the goods, hold the money, capture it, confirm. Whoever goes on with an order, after a
- * crash of whichever step, does the steps that are left, and no other one again.
+ * Reserves the stock, holds the money, captures it, confirms. After a crash at any step, the next
+ * attempt does the remaining steps, and repeats none.
  */
 export function createOrderOperation({ database, effects }: OperationParts) {
-  return operation({
+  return defineOperation({
     name: 'orders.create',
     input: orderInput,
     effects: { hold: effects.hold, capture: effects.capture },
@@ -27,7 +27,7 @@ export function createOrderOperation({ database, effects }: OperationParts) {
       )
       if (reserved.kind !== 'reserved') return refused(reserved.kind)
 
-      // Also the goods of a customer who cannot pay are back in the same commit as the answer.
+      // The stock of a declined order is returned in the same commit as the answer.
       const decline = () =>
         op.finish('give back', async (tx) => {
           await declineOrder(database.within(tx), order)
@@ -62,13 +62,13 @@ function refused(code: 'product_not_found' | 'sold_out') {
     ? problemReply({
         status: 409,
         code,
-        title: 'There is not enough of it',
+        title: 'Not enough in stock',
         detail: 'Order less, with a new idempotency key.',
       })
     : problemReply({
         status: 404,
         code,
-        title: 'There is no such product',
+        title: 'Product not found',
         detail: 'The shop has "tea", "mug" and "teapot".',
       })
 }

@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import type { Query } from '../database/database.ts'
-import { identifier } from '../input.ts'
+import { identifier } from '../http/input.ts'
 
-/** More of one thing is not an order, but a mistake. */
+/** A larger quantity is considered a mistake. */
 const QUANTITY_MAX = 1_000
 
 export const orderInput = z.object({
@@ -19,7 +19,7 @@ export interface NewOrder extends OrderInput {
   readonly recordId: string
 }
 
-/** What became of the wish to have something. A refusal is a result, not an error. */
+/** The outcome of a reservation. A refusal is a result, not an error. */
 export type Reserved =
   | { readonly kind: 'product_not_found' | 'sold_out' }
   | { readonly kind: 'reserved'; readonly totalCents: number }
@@ -31,7 +31,7 @@ const INSERT = `
     capture_id, record_id, created_at)
   VALUES (?, ?, ?, ?, ?, ?, 'reserved', NULL, ?, ?)`
 
-/** Takes the goods off the shelf, at the price of this moment. */
+/** Takes the items from the stock, at the current price. */
 export async function reserveOrder(query: Query, order: NewOrder): Promise<Reserved> {
   const { orderId, tenant, customerId, sku, quantity, recordId } = order
   const { rows } = await query(PRICE, [sku])
@@ -57,14 +57,14 @@ export async function confirmOrder(
   await settleOrder(query, orderId, { status: 'confirmed', captureId })
 }
 
-/** Nobody pays: the goods go back on the shelf. */
+/** The payment failed: returns the items to the stock. */
 export async function declineOrder(query: Query, order: NewOrder): Promise<void> {
   const { orderId, quantity, sku } = order
   await settleOrder(query, orderId, { status: 'declined', captureId: null })
   await query(PUT_BACK, [quantity, sku])
 }
 
-/** Throws where it was settled before: then nothing is kept, and nothing goes back twice. */
+/** Throws if the order is settled already: then nothing is committed, or returned twice. */
 async function settleOrder(
   query: Query,
   orderId: string,
@@ -79,7 +79,7 @@ const FIND = `
     total_cents AS "totalCents", capture_id AS "captureId", created_at AS "createdAt"
   FROM customer_order WHERE tenant = ? AND order_id = ?`
 
-/** Only what belongs to the tenant. */
+/** Returns the order only if it belongs to the tenant. */
 export async function findOrder(
   query: Query,
   tenant: string,

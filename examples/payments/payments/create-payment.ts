@@ -1,20 +1,20 @@
-import { operation } from 'oncekey/durable'
+import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { OperationParts } from '../operation-parts.ts'
-import { problemReply } from '../problems.ts'
+import { problemReply } from '../http/problems.ts'
 import { RECEIPT_TOPIC } from '../receipts.ts'
 import { insertPayment, paymentInput, settlePayment } from './payment.ts'
 
-/** Record the payment, charge it at the provider, book it and queue its receipt. */
+/** Records the payment, charges it at the provider, books it and queues its receipt. */
 export function createPaymentOperation({ database, outbox, effects }: OperationParts) {
-  return operation({
+  return defineOperation({
     name: 'payments.create',
     input: paymentInput,
     effects: { charge: effects.charge },
     async run(op, input) {
       const { tenant, recordId } = op
       const { customerId, amountCents, currency } = input
-      // The same on every attempt: an id that a client has seen never belongs to two payments.
+      // The id is the same on every attempt, so a client never sees two payments with one id.
       const paymentId = op.deterministicId('payment')
 
       await op.transaction('record', (tx) =>
@@ -46,7 +46,7 @@ export function createPaymentOperation({ database, outbox, effects }: OperationP
   })
 }
 
-/** A result like any other: it is recorded, and a retry is declined again. */
+/** A decline is a result: it is recorded, and a retry is declined again. */
 function declined(paymentId: string) {
   return problemReply({
     status: 402,

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, identifier } from '../input.ts'
+import { amountCents, currency, identifier } from '../http/input.ts'
 
 export const paymentInput = z.object({ customerId: identifier, amountCents, currency })
 
@@ -30,7 +30,7 @@ export async function insertPayment(query: Query, payment: NewPayment): Promise<
 const SETTLE = `
   UPDATE payment SET status = ?, charge_id = ? WHERE payment_id = ? AND status = 'pending'`
 
-/** What the provider made of it. Throws where the payment is not pending: then nothing is kept. */
+/** Stores the outcome. Throws if the payment is not pending: then nothing is committed. */
 export async function settlePayment(
   query: Query,
   paymentId: string,
@@ -49,13 +49,13 @@ const FIND = `
 export interface Payment extends PaymentInput {
   readonly paymentId: string
   readonly status: PaymentStatus
-  /** What was given back, and what is about to be. */
+  /** The amount that was refunded, and that is about to be. */
   readonly refundedCents: number
   readonly chargeId: string | null
   readonly createdAt: string
 }
 
-/** Only what belongs to the tenant. */
+/** Returns the payment only if it belongs to the tenant. */
 export async function findPayment(
   query: Query,
   tenant: string,

@@ -1,9 +1,9 @@
-import { operation } from 'oncekey/durable'
+import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { Query } from '../database/database.ts'
 import type { OperationParts } from '../operation-parts.ts'
 import { findPayment } from '../payments/payment.ts'
-import { problemReply } from '../problems.ts'
+import { problemReply } from '../http/problems.ts'
 import {
   declineRefund,
   insertRefund,
@@ -13,7 +13,7 @@ import {
   type NewRefund,
 } from './refund.ts'
 
-/** What became of the request to refund. A refusal is a result, not an error. */
+/** The outcome of a reservation. A refusal is a result, not an error. */
 type Reserved =
   | { readonly kind: 'payment_not_found' | 'payment_not_refundable' }
   | {
@@ -23,9 +23,9 @@ type Reserved =
       readonly customerId: string
     }
 
-/** Reserve the amount, give it back at the provider, book it. */
+/** Reserves the amount, refunds it at the provider, books it. */
 export function createRefundOperation({ database, effects }: OperationParts) {
-  return operation({
+  return defineOperation({
     name: 'refunds.create',
     input: refundInput,
     effects: { refund: effects.refund },
@@ -79,14 +79,14 @@ async function reserve(query: Query, refund: NewRefund): Promise<Reserved> {
 
 function refused(code: 'payment_not_found' | 'payment_not_refundable') {
   if (code === 'payment_not_found') {
-    const title = 'There is no such payment'
+    const title = 'Payment not found'
     return problemReply({ status: 404, code, title, detail: 'You have no payment with this id.' })
   }
   return problemReply({
     status: 409,
     code,
-    title: 'The payment cannot be refunded by so much',
-    detail: 'It has not succeeded, or less than this amount of it is left.',
+    title: 'The payment cannot be refunded by this amount',
+    detail: 'It has not succeeded, or less than this amount is left.',
   })
 }
 

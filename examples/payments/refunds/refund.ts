@@ -1,9 +1,9 @@
 import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents } from '../input.ts'
+import { amountCents } from '../http/input.ts'
 
-/** What a client sends. Which payment it is about is in the path. */
+/** The body of a refund request. The path names the payment. */
 export const refundBody = z.object({ amountCents })
 
 export type RefundBody = z.infer<typeof refundBody>
@@ -32,7 +32,7 @@ const RESERVE = `
   WHERE tenant = ? AND payment_id = ? AND status IN ('succeeded', 'partially_refunded')
     AND refunded_cents + ? <= amount_cents`
 
-/** Of any number of refunds at the same time, those succeed that the payment covers. */
+/** Concurrent refunds succeed as long as the payment covers them. */
 export async function reserveRefund(query: Query, refund: NewRefund): Promise<boolean> {
   const { tenant, paymentId, amountCents } = refund
   const { changes } = await query(RESERVE, [amountCents, tenant, paymentId, amountCents])
@@ -49,7 +49,7 @@ async function settleRefund(query: Query, refundId: string, done: ProviderEffect
 
 const GIVE_BACK = 'UPDATE payment SET refunded_cents = refunded_cents - ? WHERE payment_id = ?'
 
-/** The provider has declined it: the payment can be refunded by so much again. */
+/** The provider has declined the refund: makes the amount refundable again. */
 export async function declineRefund(
   query: Query,
   { refundId, paymentId, amountCents }: NewRefund,
@@ -86,7 +86,7 @@ const FIND = `
     created_at AS "createdAt"
   FROM refund WHERE tenant = ? AND refund_id = ?`
 
-/** Only what belongs to the tenant. */
+/** Returns the refund only if it belongs to the tenant. */
 export async function findRefund(
   query: Query,
   tenant: string,

@@ -1,14 +1,14 @@
 import type { RequestHandler } from 'express'
-import { isId } from '../input.ts'
-import { sendProblem } from '../problems.ts'
+import { isId } from '../http/input.ts'
+import { sendProblem } from '../http/problems.ts'
 
-/** What cannot be the id of a payment is the id of none. */
+/** Answers 404 to a path segment that cannot be a payment id. */
 export const requirePaymentId: RequestHandler<{ id: string }> = (req, res, next) => {
   if (isId(req.params.id)) return next()
   sendProblem(res, {
     status: 404,
     code: 'payment_not_found',
-    title: 'There is no such payment',
+    title: 'Payment not found',
     detail: 'You have no payment with this id.',
   })
 }

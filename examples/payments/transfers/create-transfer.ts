@@ -1,12 +1,12 @@
-import { operation } from 'oncekey/durable'
+import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { OperationParts } from '../operation-parts.ts'
-import { problemReply } from '../problems.ts'
+import { problemReply } from '../http/problems.ts'
 import { insertTransfer, settleTransfer, transferInput } from './transfer.ts'
 
-/** Pays out, in the background: its route accepts it, and a worker runs it. */
+/** Pays out in the background: its route accepts the request, and a worker runs it. */
 export function createTransferOperation({ database, effects }: OperationParts) {
-  return operation({
+  return defineOperation({
     name: 'transfers.create',
     input: transferInput,
     effects: { payout: effects.payout },

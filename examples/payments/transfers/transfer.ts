@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
-import { amountCents, currency, identifier } from '../input.ts'
+import { amountCents, currency, identifier } from '../http/input.ts'
 
 export const transferInput = z.object({ toAccount: identifier, amountCents, currency })
 
@@ -27,7 +27,7 @@ export async function insertTransfer(query: Query, transfer: NewTransfer): Promi
 const SETTLE = `
   UPDATE transfer SET status = ?, payout_id = ? WHERE transfer_id = ? AND status = 'pending'`
 
-/** Throws where it was settled before: then nothing is kept. */
+/** Throws if the transfer is settled already: then nothing is committed. */
 export async function settleTransfer(
   query: Query,
   transferId: string,
@@ -43,7 +43,7 @@ const FIND = `
     amount_cents AS "amountCents", currency, payout_id AS "payoutId", created_at AS "createdAt"
   FROM transfer WHERE tenant = ? AND transfer_id = ?`
 
-/** Only what belongs to the tenant. */
+/** Returns the transfer only if it belongs to the tenant. */
 export async function findTransfer(
   query: Query,
   tenant: string,

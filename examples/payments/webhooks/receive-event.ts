@@ -4,10 +4,10 @@ import { z } from 'zod'
 import { SIGNATURE_HEADER } from '../../provider/contract.ts'
 import { verify } from '../../provider/signature.ts'
 import type { Database } from '../database/database.ts'
-import { sendProblem } from '../problems.ts'
-import { providerEffect } from '../provider-client.ts'
+import { sendProblem } from '../http/problems.ts'
+import { providerEffect } from '../provider/provider-client.ts'
 
-/** Of a kind that is not known here, too: a provider may invent new ones at any time. */
+/** Accepts unknown types, because a provider may add new ones at any time. */
 const providerEvent = z.object({
   id: z.string().min(1).max(64),
   type: z.string(),
@@ -25,12 +25,12 @@ export interface WebhookParts {
 const SEEN = 'SELECT event_id FROM provider_event WHERE event_id = ?'
 const REMEMBER = 'INSERT INTO provider_event (event_id, created_at) VALUES (?, ?)'
 
-/** The body as it travelled: only of these bytes can the signature be checked. */
+/** Keeps the raw body: the signature covers exactly these bytes. */
 export const readRawBody: RequestHandler = express.raw({ type: () => true, limit: '64kb' })
 
 /**
- * What the provider says by itself. It may come twice, late, before the response that it is about,
- * or from somebody else.
+ * Receives an event of the provider. It may arrive twice, late, before the response of its effect,
+ * or from an attacker.
  */
 export function receiveEvent({
   database,
@@ -56,7 +56,7 @@ export function receiveEvent({
         status: 400,
         code: 'unreadable_event',
         title: 'The event cannot be read',
-        detail: 'It is signed, but it is no event that this service knows the form of.',
+        detail: 'It is signed, but it has no known event format.',
       })
     }
 
@@ -66,10 +66,10 @@ export function receiveEvent({
       return
     }
 
-    // First the verdict, then the note that the event was seen. If the process dies in between, the
-    // provider sends it again, and the verdict is known already. The other way round, an event that
-    // was noted and never acted upon would be ignored for ever.
-    const status = await conclude(reconciler, event)
+    // First the verdict, then the note that the event was handled. If the process dies in between,
+    // the provider sends the event again, and the verdict is known already. In the other order, an
+    // event that was noted but not handled would be ignored permanently.
+    const status = await resolveEvent(reconciler, event)
     await database.insertOnce(REMEMBER, [event.id, new Date().toISOString()])
     res.json({ status })
   }
@@ -79,16 +79,16 @@ function toEvent(body: Buffer): Event | undefined {
   try {
     return providerEvent.parse(JSON.parse(body.toString()))
   } catch {
-    // Whatever is wrong with it, the provider is told so by a 400.
+    // The provider gets a 400 for any invalid body.
     return undefined
   }
 }
 
 const VERDICTS: ReadonlySet<string> = new Set(['effect.succeeded', 'effect.declined'])
 
-/** The downstream key says which effect of which operation it is about. */
-async function conclude(reconciler: Reconciler, { type, effect }: Event): Promise<string> {
-  // That a request was received says nothing about what became of it.
+/** The downstream key identifies the effect and its operation. */
+async function resolveEvent(reconciler: Reconciler, { type, effect }: Event): Promise<string> {
+  // A "received" event says nothing about the outcome.
   if (!VERDICTS.has(type)) return 'no_verdict'
   const target = { downstreamKey: effect.key }
   const outcome = await reconciler.resolve(target, { kind: 'done', result: effect })

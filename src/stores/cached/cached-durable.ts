@@ -1,45 +1,46 @@
-import type { Act, DurableStore } from '../../core/durable-store.ts'
-import type { Lease, RecordRef, Store } from '../../core/store.ts'
+import type { Act, DurableStore } from '../../core/store/durable-store.ts'
+import type { Lease, RecordRef, Store } from '../../core/store/store.ts'
 
 export interface CachedDurableOptions {
   readonly durable: DurableStore
   readonly read: Store['read']
-  /** Drops what the cache has of a record, and keeps it out for a while. */
+  /** Drops the reply of a record from the cache, and blocks fills of it for a while. */
   readonly forget: (identity: string) => Promise<void>
-  /** Told where that failed, and nobody has to wait for it. */
+  /** Called if the second `forget` fails, which does not fail the act. */
   readonly onFailure: (error: unknown) => void
-  /** What a lease completes its record with is not taken for the result of a later settlement. */
-  readonly used: (lease: Lease) => Lease
+  /** Marks the lease as settled outside `settle`, so that no later settlement fills the cache. */
+  readonly markUsed: (lease: Lease) => Lease
 }
 
 /**
- * What is kept beside the records, with the one act that changes a completed record: a bust. The
- * cache forgets before the database does, and again afterwards. The first tombstone keeps out what
- * was read before the bust, even where this process dies in between; where it cannot be written,
- * nothing is busted. The second is for a bust that took nearly as long as the first one lives.
+ * Operations, messages and operator acts. One act changes a completed record: a bust. The cache
+ * forgets the reply before the database does, and again afterwards. The first tombstone blocks
+ * fills with a reply that was read before the bust, even if this process crashes in between; if it
+ * cannot be written, nothing is busted. The second covers a bust that took nearly as long as the
+ * lifetime of the first tombstone.
  */
 export function cachedDurable(options: CachedDurableOptions): DurableStore {
-  const { durable, used } = options
-  const { phases, outbox, desk } = durable
+  const { durable, markUsed } = options
+  const { phases, outbox, operator } = durable
   return {
     outbox,
     phases: {
-      advance: (lease, work, signal) => phases.advance(used(lease), work, signal),
+      advance: (lease, work, signal) => phases.advance(markUsed(lease), work, signal),
       record: (lease, step, signal) =>
-        phases.record(step.end === undefined ? lease : used(lease), step, signal),
+        phases.record(step.end === undefined ? lease : markUsed(lease), step, signal),
       load: (recordId, signal) => phases.load(recordId, signal),
       due: (query, signal) => phases.due(query, signal),
       orphans: (query, signal) => phases.orphans(query, signal),
     },
-    desk: {
-      takeUnknown: (request, signal) => desk.takeUnknown(request, signal),
-      postpone: (target, signal) => desk.postpone(target, signal),
-      audit: (query, signal) => desk.audit(query, signal),
+    operator: {
+      takeUnknown: (request, signal) => operator.takeUnknown(request, signal),
+      postpone: (target, signal) => operator.postpone(target, signal),
+      audit: (query, signal) => operator.audit(query, signal),
       act: async (act, by, signal) => {
         const identity = await bustedIdentity(options, act, signal)
-        if (identity === undefined) return desk.act(act, by, signal)
+        if (identity === undefined) return operator.act(act, by, signal)
         await options.forget(identity)
-        const outcome = await desk.act(act, by, signal)
+        const outcome = await operator.act(act, by, signal)
         if (outcome.kind === 'done') await options.forget(identity).catch(options.onFailure)
         return outcome
       },
@@ -47,7 +48,7 @@ export function cachedDurable(options: CachedDurableOptions): DurableStore {
   }
 }
 
-/** Whose reply is about to go; `undefined` where nothing completed can change. */
+/** The identity of the record to bust; `undefined` if the act changes no completed record. */
 async function bustedIdentity(
   { read }: CachedDurableOptions,
   act: Act,

@@ -1,26 +1,27 @@
-import type { Clock } from '../../core/clock.ts'
+/** Tests: test/stores/cached/store.process.test.ts, test/stores/cached/fuzz.process.test.ts. */
+import type { Clock } from '../../core/time/clock.ts'
 
-/** How often the database is asked for its time, while somebody needs it. */
+/** How often the database is asked for its time while claims need it. */
 const REFRESH_MS = 60_000
 
-/** An answer that is older is not used: a minute's refresh has then failed several times. */
+/** An older answer is not used: the refresh every minute has then failed several times. */
 const STALE_MS = 5 * 60_000
 
-/** At the least between two questions, so that an unanswered one is asked again, and not often. */
+/** The minimum interval between two queries: a lost query is repeated, but not often. */
 const ASK_EVERY_MS = 5000
 
-/** What two clocks may part by, generously: real ones keep within a tenth of it. */
+/** By how much two clocks may drift apart, with a wide margin: real clocks stay within a tenth. */
 const DRIFT = 0.001
 
 /**
- * By how much wall time may run ahead of monotonic time, or behind it, since the last answer. The
- * second stands still while a machine is suspended, and the database's does not. Less than the
- * margin that is kept before every expiry.
+ * By how much wall time and monotonic time may differ since the last answer. Monotonic time stops
+ * while a machine is suspended, but the database's clock does not. Less than the margin before
+ * every expiry.
  */
 const JUMP_MS = 500
 
 interface Sample {
-  /** When the question was sent, by the monotonic clock and by the wall clock of this process. */
+  /** When the query was sent, by the monotonic clock and by the wall clock of this process. */
   readonly askedMs: number
   readonly askedWallMs: number
   readonly databaseMs: number
@@ -28,15 +29,15 @@ interface Sample {
 
 export interface DatabaseClockOptions {
   readonly clock: Clock
-  /** Absent where the durable store goes by this process's own clock. */
+  /** `undefined` if the durable store uses the clock of this process. */
   readonly now: (() => Promise<Date>) | undefined
   readonly onFailure: (error: unknown) => void
 }
 
 /**
- * What the durable store's clock shows, without asking it each time. Counted on from its last
- * answer by this process's monotonic clock, so that a wall clock that is wrong, or that is set,
- * does not matter. Has no timer: whoever needs the time sees to it that it is asked for.
+ * Estimates the time of the durable store's clock without a query for each call. Adds the monotonic
+ * time since the last answer, so that a wrong or changed wall clock does not matter. Has no timer:
+ * a call that needs the time starts the next query.
  */
 export class DatabaseClock {
   readonly #clock: Clock
@@ -53,8 +54,8 @@ export class DatabaseClock {
   }
 
   /**
-   * The latest that it may show at this moment; `undefined` while that is not known. It never goes
-   * back: what has expired once may have been replaced, even if the clock is set back later.
+   * The latest time that the clock may show now; `undefined` while that is unknown. Never goes
+   * back: an expired record may have been replaced, even if the clock is set back later.
    */
   latestMs(): number | undefined {
     const latestMs = this.#now === undefined ? this.#clock.nowMs() : this.#countedMs(this.#now)
@@ -65,12 +66,12 @@ export class DatabaseClock {
 
   #countedMs(now: () => Promise<Date>): number | undefined {
     const sample = this.#sample
-    // From when it was asked, not from when it answered: the database may have read its clock
-    // right away, and been slow to say so.
+    // Counted from the query, not from the answer: the database may have read its clock
+    // immediately and answered late.
     const ageMs = sample === undefined ? Infinity : this.#clock.monotonicMs() - sample.askedMs
-    const isTorn = sample !== undefined && this.#hasJumped(sample, ageMs)
-    if (isTorn || ageMs >= REFRESH_MS) this.#ask(now)
-    if (sample === undefined || isTorn || ageMs > STALE_MS) return undefined
+    const hasJumped = sample !== undefined && this.#hasJumped(sample, ageMs)
+    if (hasJumped || ageMs >= REFRESH_MS) this.#ask(now)
+    if (sample === undefined || hasJumped || ageMs > STALE_MS) return undefined
     return sample.databaseMs + ageMs * (1 + DRIFT)
   }
 
@@ -92,9 +93,9 @@ export class DatabaseClock {
 
   #learn(sample: Sample): void {
     if (!Number.isFinite(sample.databaseMs)) {
-      return this.#onFailure(new Error('the durable store told no valid time'))
+      return this.#onFailure(new Error('now() of the durable store returned an invalid date'))
     }
-    // An answer that took long may come after the answer to a later question.
+    // A slow answer may arrive after the answer to a later query.
     if (this.#sample !== undefined && this.#sample.askedMs > sample.askedMs) return
     this.#sample = sample
   }

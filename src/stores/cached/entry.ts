@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto'
 
-/** A completed record as the cache knows it. */
+/** A completed record as the cache stores it. */
 export interface ReplyEntry {
   readonly identity: string
   readonly recordId: string
@@ -11,7 +11,7 @@ export interface ReplyEntry {
 }
 
 /**
- * Of the bytes below. Another version is a miss, never a guess: two versions of this package may
+ * The version of the format. Bytes of another version are a miss: two versions of this package may
  * share a cache during a deploy.
  */
 const VERSION = 1
@@ -20,7 +20,7 @@ const LENGTH_BYTES = 4
 const BODY_AT = 1 + DIGEST_BYTES
 const HEAD_AT = BODY_AT + LENGTH_BYTES
 
-/** Version, digest of the rest, length of the head, head, result. */
+/** The format: version, digest of the rest, length of the head, head, result. */
 export function encodeEntry({ result, ...fields }: ReplyEntry): Uint8Array {
   const head = Buffer.from(JSON.stringify(fields))
   const bytes = Buffer.alloc(HEAD_AT + head.length + result.byteLength)
@@ -32,17 +32,17 @@ export function encodeEntry({ result, ...fields }: ReplyEntry): Uint8Array {
   return bytes
 }
 
-/** `undefined` for whatever is not, to the last bit, what was once put in under this identity. */
+/** `undefined` unless the bytes are exactly those that `encodeEntry` made for this identity. */
 export function decodeEntry(identity: string, bytes: Uint8Array): ReplyEntry | undefined {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   if (buffer.length < HEAD_AT || buffer[0] !== VERSION) return undefined
-  // A cache may hand out a flipped bit as readily as anything else.
+  // A cache may return damaged bytes.
   if (!digestOf(buffer).equals(buffer.subarray(1, BODY_AT))) return undefined
   const resultAt = HEAD_AT + buffer.readUInt32BE(BODY_AT)
   const fields = parseHead(buffer.toString('utf8', HEAD_AT, resultAt))
-  // Whole, but put under a name that is not its own.
+  // Undamaged, but stored under the identity of another record.
   if (fields === undefined || fields.identity !== identity) return undefined
-  // A copy: the bytes may be the cache's own, and the result is the caller's to keep.
+  // A copy, because the cache may keep the bytes and the caller may change the result.
   return { ...fields, result: new Uint8Array(buffer.subarray(resultAt)) }
 }
 
@@ -57,7 +57,7 @@ function parseHead(text: string): Head | undefined {
     const head = JSON.parse(text) as Head | null
     return isHead(head) ? head : undefined
   } catch {
-    // Somebody else's bytes with a right digest: as good as none.
+    // Bytes of another program with a valid digest are a miss.
     return undefined
   }
 }

@@ -1,19 +1,20 @@
-import type { Breaker } from '../../core/breaker.ts'
-import type { Clock } from '../../core/clock.ts'
+/** Tests: test/stores/cached/store.process.test.ts, test/stores/cached/fuzz.process.test.ts. */
+import type { Breaker } from '../../core/health/breaker.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import type { DatabaseClock } from './database-clock.ts'
 import { encodeEntry, type ReplyEntry } from './entry.ts'
 import type { ReplyCache } from './reply-cache.ts'
 import { isStillKept } from './serving.ts'
 
-/** Fills at the same time, and fills that wait for that. */
-const UNDER_WAY_MAX = 64
+/** Bounds of the fills that run at the same time, of those that wait, and of their bytes. */
+const RUNNING_MAX = 64
 const WAITING_MAX = 1000
 const BYTES_MAX = 16 * 1024 * 1024
 
 /**
- * After this a fill is not sent any more, and one that was sent counts as lost. What it says was
- * true when the durable store was asked, and may have been forgotten since; a tombstone lives
- * longer than this.
+ * After this time a waiting fill is not sent, and a sent fill counts as lost. Its reply was valid
+ * when the durable store was asked, but may have been forgotten since; a tombstone lives longer
+ * than this.
  */
 const FILL_MS_MAX = 30_000
 
@@ -30,20 +31,20 @@ interface Fill {
   readonly identity: string
   readonly bytes: Uint8Array
   readonly expiresAtMs: number
-  /** When the durable store was asked, before its answer could be under way. */
+  /** When the durable store was asked, by the monotonic clock. */
   readonly askedMs: number
   readonly givenUp: AbortController
 }
 
 /**
- * Puts replies into the cache, after the answers have left. Whatever goes wrong costs a later
- * claim a look into the durable store, and nobody an answer. Bounded in calls and in bytes, and
- * without a timer: what has got stuck is found when the next fill comes.
+ * Puts replies into the cache after the answers were returned. A failed fill changes no answer: a
+ * later claim asks the durable store. Bounded in calls and in bytes. Has no timer: the next fill
+ * gives up fills that got no answer.
  */
 export class Fills {
   readonly #options: FillsOptions
   #waiting: Fill[] = []
-  readonly #underWay = new Set<Fill>()
+  readonly #running = new Set<Fill>()
   #bytes = 0
   #isScheduled = false
 
@@ -55,7 +56,7 @@ export class Fills {
     if (entry.result.byteLength > this.#options.resultBytesMax) return
     this.#giveUpOnStuck()
     if (this.#waiting.length >= WAITING_MAX) return
-    // At once, because the result's bytes are its owner's again when the answer has left.
+    // Encoded now, because the caller may change the result after the answer was returned.
     const bytes = encodeEntry(entry)
     if (this.#bytes + bytes.byteLength > BYTES_MAX) return
     const { identity, expiresAtMs } = entry
@@ -65,7 +66,7 @@ export class Fills {
     this.#schedule()
   }
 
-  /** What waits is dropped. */
+  /** Drops the waiting fills. */
   stop(): void {
     for (const { bytes } of this.#waiting) this.#bytes -= bytes.byteLength
     this.#waiting = []
@@ -81,7 +82,7 @@ export class Fills {
   }
 
   #sendWaiting(): void {
-    const free = UNDER_WAY_MAX - this.#underWay.size
+    const free = RUNNING_MAX - this.#running.size
     for (const fill of this.#waiting.splice(0, free)) {
       const ttlMs = this.#ttlMs(fill)
       if (ttlMs === undefined || this.#isLate(fill) || !this.#options.breaker.mayTry()) {
@@ -101,7 +102,7 @@ export class Fills {
   #send(fill: Fill, ttlMs: number): void {
     const { identity, bytes, expiresAtMs, givenUp } = fill
     const entry = { bytes, expiresAtMs, ttlMs }
-    this.#underWay.add(fill)
+    this.#running.add(fill)
     const fail = (error: unknown) => this.#end(fill, { error })
     try {
       const sent = this.#options.cache.fill(identity, entry, givenUp.signal)
@@ -112,14 +113,14 @@ export class Fills {
   }
 
   #end(fill: Fill, failure?: { readonly error: unknown }): void {
-    // Given up already.
-    if (!this.#underWay.delete(fill)) return
+    // Already given up.
+    if (!this.#running.delete(fill)) return
     this.#bytes -= fill.bytes.byteLength
     const { breaker, onFailure } = this.#options
     if (failure === undefined) {
       breaker.succeeded()
     } else {
-      // Those that were under way beside the ones that opened it have nothing to add.
+      // An open breaker was reported already; fills that ran beside it add nothing.
       if (breaker.state === 'closed') onFailure(failure.error)
       breaker.failed()
     }
@@ -127,7 +128,7 @@ export class Fills {
   }
 
   #giveUpOnStuck(): void {
-    for (const fill of this.#underWay) {
+    for (const fill of this.#running) {
       if (!this.#isLate(fill)) return
       const error = new Error(`no answer within ${FILL_MS_MAX} ms`)
       this.#end(fill, { error })

@@ -1,23 +1,24 @@
-import type { ClaimOutcome, ClaimRequest } from '../../core/store.ts'
+/** Tests: test/stores/cached/store.process.test.ts, test/stores/cached/fuzz.process.test.ts. */
+import type { ClaimOutcome, ClaimRequest } from '../../core/store/store.ts'
 
-/** What a completion needs to become an entry, and a settlement does not say. */
+/** The fields of a cache entry that a settlement does not contain. */
 export interface HeldClaim {
   readonly recordId: string
   readonly fingerprint: string
 }
 
-/** More claims than any process holds at a time. Beyond it replies are cached a little later. */
+/** More claims than a process holds at a time. Beyond it, the first retry fills the cache. */
 const CLAIMS_MAX = 10_000
 
 /**
- * The claims of this process that are not settled yet, by their tokens.
+ * The unsettled claims of this process, by token.
  *
- * A `settled` outcome may mean an earlier settlement of the same lease, with another result. So a
- * result is only taken for the record's own where its lease was settled once, and only once.
+ * A `settled` outcome may refer to an earlier settlement of the same lease, with another result. So
+ * a result is cached only if its lease was settled exactly once.
  */
 export class HeldClaims {
   readonly #held = new Map<string, HeldClaim>()
-  /** How often each token was used to settle. */
+  /** How many times each token was used to settle. */
   readonly #uses = new Map<string, number>()
 
   note(request: ClaimRequest, outcome: ClaimOutcome): void {
@@ -26,7 +27,7 @@ export class HeldClaims {
     put(this.#held, token, { recordId: outcome.recordId, fingerprint })
   }
 
-  /** Before the lease is settled, whatever with. */
+  /** Call before every settlement of the lease. */
   use(token: string): HeldClaim | undefined {
     const claim = this.#held.get(token)
     this.#held.delete(token)
@@ -34,7 +35,7 @@ export class HeldClaims {
     return claim
   }
 
-  /** Asked after it was settled: another call may have begun meanwhile, and come first. */
+  /** Call after the settlement: another call may have settled the lease first. */
   wasUsedOnce(token: string): boolean {
     return this.#uses.get(token) === 1
   }

@@ -1,8 +1,8 @@
-export { cachedStore } from './cached-store.ts'
+export { cachedStore } from './store.ts'
 export { memoryCache } from './memory-cache.ts'
 export { redisCache } from './redis-cache.ts'
-export type { CachedStore } from './cached-store.ts'
-export type { CachedStoreOptions, CacheTrouble } from './options.ts'
+export type { CachedStore } from './store.ts'
+export type { CachedStoreOptions, CacheFailure } from './options.ts'
 export type { MemoryCacheOptions } from './memory-cache.ts'
 export type {
   IoredisClient,

@@ -1,35 +1,37 @@
-import { systemClock, type Clock } from '../../core/clock.ts'
+import { systemClock, type Clock } from '../../core/time/clock.ts'
 import { rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { CacheFill, ReplyCache } from './reply-cache.ts'
 
 export interface MemoryCacheOptions {
   /**
-   * Replies kept at the most; the one that was not asked for longest goes first.
+   * The maximum number of replies. Beyond it, the least recently used reply is removed. A higher
+   * limit answers more retries without the durable store, and takes more memory.
    *
    * @default 10_000
    */
   entriesMax?: number
 
   /**
-   * Bytes kept at the most, as counted by the length of the replies.
+   * The maximum total size of the replies in bytes. Beyond it, the least recently used reply is
+   * removed.
    *
-   * @default 67_108_864
+   * @default 67_108_864 (64 MiB)
    */
   bytesMax?: number
 
-  /** For tests. @default the system's clock */
+  /** The clock of the cache, for tests. @default the system clock */
   clock?: Clock
 }
 
 const ENTRIES_MAX = 10_000
 const BYTES_MAX = 64 * 1024 * 1024
 
-/** What an entry costs beside its bytes, roughly. */
+/** Approximate memory of an entry beside its bytes. */
 const ENTRY_BYTES = 200
 
 /**
- * Keeps replies in this process. `forget` reaches no other process: with more than one, a record
- * that is removed from the database may be replayed by the others until it expires.
+ * Keeps replies in this process. `forget` reaches no other process: with several processes, the
+ * others may replay a record that was removed from the database until it expires.
  */
 export function memoryCache(options: MemoryCacheOptions = {}): ReplyCache {
   rejectUnknownOptions('memoryCache', options, ['entriesMax', 'bytesMax', 'clock'])
@@ -58,9 +60,9 @@ interface KeptEntry {
 
 class MemoryCache implements ReplyCache {
   readonly #options: Readonly<Required<MemoryCacheOptions>>
-  /** The one that was asked for last comes last. */
+  /** The most recently used entry is the last. */
   readonly #entries = new Map<string, KeptEntry>()
-  /** Until when, by the monotonic clock. Apart, so that no reply can push one out. */
+  /** End of each tombstone by the monotonic clock. Separate, so that no reply can evict one. */
   readonly #tombstones = new Map<string, number>()
   #bytes = 0
 
@@ -97,7 +99,10 @@ class MemoryCache implements ReplyCache {
       }
     }
     if (this.#tombstones.size >= this.#options.entriesMax && !this.#tombstones.has(identity)) {
-      throw new Error(`memoryCache keeps ${this.#tombstones.size} keys out already`)
+      throw new Error(
+        `memoryCache already has ${this.#tombstones.size} tombstones, as many as entriesMax; ` +
+          'increase entriesMax or decrease tombstoneMs',
+      )
     }
     this.#take(identity)
     this.#tombstones.set(identity, nowMs + tombstoneMs)

@@ -1,4 +1,5 @@
-import { systemClock, type Clock } from '../../core/clock.ts'
+import { systemClock, type Clock } from '../../core/time/clock.ts'
+import { DAY_MS } from '../../core/time/durations.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import {
   describe,
@@ -7,26 +8,27 @@ import {
   rejectUnknownOptions,
   wholeNumber,
 } from '../../core/options.ts'
-import type { Store } from '../../core/store.ts'
+import type { Store } from '../../core/store/store.ts'
 import type { ReplyCache } from './reply-cache.ts'
 
-/** What went wrong beside the answers, which come from the durable store meanwhile. */
-export interface CacheTrouble {
-  /** `clock`: the durable store did not tell its time, without which no entry can be judged. */
+/** A failure of the cache. It changes no answer: the durable store answers instead. */
+export interface CacheFailure {
+  /** `clock`: the time of the durable store is unknown, so no entry can be checked for expiry. */
   readonly operation: 'read' | 'fill' | 'forget' | 'clock'
   readonly error: unknown
 }
 
 export interface CachedStoreOptions {
-  /** The store that has the truth. It stays yours, and `close` of the cached store closes it. */
+  /** The store that decides every answer. `close` of the cached store closes it. */
   durable: Store
 
-  /** `redisCache({ client })`, `memoryCache()`, or one of your own. */
+  /** `redisCache({ client })`, `memoryCache()`, or your implementation of `ReplyCache`. */
   cache: ReplyCache
 
   /**
-   * How long a claim may wait for the cache; then it asks the durable store. After three failures
-   * in a row the cache is left alone for five seconds.
+   * How long a claim waits for the cache before it asks the durable store. A higher value tolerates
+   * a slower cache, but delays claims while the cache fails. After three failures in a row the
+   * cache is not used for five seconds.
    *
    * @default 50
    */
@@ -34,31 +36,39 @@ export interface CachedStoreOptions {
 
   /**
    * Whether a reply is put into the cache as soon as it is recorded. `false` waits for the first
-   * retry that asks for it: one write less for each request, and most are never retried.
+   * retry: this saves one cache write for each request, and most requests are never retried, but
+   * the first retry then asks the durable store.
    *
    * @default true
    */
   fillOnSettle?: boolean
 
   /**
-   * Longer results are not put into the cache.
+   * Results with more bytes are not put into the cache; the durable store replays them. A higher
+   * limit needs more memory in the cache, and makes its reads slower.
    *
-   * @default 262_144
+   * @default 262_144 (256 KiB)
    */
   resultBytesMax?: number
 
   /**
-   * How long `forget` keeps a key out of the cache. With your longest retention, not even a fill
-   * that was held up all that time can bring a forgotten reply back: it has expired by then.
+   * How long `forget` blocks fills of a key. Set it to your longest retention if even a fill that
+   * is delayed for that time must not restore a forgotten reply: the reply has then expired. A
+   * longer time keeps more tombstones in the cache.
    *
-   * @default 86_400_000
+   * @default 86_400_000 (24 hours)
    */
   tombstoneMs?: number
 
-  /** Told of failures, at most a few every five seconds. Without it, the first is a warning. */
-  onError?: (trouble: CacheTrouble) => void
+  /**
+   * Called with failures of the cache, at most a few every five seconds. Without it, the first
+   * failure of each kind is a process warning.
+   *
+   * @default undefined
+   */
+  onError?: (failure: CacheFailure) => void
 
-  /** For tests: the clock of this process. @default the system's clock */
+  /** The clock of this process, for tests. @default the system clock */
   clock?: Clock
 }
 
@@ -69,7 +79,7 @@ export interface ResolvedCachedStoreOptions {
   readonly fillOnSettle: boolean
   readonly resultBytesMax: number
   readonly tombstoneMs: number
-  readonly onError: ((trouble: CacheTrouble) => void) | undefined
+  readonly onError: ((failure: CacheFailure) => void) | undefined
   readonly clock: Clock
 }
 
@@ -84,18 +94,17 @@ const KNOWN = [
   'clock',
 ] as const
 
-/** A cache that is slower than this saves nothing. */
+/** A slower cache saves no time compared with the durable store. */
 const TIMEOUT_MS = 50
 const TIMEOUT_MS_MAX = 10_000
 
-/** Enough for nearly every reply, and small enough that reading it does not hold up others. */
+/** Enough for nearly every reply, and small enough that reading it does not delay others. */
 const RESULT_BYTES_MAX = 256 * 1024
 const RESULT_BYTES_LIMIT = 16 * 1024 * 1024
 
-const DAY_MS = 24 * 60 * 60 * 1000
 const TOMBSTONE_MS_MAX = 3650 * DAY_MS
 
-/** Twice as long as a fill may take on its way out of this process. */
+/** Twice the time after which a fill is no longer sent. */
 export const TOMBSTONE_MS_MIN = 60_000
 
 /** Fills defaults and checks every rule once. The caller's object is not touched. */
@@ -126,7 +135,7 @@ export function resolveCachedStoreOptions(options: CachedStoreOptions): Resolved
   })
 }
 
-/** A client handed in place of a store or of a cache is the likely mistake here. */
+/** Catches the likely mistake of passing a client instead of a store or a cache. */
 function having(value: unknown, name: string, methods: readonly string[]): unknown {
   const isFit =
     typeof value === 'object' &&

@@ -1,17 +1,17 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions } from '../../core/options.ts'
-import { checkRedisClient, redisConnections } from '../../core/redis-connections.ts'
-import { SilenceWatch } from '../../core/shared-connection.ts'
+import { checkRedisClient, redisConnections } from '../kit/redis-connections.ts'
+import { SilenceWatch } from '../kit/shared-connection.ts'
 import type { CacheFill, ReplyCache } from './reply-cache.ts'
 
-/** The part of a client of `ioredis` that is used; of its `Cluster` too. */
+/** The part of an `ioredis` client, or of its `Cluster`, that is used. */
 export interface IoredisClient {
   readonly status: string
   get(key: string): Promise<unknown>
   eval(script: string, keyCount: number, ...keysAndValues: string[]): Promise<unknown>
 }
 
-/** The part of a client of `redis` (node-redis) that is used; of its cluster client too. */
+/** The part of a `redis` (node-redis) client, or of its cluster client, that is used. */
 export interface NodeRedisClient {
   readonly isReady?: boolean
   get(key: string): Promise<unknown>
@@ -21,27 +21,27 @@ export interface NodeRedisClient {
 export type RedisCacheClient = IoredisClient | NodeRedisClient
 
 export interface RedisCacheOptions {
-  /** A connected client of `ioredis` or of `redis`. It stays yours: nothing here closes it. */
+  /** A connected client of `ioredis` or `redis`. The cache never closes it. */
   client: RedisCacheClient
 
   /**
-   * The first part of every key; a hash of tenant, operation and key follows. Services that do not
-   * share a durable store must not share it.
+   * The prefix of every Redis key; a hash of tenant, operation and key follows. Services that do
+   * not share a durable store must use different prefixes.
    *
    * @default 'oncekey:reply:'
    */
   prefix?: string
 }
 
-/** What is kept: a letter, the expiry in sixteen digits, and the bytes in base 64. */
+/** The format of a value: a letter, the expiry in sixteen digits, and the bytes in base 64. */
 const REPLY = 'r'
 const TOMBSTONE = 't'
 const EXPIRY_DIGITS = 16
 const BYTES_AT = REPLY.length + EXPIRY_DIGITS
 
 /**
- * One script, so that nothing comes between the look and the write: a tombstone stays, and so does
- * what expires later. KEYS: the key. ARGV: text, expiry, milliseconds to keep it.
+ * One script, so that the read and the write are atomic: a tombstone stays, and so does a reply
+ * that expires later. KEYS: the key. ARGV: text, expiry, lifetime in milliseconds.
  */
 const FILL = `
 local head = redis.call('GETRANGE', KEYS[1], 0, ${BYTES_AT - 1})
@@ -52,12 +52,12 @@ if kept > tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 return 1`
 
-/** KEYS: the key. ARGV: milliseconds to keep it out. */
+/** KEYS: the key. ARGV: lifetime of the tombstone in milliseconds. */
 const FORGET = `return redis.call('SET', KEYS[1], '${TOMBSTONE}', 'PX', ARGV[1])`
 
 /**
- * Keeps replies in Redis, for all nodes. Every command has one key, so that a Redis Cluster will
- * do. Values are text: drivers differ in how they are asked for bytes, and agree on text.
+ * Keeps replies in Redis, for all nodes. Every command has one key, so a Redis Cluster works too.
+ * Values are text, because the drivers have different calls for bytes and the same for text.
  */
 export function redisCache(options: RedisCacheOptions): ReplyCache {
   rejectUnknownOptions('redisCache', options, ['client', 'prefix'])
@@ -74,7 +74,10 @@ export function redisCache(options: RedisCacheOptions): ReplyCache {
   return new RedisCache(client, prefix)
 }
 
-/** A cache is given up within milliseconds. Its connection is not, before a call would be. */
+/**
+ * How long a connection must be silent before it is ended. A call gives up on the cache after
+ * `timeoutMs`, which is too soon to end the connection.
+ */
 const SILENT_MS = 5_000
 
 class RedisCache implements ReplyCache {
@@ -92,8 +95,8 @@ class RedisCache implements ReplyCache {
     identities: readonly string[],
     signal?: AbortSignal,
   ): Promise<(Uint8Array | undefined)[]> {
-    this.#refuseIfCut()
-    // Sent in one go, and answered in one round trip: drivers do not wait between them.
+    this.#refuseIfDisconnected()
+    // One round trip: drivers send all commands without waiting for answers.
     const ask = () =>
       Promise.all(identities.map((identity) => this.#client.get(this.#prefix + identity)))
     return (await this.#watch.ask(ask, signal, SILENT_MS)).map(toBytes)
@@ -101,7 +104,7 @@ class RedisCache implements ReplyCache {
 
   async fill(identity: string, entry: CacheFill, signal?: AbortSignal): Promise<void> {
     const { bytes, expiresAtMs, ttlMs } = entry
-    this.#refuseIfCut()
+    this.#refuseIfDisconnected()
     const expiry = String(expiresAtMs).padStart(EXPIRY_DIGITS, '0')
     const text = REPLY + expiry + toBuffer(bytes).toString('base64')
     const ask = () => this.#run(FILL, identity, [text, expiry, String(ttlMs)])
@@ -120,10 +123,10 @@ class RedisCache implements ReplyCache {
   }
 
   /**
-   * Drivers keep commands back while they are not connected, and send them when they are: reads
-   * that nobody waits for any more, and fills that are no longer true.
+   * Drivers queue commands while they are not connected and send them later: reads that have timed
+   * out, and fills that are outdated by then.
    */
-  #refuseIfCut(): void {
+  #refuseIfDisconnected(): void {
     const client = this.#client
     // `wait` is an ioredis client that connects with its first command.
     const isReady = isIoredis(client)
@@ -139,9 +142,9 @@ function isIoredis(client: RedisCacheClient): client is IoredisClient {
   return 'status' in client && typeof client.status === 'string'
 }
 
-/** A client may be set up to give buffers. */
-function toBytes(kept: unknown): Uint8Array | undefined {
-  const text = kept instanceof Uint8Array ? toBuffer(kept).toString('latin1') : kept
+/** A client may be configured to return buffers. */
+function toBytes(value: unknown): Uint8Array | undefined {
+  const text = value instanceof Uint8Array ? toBuffer(value).toString('latin1') : value
   if (typeof text !== 'string' || !text.startsWith(REPLY)) return undefined
   return Buffer.from(text.slice(BYTES_AT), 'base64')
 }

@@ -1,17 +1,17 @@
 /**
- * Where replies are kept close at hand. It may lose what it was given, keep it too long, mangle it
- * or give back something old: whatever it returns is checked before it is believed.
+ * A cache of replies. It may lose entries, keep them too long, damage them or return old ones:
+ * every returned entry is checked before it is used.
  *
- * One thing alone is asked of it: what was forgotten stays forgotten. `fill` and `forget` of one
- * identity must not run into each other.
+ * It has one duty: a forgotten entry stays forgotten. `fill` and `forget` of one identity must be
+ * atomic with respect to each other.
  *
- * Each call takes an `AbortSignal` last. It is aborted when the call is no longer waited for, which
- * is soon (`timeoutMs`): a connection may be ended for it only where it has long been silent.
+ * Each call takes an `AbortSignal` last, which is aborted when the caller stops waiting. This may
+ * be soon (`timeoutMs`), so end a connection for it only if the connection has long been silent.
  */
 export interface ReplyCache {
   /**
-   * What is kept under these identities, in their order; `undefined` where there is nothing. The
-   * bytes are read at once, and not changed.
+   * The bytes under these identities, in their order; `undefined` for each miss. The caller reads
+   * the bytes immediately and does not change them.
    */
   get(
     identities: readonly string[],
@@ -19,22 +19,22 @@ export interface ReplyCache {
   ): Promise<readonly (Uint8Array | undefined)[]>
 
   /**
-   * Keeps the bytes, unless the identity was forgotten (see below), or what is kept under it
-   * expires later: that is then a newer record of the same key.
+   * Keeps the bytes, unless the identity has a tombstone (see `forget`), or the kept bytes expire
+   * later: those then belong to a newer record of the same key.
    */
   fill(identity: string, fill: CacheFill, signal?: AbortSignal): Promise<void>
 
   /**
-   * Drops what is kept, and for `tombstoneMs` refuses everything that comes. Resolves only when
-   * both are done.
+   * Removes the entry, and ignores every fill of the identity for `tombstoneMs`. Resolves only when
+   * both are in effect.
    */
   forget(identity: string, tombstoneMs: number, signal?: AbortSignal): Promise<void>
 }
 
 export interface CacheFill {
   readonly bytes: Uint8Array
-  /** By the durable store's clock: for comparing, not for telling the time. */
+  /** By the durable store's clock: compare it only with other values of this field. */
   readonly expiresAtMs: number
-  /** After this the bytes are of no use to anybody. */
+  /** After this time the bytes are not used any more. */
   readonly ttlMs: number
 }

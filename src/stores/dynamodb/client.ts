@@ -1,14 +1,14 @@
 /**
- * The part of the AWS SDK's `DynamoDB` client that is used here. Described, not imported: the
- * package depends on no SDK, and whatever behaves like it will do.
+ * The parts of the AWS SDK's `DynamoDB` client that the store uses. Described here and not
+ * imported, because the package depends on no SDK; a client with the same interface works as well.
  */
 
-/** An attribute as it is sent. */
+/** An attribute in a request. */
 export type Attribute = { S: string } | { N: string } | { B: Uint8Array }
 
 export type Item = Record<string, Attribute>
 
-/** An attribute as it comes back: of one of the types above, or of one that is not ours. */
+/** An attribute in an answer. It may be of a type that the store never writes. */
 export interface FoundAttribute {
   readonly S?: string | undefined
   readonly N?: string | undefined
@@ -79,7 +79,7 @@ export interface QueryOutput {
   readonly LastEvaluatedKey?: FoundItem | undefined
 }
 
-/** What an answer of the service looks like to a middleware, before the SDK has read it. */
+/** An answer of the service as a middleware gets it, before the SDK has parsed it. */
 export interface RawAnswer {
   readonly response?: unknown
 }
@@ -94,14 +94,20 @@ export interface DynamodbClient {
   deleteItem(input: DeleteInput, options?: CallOptions): Promise<unknown>
   batchGetItem(input: BatchGetInput, options?: CallOptions): Promise<BatchGetOutput>
   query(input: QueryInput, options?: CallOptions): Promise<QueryOutput>
-  /** Its `requestHandler` has the connections. */
+  /** The `requestHandler` owns the connections. */
   readonly config?: { readonly requestHandler?: unknown }
   /**
-   * A middleware stands around a whole call, or around each attempt at it: the store learns from
-   * both whether an earlier attempt may have been carried out.
+   * A middleware wraps a whole call, or each attempt of the SDK at it. The store uses both to find
+   * out whether an earlier attempt may have taken effect, and reads the time from the answers.
    */
   readonly middlewareStack: {
     add(middleware: Middleware, options: { step: 'initialize'; priority: 'high' }): void
     add(middleware: Middleware, options: { step: 'deserialize'; priority: 'low' }): void
   }
+}
+
+/** A property of a value of the SDK whose type is not described here. */
+export function fieldOf(value: unknown, name: string): unknown {
+  if (typeof value !== 'object' || value === null) return undefined
+  return Reflect.get(value, name) as unknown
 }

@@ -1,17 +1,16 @@
+/** Classifies errors of the service, and wraps them for the caller. */
+import { ValueFault } from '../kit/value-fault.ts'
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
 import type { FoundItem } from './client.ts'
 
-/** A row that the table cannot hold, found before anything was sent. */
-export class RowFault extends Error {}
-
-/** The condition of a write did not hold: the item is there as the service saw it, if it says. */
+/** The condition of a write failed. `Item`: the item that the service found, if it returns it. */
 export function isConditionFailed(error: unknown): error is Error & { Item?: FoundItem } {
   return error instanceof Error && error.name === 'ConditionalCheckFailedException'
 }
 
 /**
- * A row has failed with `cause`, and has changed nothing. Around the error and not a mark on it:
- * the reason of a signal is one object for all that are given up with it.
+ * A row has failed with `cause` and has changed nothing. Wraps the error instead of marking it,
+ * because all calls of an aborted signal share one error object, its reason.
  */
 export class NothingWritten extends Error {
   constructor(cause: unknown) {
@@ -20,15 +19,15 @@ export class NothingWritten extends Error {
 }
 
 /**
- * The one wrapper of errors. `isAlone`: nothing else was sent with the row that failed; otherwise
- * its neighbours may have been written, and `rejected` would be wrong.
+ * Wraps every error of the store. `isAlone`: the call had only this row. Otherwise other rows of
+ * the call may have been written, and `rejected` would be wrong.
  *
- * Throttling is `unavailable` and not `overloaded`: it was sent, and counts against the store.
+ * Throttling is `unavailable` and not `overloaded`: the call was sent and counts for the breaker.
  */
 export function storeFailed(operation: string, error: unknown, isAlone = false): StoreFailedError {
   const cause = error instanceof NothingWritten ? error.cause : error
   if (cause instanceof StoreFailedError) return cause
-  const isRejected = cause instanceof RowFault || (isAlone && isInvalid(cause))
+  const isRejected = cause instanceof ValueFault || (isAlone && isInvalid(cause))
   const failure: StoreFailure = isRejected ? 'rejected' : 'unavailable'
   return new StoreFailedError({
     store: 'dynamodb',
@@ -46,7 +45,7 @@ function isInvalid(error: unknown): boolean {
 
 const CHECK_CREDENTIALS = 'check the credentials and the region of the client'
 
-/** What an operator can do about errors that every call meets, by their name. */
+/** Advice for operators on errors that affect every call, by name of the error. */
 const ADVICE: Readonly<Record<string, string>> = {
   ResourceNotFoundException: 'create the table that tableDefinition() describes',
   AccessDeniedException:

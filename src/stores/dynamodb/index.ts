@@ -1,4 +1,4 @@
-export { dynamodbStore } from './dynamodb-store.ts'
+export { dynamodbStore } from './store.ts'
 export { tableDefinition } from './table-definition.ts'
 export type { DynamodbStoreOptions } from './options.ts'
 export type { TableDefinitionOptions } from './table-definition.ts'

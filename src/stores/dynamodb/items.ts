@@ -1,35 +1,35 @@
-/** Records as items of the table, and back. */
-import { RECORD_STATES, type RecordState, type StoredRecord } from '../../core/record.ts'
-import type { StoreLanes } from '../../core/store.ts'
+/** Converts records to items of the table, and back. */
+import { RECORD_STATES, type RecordState, type StoredRecord } from '../../core/record/record.ts'
+import type { StoreLanes } from '../../core/store/store.ts'
 import type { FoundItem, Item } from './client.ts'
 
-/** A record together with what only this store knows of it. */
-export interface Kept {
+/** A record with the attributes that only this store has. */
+export interface StoredItem {
   readonly record: StoredRecord
-  /** New and random with every write: what the next write is conditional on. */
+  /** Random, and new with every write. The next write is conditional on it. */
   readonly version: string
-  /** The length of the lease: counted by whoever sees the record, so its end is no use. */
+  /** Length of the lease. Each process counts it from when it first sees the version. */
   readonly leaseMs: number
-  /** Where the result is, if it is too large for the record's own item. */
-  readonly parts: Parts | undefined
-  /** When the service may remove the item by itself, in epoch seconds. */
+  /** The items that contain the result, if it is too large for the record's item. */
+  readonly parts: ResultParts | undefined
+  /** When the service may remove the item, in epoch seconds. */
   readonly ttlS: number | undefined
 }
 
-export interface Parts {
+export interface ResultParts {
   readonly id: string
   readonly count: number
   readonly bytes: number
 }
 
 /**
- * One partition for each of them in the index of a state, so that none becomes a bottleneck. The
- * first version had so many, and readers always look at them.
+ * Shards of the index of states. Each state has one index partition for each shard, so that no
+ * partition becomes a bottleneck. The first version had 8, and readers always read at least these.
  */
 export const SHARDS_MIN = 8
 export const SHARDS_MAX = 256
 
-/** The sort key of a record; beside it lie its history and the parts of its result. */
+/** The sort key of a record. History items and result parts have the same partition key. */
 export const RECORD = 'record'
 export const HISTORY = 'history#'
 
@@ -59,14 +59,14 @@ const NUMBERS = [
   'expiresAtMs',
 ] as const satisfies readonly (keyof StoredRecord)[]
 
-/** What a list needs: everything but the result. */
+/** Attributes that a list reads: all except the result. */
 export const LISTED: readonly string[] = ['identity', ...TEXTS, ...NUMBERS, 'version', 'leaseMs']
 
 export function recordKey(identity: string): Item {
   return { identity: { S: identity }, item: { S: RECORD } }
 }
 
-/** By creation, which orders the records of one key; a record that is put twice is there once. */
+/** Ordered by creation. Contains the record id, so writing a record twice makes one item. */
 export function historyKey({ identity, createdAtMs, recordId }: StoredRecord): Item {
   const order = String(createdAtMs).padStart(16, '0')
   return { identity: { S: identity }, item: { S: `${HISTORY}${order}#${recordId}` } }
@@ -76,35 +76,36 @@ export function partKey(identity: string, id: string, number: number): Item {
   return { identity: { S: identity }, item: { S: `result#${id}#${number}` } }
 }
 
-/** Where the table keeps the highest number of shards that was ever written to. */
+/** The item with the highest number of shards that a store has ever written to. */
 export const SHARDS_KEY: Item = { identity: { S: '0'.repeat(32) }, item: { S: 'shards' } }
 
-export function toItem(kept: Kept, shards: number): Item {
-  const { record } = kept
+export function toItem(stored: StoredItem, shards: number): Item {
+  const { record } = stored
   return {
     ...recordKey(record.identity),
-    ...attributesOf(kept),
+    ...attributesOf(stored),
     stateShard: { S: stateShard(record.state, shardOf(record.identity, shards)) },
     listedAtMs: { N: String(listedAtMs(record)) },
-    ...(kept.ttlS === undefined ? {} : { ttl: { N: String(kept.ttlS) } }),
+    ...(stored.ttlS === undefined ? {} : { ttl: { N: String(stored.ttlS) } }),
   }
 }
 
-/** Not in the index of states, and never removed by the service. */
-export function toHistoryItem(kept: Kept): Item {
-  return { ...historyKey(kept.record), ...attributesOf(kept) }
+/** Without the attributes of the index of states, and without a TTL. */
+export function toHistoryItem(stored: StoredItem): Item {
+  return { ...historyKey(stored.record), ...attributesOf(stored) }
 }
 
 export function stateShard(state: RecordState, shard: number): string {
   return `${state}#${shard}`
 }
 
-/** At least so many, so that one hot key has the claims of few others refused. */
+/** Minimum number of lanes. With many lanes, one throttled key blocks few other keys. */
 const LANES_MIN = 64
 
 /**
- * The parts of the table that are throttled apart. A lane lies in one shard of the index: a shard
- * without capacity fails in its own lanes, and the breaker leaves the keys of the others alone.
+ * The parts of the table that can be throttled separately. Each lane is within one shard of the
+ * index: if a shard has no capacity left, only its lanes fail, and the breaker of other lanes stays
+ * closed.
  */
 export function lanesOf(shards: number): StoreLanes {
   const count = shards * Math.ceil(LANES_MIN / shards)
@@ -115,7 +116,7 @@ export function shardOf(identity: string, shards: number): number {
   return numberOf(identity) % shards
 }
 
-/** An identity is a hash, so that some of its digits do. */
+/** An identity is a hash, so some of its digits are enough for an even spread. */
 function numberOf(identity: string): number {
   return Number.parseInt(identity.slice(-8), 16)
 }
@@ -124,7 +125,7 @@ function listedAtMs(record: StoredRecord): number {
   return record.state === 'completed' ? record.expiresAtMs : record.lastRunAtMs
 }
 
-function attributesOf({ record, version, leaseMs, parts }: Kept): Item {
+function attributesOf({ record, version, leaseMs, parts }: StoredItem): Item {
   const item: Item = { version: { S: version }, leaseMs: { N: String(leaseMs) } }
   for (const name of TEXTS) {
     const value = record[name]
@@ -143,14 +144,15 @@ function attributesOf({ record, version, leaseMs, parts }: Kept): Item {
   return item
 }
 
-export function toKept(item: FoundItem): Kept {
+export function fromItem(item: FoundItem): StoredItem {
   const text = (name: string) => item[name]?.S
   const number = (name: string) => {
     const value = item[name]?.N
     return value === undefined ? undefined : Number(value)
   }
   const has = <Value>(name: string, value: Value | undefined): Value => {
-    if (value === undefined) throw new Error(`an item of the table has no ${name}: it is not ours`)
+    if (value === undefined)
+      throw new Error(`an item of the table has no ${name}: oncekey did not write it`)
     return value
   }
   const state = RECORD_STATES.find((known) => known === text('state'))
@@ -171,7 +173,7 @@ export function toKept(item: FoundItem): Kept {
       lapses: has('lapses', number('lapses')),
       token: has('token', text('token')),
       leaseUntilMs: has('leaseUntilMs', number('leaseUntilMs')),
-      // A lease is counted here by whoever sees it, and never by a clock that may be set back.
+      // Only for stores whose clock may be set back. This store counts leases in each process.
       leaseMs: undefined,
       onLapse: has('onLapse', text('onLapse')) as StoredRecord['onLapse'],
       afterExpiry: has('afterExpiry', text('afterExpiry')) as StoredRecord['afterExpiry'],
@@ -193,7 +195,7 @@ function toParts(
   id: string | undefined,
   count: number | undefined,
   bytes: number | undefined,
-): Parts | undefined {
+): ResultParts | undefined {
   if (id === undefined || count === undefined || bytes === undefined) return undefined
   return { id, count, bytes }
 }

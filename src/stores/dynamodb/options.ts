@@ -1,4 +1,4 @@
-import type { Clock } from '../../core/clock.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { DynamodbClient } from './client.ts'
@@ -7,14 +7,15 @@ import { INLINE_BYTES, INLINE_BYTES_MAX } from './results.ts'
 
 export interface DynamodbStoreOptions {
   /**
-   * A `DynamoDB` of `@aws-sdk/client-dynamodb` (not a `DynamoDBClient`, which can do nothing
-   * without the SDK's commands). It stays yours: the store does not destroy it. The store listens
-   * to the dates of its answers.
+   * A `DynamoDB` of `@aws-sdk/client-dynamodb`, not a `DynamoDBClient`, which has no methods for
+   * the calls. The store does not destroy it. The store adds middleware to it, and reads the dates
+   * of its answers. Allow at least 288 connections (`maxSockets`), so that one tenant whose calls
+   * get no answer cannot occupy all of them.
    */
   client: DynamodbClient
 
   /**
-   * Name or ARN of the table that `tableDefinition()` describes.
+   * Name or ARN of the table, which you create from `tableDefinition()`.
    *
    * @default 'oncekey_record'
    */
@@ -22,32 +23,33 @@ export interface DynamodbStoreOptions {
 
   /**
    * Keeps expired records, for audit, instead of removing them. They stay in the same table until
-   * you remove them, and the service no longer removes anything by itself.
+   * you delete them. Records that are written with this option get no TTL, so the service does not
+   * remove them.
    *
    * @default false
    */
   history?: boolean
 
   /**
-   * Partitions of the index that sweep, reap and list read, 8 to 256. Each takes 500 requests a
-   * second; one more costs every sweep of every node a read. It may be changed at any time: the
-   * table remembers the highest number, and all of them are read.
+   * Partitions of the index that sweep, reap and list read, 8 to 256. Each allows 500 requests a
+   * second, and costs every sweep on every node one more read. You may raise or lower it at any
+   * time: the table keeps the highest number, and all of these shards are read.
    *
    * @default 8
    */
   shards?: number
 
   /**
-   * The largest result, in bytes, that lies in the item of its record, up to 32 KiB. A replay that
-   * another process answers costs a refused write, charged by the size of that item. A larger
-   * result has items of its own: that costs one more write, and one more round trip, when it is
-   * recorded.
+   * The largest result, in bytes, that is stored in the item of its record, up to 32 KiB. A larger
+   * result is stored in separate items, which costs one more write and one more round trip when it
+   * is recorded. A higher limit saves these, but makes replays more expensive: the first replay in
+   * another process costs a refused write, charged by the size of the record's item.
    *
    * @default 1024
    */
   inlineBytesMax?: number
 
-  /** For tests. By default expiries go by the service's time, and leases by a local count. */
+  /** For tests. @default the service's time for expiries, and a monotonic clock for leases */
   clock?: Clock
 }
 
@@ -71,10 +73,10 @@ const OPTION_NAMES = [
 
 const METHODS = ['getItem', 'putItem', 'deleteItem', 'batchGetItem', 'query'] as const
 
-/** The service's own rules for names; an ARN is how a table of another account is named. */
+/** The service's rules for names. A table of another account is named by its ARN. */
 const TABLE_PATTERN = /^([\w.-]{3,255}|arn:[\w:./-]{3,1000})$/
 
-/** Fills defaults and checks every rule once. The caller's object is not touched. */
+/** Applies defaults and checks every option. Does not change the caller's object. */
 export function resolveDynamodbStoreOptions(
   options: DynamodbStoreOptions,
 ): ResolvedDynamodbStoreOptions {
@@ -106,15 +108,15 @@ export function resolveTable(where: string, table: unknown = 'oncekey_record'): 
 }
 
 function checkedClient(client: DynamodbClient): DynamodbClient {
-  const given: Partial<Record<string, unknown>> =
+  const methods: Partial<Record<string, unknown>> =
     typeof client === 'object' && client !== null ? { ...methodsOf(client) } : {}
-  if (METHODS.every((name) => typeof given[name] === 'function') && hasMiddleware(client)) {
+  if (METHODS.every((name) => typeof methods[name] === 'function') && hasMiddleware(client)) {
     return client
   }
   throw new InvalidOptionsError(
-    typeof given['send'] === 'function'
-      ? 'dynamodbStore: client is a bare client, which can do nothing without the commands of ' +
-          'the SDK: pass a DynamoDB of @aws-sdk/client-dynamodb, new DynamoDB(config)'
+    typeof methods['send'] === 'function'
+      ? 'dynamodbStore: client is a bare DynamoDBClient, which has no methods for the calls: ' +
+          'pass a DynamoDB of @aws-sdk/client-dynamodb, new DynamoDB(config)'
       : 'dynamodbStore: client must be a DynamoDB of @aws-sdk/client-dynamodb, ' +
           `new DynamoDB(config), got ${describe(client)}`,
   )
@@ -126,7 +128,7 @@ function methodsOf(client: object): Record<string, unknown> {
   )
 }
 
-/** Answers tell the service's time through it. */
+/** The store reads the service's time from answers with a middleware. */
 function hasMiddleware(client: DynamodbClient): boolean {
   const stack: unknown = client.middlewareStack
   return (

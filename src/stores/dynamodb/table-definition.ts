@@ -1,20 +1,25 @@
 import { rejectUnknownOptions } from '../../core/options.ts'
 import { resolveTable } from './options.ts'
 
-/** Where the records of a state are found: sweep, reap and list. */
+/** Index for the records of a state: sweep, reap and list read it. */
 export const BY_STATE = 'by_state'
 
-/** Where a record is found by its id. */
+/** Index for records by their id. */
 export const BY_RECORD_ID = 'by_record_id'
 
 export interface TableDefinitionOptions {
-  /** @default 'oncekey_record' */
+  /**
+   * Name of the table: the same as the option `table` of `dynamodbStore`.
+   *
+   * @default 'oncekey_record'
+   */
   table?: string
 }
 
 /**
- * The table that the store expects, as inputs of `createTable` and `updateTimeToLive`. A copy: add
- * tags, encryption or provisioned capacity as you like, and keep keys and indexes as they are.
+ * The table that the store needs, as inputs for `createTable` and `updateTimeToLive` of the SDK.
+ * Returns a new object: you may add tags, encryption or provisioned capacity. Keep the keys, the
+ * indexes and the TTL attribute as they are.
  */
 export function tableDefinition(options: TableDefinitionOptions = {}) {
   rejectUnknownOptions('tableDefinition', options, ['table'])
@@ -35,7 +40,7 @@ export function tableDefinition(options: TableDefinitionOptions = {}) {
         {
           IndexName: BY_STATE,
           KeySchema: keySchema('stateShard', 'listedAtMs'),
-          // Small, because it is written with every change of state.
+          // Few attributes, because every change of state writes this index.
           Projection: {
             ProjectionType: 'INCLUDE' as const,
             NonKeyAttributes: ['version', 'leaseMs', 'expiresAtMs'],

@@ -1,14 +1,15 @@
-import { decideReap, decideSweep, toSwept } from '../../core/decide.ts'
-import type { ReapReport, ReapRequest, SweptRecord } from '../../core/store.ts'
-import { checkResult } from './checks.ts'
-import type { RecordMoves, Step } from './record-moves.ts'
-import type { StoreTime } from './service-time.ts'
-import type { StateIndex } from './state-index.ts'
+/** Regular work on records that are due: `sweep` for lapsed leases, `reap` for expired records. */
+import { decideReap, decideSweep, toSwept } from '../../core/record/decide.ts'
+import type { ReapReport, ReapRequest, SweptRecord } from '../../core/store/store.ts'
+import { checkResult } from './request-checks.ts'
+import type { RecordMoves, Step } from './moves.ts'
+import type { StoreTime } from './driver/service-time.ts'
+import type { StateIndex } from './shards/state-index.ts'
 
-/** Records moved at the same time. */
+/** Records that one sweep or reap moves at once. */
 export const MOVES_AT_ONCE = 16
 
-/** What becomes of records that nobody asks for. Safe on every node at once. */
+/** Safe to run on every node at once: each move is conditional on the version of its record. */
 export class Upkeep {
   readonly #moves: RecordMoves
   readonly #index: StateIndex
@@ -21,16 +22,16 @@ export class Upkeep {
   }
 
   /**
-   * Looks at every record under lease, and so begins to count those that it has never seen. What
-   * it has seen unchanged for a whole lease, it moves on. Where there are too many to keep an eye
-   * on, it keeps to the oldest, and leaves half of its memory to claims: if it looked at all of
-   * them, each would be forgotten before its lease was over, and none would ever lapse.
+   * Reads every record under lease, and starts to count the leases that it has not seen before.
+   * Moves the records that have not changed for a whole lease. If there are too many to watch, it
+   * watches only the oldest, and leaves half of the sightings to claims: if it watched all of them,
+   * each would be forgotten before its lease was over, and none would ever lapse.
    */
   async sweep(limit: number): Promise<SweptRecord[]> {
     const max = Math.floor(this.#moves.sightings.countMax / 2)
     const entries = await this.#index.nextPass('in_progress', max)
-    // From the index, which may be behind: a version that it still shows was written before now,
-    // and one that the table has no more is not moved.
+    // The index may lag behind the table. That is safe: a version in the index was written before
+    // now, and a record that has another version in the table is not moved.
     const lapsed = entries.filter(
       ({ identity, version, leaseMs }) => this.#moves.sightings.ageMs(identity, version) >= leaseMs,
     )
@@ -57,14 +58,14 @@ export class Upkeep {
     return report
   }
 
-  /** Results are listed by their expiry; the others have to be looked through. */
+  /** Completed records are ordered by expiry in the index. Other states need a full pass. */
   async #expired({ limit, abandoned }: ReapRequest): Promise<string[]> {
     const nowMs = this.#time.nowMs()
     const completed = await this.#index.oldest('completed', { limit, untilMs: nowMs })
     const released = await this.#index.nextPass('failed_retryable')
     const accepted = abandoned === undefined ? [] : await this.#index.nextPass('pending')
     const others = [...released, ...accepted].filter(({ expiresAtMs }) => expiresAtMs <= nowMs)
-    // A record may be on its way from one state to the other, and so be in both.
+    // The index may list a record that changes its state under both states.
     return [...new Set(identitiesOf([...completed, ...others]))]
   }
 
@@ -87,8 +88,8 @@ export class Upkeep {
         }
       }
       const failed = tried.find((one) => one.status === 'rejected')
-      // What was moved is reported even where a neighbour failed, for nobody else will report it.
-      // The next pass meets the failure again, if it lasts.
+      // Moved records are reported even if another record failed, because no later pass reports
+      // them. If the failure lasts, the next pass meets it again.
       if (failed !== undefined && moved.length === 0) throw failed.reason
       if (failed !== undefined) return moved
       at += count

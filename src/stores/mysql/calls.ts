@@ -1,20 +1,20 @@
-import { sleep, systemClock, type Clock } from '../../core/clock.ts'
-import type { ClaimRequest, Settlement } from '../../core/store.ts'
+/** Runs calls on connections of the pool, in pieces of bounded size, and repeats conflicts. */
+import { sleep, systemClock, type Clock } from '../../core/time/clock.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 import { literalOf } from './columns.ts'
-import type { Driver, Session } from './driver.ts'
+import type { Driver, Session } from './driver/driver.ts'
 import { isConflict, isLockTimeout, storeFailed } from './failures.ts'
 import { SERVER_NOW } from './sql.ts'
-import { isUuid, ValueFault } from './values.ts'
 
-/** A deadlock is over when it is reported. */
+/** A deadlock has ended when the server reports it, so the call can be repeated soon. */
 const TRIES_MAX = 5
 
-/** A lock that nobody has let go of for seconds is asked for once more, and then given up. */
+/** A lock that was not released for seconds is tried a second time, and then the call fails. */
 const TIMEOUTS_MAX = 2
 
 const BACKOFF_MS_MAX = 20
 
-/** Makes calls, each on a connection of its own. Repeats those that may be repeated. */
+/** Runs each call on its own connection. Repeats calls that failed with a conflict. */
 export class Calls {
   readonly #driver: Driver
   readonly #clock: Clock | undefined
@@ -24,14 +24,14 @@ export class Calls {
     this.#clock = clock
   }
 
-  /** The time as SQL: the clock that all nodes share, unless a test brought its own. */
+  /** The current time as SQL: from the database, which all nodes share, or from a test's clock. */
   get now(): string {
     return this.#clock === undefined
       ? SERVER_NOW
       : literalOf('createdAtMs', Math.floor(this.#clock.nowMs()))
   }
 
-  /** Repeated as a whole, with the same tokens: what it had committed, it recognises. */
+  /** A repeated call uses the same tokens, so it recognises what it has committed before. */
   async make<Result>(
     operation: string,
     run: (session: Session) => Promise<Result>,
@@ -52,13 +52,13 @@ export class Calls {
 }
 
 /**
- * Beyond it the server would turn an `IN` into a join, and one result more might be more than one
- * packet takes: 16 MiB on MariaDB, and hexadecimal digits double every byte.
+ * With more rows the server would turn an `IN` into a join. With more bytes the statement could
+ * exceed the largest packet: 16 MiB on MariaDB, and hexadecimal digits double every byte.
  */
 export const ROWS_MAX = 100
 const BYTES_MAX = 4 * 1024 * 1024
 
-/** Answers a batch of any size in pieces, one after the other, in its order. */
+/** Runs a batch of any size in pieces, one after the other. Keeps the order of the outcomes. */
 export async function inPieces<Request, Outcome>(
   requests: readonly Request[],
   bytesOf: (request: Request) => number,
@@ -81,53 +81,23 @@ export async function inPieces<Request, Outcome>(
   return outcomes
 }
 
-/**
- * Refuses what no column can hold before anything of the batch is sent: of a call that was
- * rejected, nothing may be written, however many pieces it has.
- */
-export function checkClaims(requests: readonly ClaimRequest[]): void {
-  check('claim', () => {
-    for (const request of requests) {
-      literalOf('identity', request.identity)
-      literalOf('tenant', request.tenant)
-      literalOf('operation', request.operation)
-      literalOf('key', request.key)
-      literalOf('fingerprint', request.fingerprint)
-      literalOf('token', request.token)
-      literalOf('leaseUntilMs', request.leaseMs)
-      literalOf('expiresAtMs', request.retentionMs)
-      literalOf('attempt', request.maxAttempts)
-      checkWord(['unknown', 'rerun', 'resume'], request.onLapse)
-      checkWord(['new', 'refuse'], request.afterExpiry)
-      if (!isUuid(request.recordId)) throw new ValueFault('record_id cannot hold its value')
-    }
-  })
+/** For requests of a fixed small size. */
+export function withoutBytes(): number {
+  return 0
 }
 
-export function checkSettlements(settlements: readonly Settlement[]): void {
-  check('settle', () => {
-    for (const settlement of settlements) {
-      literalOf('identity', settlement.lease.identity)
-      literalOf('attempt', settlement.lease.attempt)
-      if (settlement.kind === 'complete') checkBytes(settlement.result)
-      else literalOf('errorCode', settlement.errorCode)
-      if (settlement.kind === 'doubt') literalOf('reconcileAtMs', settlement.reconcileAfterMs)
-      else literalOf('expiresAtMs', settlement.retentionMs)
-      if (settlement.kind === 'release') checkWord(['proven', 'declared'], settlement.proof)
-    }
-  })
-}
-
-function check(operation: string, run: () => void): void {
+/** Runs checks that throw a `ValueFault`, and reports it as a failure of `operation`. */
+export function checkValues(operation: string, check: () => void): void {
   try {
-    run()
+    check()
   } catch (error) {
     throw storeFailed(operation, error)
   }
 }
 
-function checkWord(words: readonly string[], word: unknown): void {
-  if (!words.some((candidate) => candidate === word)) throw new ValueFault('not a word we know')
+export function checkWord(words: readonly string[], word: unknown): void {
+  if (words.some((candidate) => candidate === word)) return
+  throw new ValueFault(`a value is not one of ${words.join(', ')}`)
 }
 
 export function checkBytes(value: unknown): void {

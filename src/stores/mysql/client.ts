@@ -1,12 +1,12 @@
 /**
- * The parts of `mysql2` that are used here. Described, not imported: the package depends on no
- * driver, and whatever behaves like it will do.
+ * The parts of `mysql2` that the store uses. Described here and not imported, because the package
+ * depends on no driver; a client with the same interface works as well.
  */
 
-/** A row as an array: two columns may have the same name, and names cost bytes. */
+/** A row as an array: two columns may have the same name, and names take bytes. */
 export type Row = readonly unknown[]
 
-/** All values are in the text, as literals: nothing is left for a driver to quote or to convert. */
+/** All values are literals in the text, so that the driver quotes and converts nothing. */
 export interface MysqlQuery {
   sql: string
   rowsAsArray: true
@@ -14,19 +14,19 @@ export interface MysqlQuery {
   typeCast: (field: unknown, next: () => unknown) => unknown
 }
 
-/** With the driver's own way to read rows and values, whatever the pool was told. */
+/** Overrides settings of the pool that change how rows and values are read. */
 export function toQuery(sql: string): MysqlQuery {
   return { sql, rowsAsArray: true, nestTables: false, typeCast: (_, next) => next() }
 }
 
-/** What a statement without rows answers. */
+/** Response to a statement without rows. */
 export interface MysqlHeader {
   readonly affectedRows: number
-  /** Flags of the session after the statement; the first bit: a transaction is open. */
+  /** Flags of the session after the statement. The first bit means that a transaction is open. */
   readonly serverStatus?: number | undefined
 }
 
-/** The part of a connection from `mysql2/promise` that is used. */
+/** A connection of `mysql2/promise`. */
 export interface MysqlConnection {
   query(query: MysqlQuery): Promise<readonly [unknown, unknown]>
 }
@@ -34,23 +34,23 @@ export interface MysqlConnection {
 export interface MysqlPoolConnection extends MysqlConnection {
   release(): void
   destroy(): void
-  /** The connection with callbacks behind it: the same object each time that it is given out. */
+  /** The callback connection that this object wraps: always the same object. */
   readonly connection?: object
 }
 
-/** The pool with callbacks behind a pool of promises. */
+/** The callback pool that a promise pool wraps. */
 export interface MysqlCorePool {
   readonly config: object
   on?(event: 'connection', listener: (connection: object) => void): unknown
 }
 
-/** The part of a pool from `mysql2/promise` that is used. */
+/** A pool of `mysql2/promise`. */
 export interface MysqlPromisePool {
   getConnection(): Promise<MysqlPoolConnection>
   readonly pool: MysqlCorePool
 }
 
-/** The part of a pool from `mysql2` that is used. */
+/** A pool of `mysql2`. */
 export interface MysqlCallbackPool {
   promise(): MysqlPromisePool
 }

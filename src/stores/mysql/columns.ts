@@ -1,7 +1,13 @@
-/** The record as columns: how each field is read and how it is written, in one table. */
-import type { StoredRecord } from '../../core/record.ts'
+/**
+ * Columns of the record table, and how values of every table are written into statements and read
+ * from rows.
+ *
+ * Texts are sent as hexadecimal digits in both directions. So neither the character set of a
+ * connection nor its `sql_mode` nor a conversion in the driver can change a byte of them.
+ */
+import { ValueFault } from '../kit/value-fault.ts'
+import type { StoredRecord } from '../../core/record/record.ts'
 import type { Row } from './client.ts'
-import { fromColumn, readColumn, toColumn, type Column } from './values.ts'
 
 export type Field = keyof StoredRecord
 
@@ -34,10 +40,10 @@ const COLUMNS: Readonly<Record<Field, Column>> = {
 
 const FIELDS = Object.keys(COLUMNS) as readonly Field[]
 
-/** Everything but the result, which may be large. */
+/** All fields except the result, which may be large. */
 export const VIEW: readonly Field[] = FIELDS.filter((field) => field !== 'result')
 
-/** What a settlement looks at and may change, and what the due time is made from. */
+/** Fields that a settlement reads or changes, and those that the due time depends on. */
 export const LEASE: readonly Field[] = [
   'identity',
   'state',
@@ -54,7 +60,7 @@ export const LEASE: readonly Field[] = [
   'expiresAtMs',
 ]
 
-/** What a fresh record has; the other columns are null. */
+/** Fields of a new record. Its other columns are null. */
 export const FRESH: readonly Field[] = FIELDS.filter(
   (field) =>
     !['proof', 'recoveryPoint', 'errorCode', 'reconcileAtMs', 'completedAtMs', 'result'].includes(
@@ -62,33 +68,33 @@ export const FRESH: readonly Field[] = FIELDS.filter(
     ),
 )
 
-/** What the history keeps: it knows no token and no lease, and its state is always `expired`. */
+/** Fields in the history, which has no token and no lease, and in which every record is expired. */
 export const KEPT: readonly Field[] = FIELDS.filter(
   (field) => field !== 'token' && field !== 'state' && field !== 'leaseMs',
 )
 
 export const nameOf = (field: Field): string => COLUMNS[field].name
 
-/** How a column is read from the table that is called `r`. */
+/** Select expression for a field, from the table alias `r`. */
 export const readSql = (field: Field): string =>
   field === 'leaseMs' ? LEASE_MS : readColumn(COLUMNS[field], 'r')
 
 export const LEASE_FROM = 'lease_from_ms'
 
 /**
- * A node of an older version that claims or renews writes neither of the two columns. Then they do
- * not add up to the end of the lease any more, and its length is not known.
+ * A node of an older version claims and renews without writing these two columns. Then their sum is
+ * not the end of the lease, and its length is unknown.
  */
 const LEASE_MS = `CASE WHEN r.${LEASE_FROM} + r.lease_ms = r.lease_until_ms THEN r.lease_ms END`
 
-/** When the lease was given, as SQL. */
+/** Start of the lease, as SQL. */
 export function leaseFromSql({ leaseUntilMs, leaseMs }: StoredRecord): string {
   return literalOf('leaseMs', leaseMs === undefined ? undefined : leaseUntilMs - leaseMs)
 }
 
 /**
- * The fields of one row, in the order that they were asked for; others are `undefined`. The checks
- * of the table are why its words may be taken at their word.
+ * Reads the fields of one row, in the order of `fields`. Other fields are `undefined`. CHECK
+ * constraints guarantee valid words, so they are not validated again.
  */
 export function toRecord(fields: readonly Field[], values: Row): StoredRecord {
   const record: Record<Field, unknown> = { ...NOTHING }
@@ -101,16 +107,16 @@ const NOTHING = Object.fromEntries(FIELDS.map((field) => [field, undefined])) as
   undefined
 >
 
-/** A value as SQL. Whatever is not exactly what the column holds is refused, never cut or bent. */
+/** A value of a record field as SQL. Throws a `ValueFault` if the column cannot hold it exactly. */
 export const literalOf = (field: Field, value: unknown): string => toColumn(COLUMNS[field], value)
 
-/** Later than everything: nothing will happen to it by itself. */
+/** Due time of a record that never becomes due. */
 const NEVER_MS = Number.MAX_SAFE_INTEGER
 
 /**
- * When something has to happen to a record: the sweep, the reap, the reconciler, a worker. Where
- * nothing will, when it last ran. It is what lets one index serve all of them: MySQL has no partial
- * ones.
+ * When a record is due for the sweep, the reaper, the reconciler or a worker. For an expired record
+ * it is the time of the last run. With this column one index serves all of them: MySQL has no
+ * partial indexes.
  */
 export function dueAtMs(record: StoredRecord): number {
   switch (record.state) {
@@ -123,7 +129,7 @@ export function dueAtMs(record: StoredRecord): number {
     case 'pending': {
       const { reconcileAtMs = NEVER_MS, expiresAtMs, attempt } = record
       if (!isToRun(record)) return expiresAtMs
-      // What has run before never expires. Of the others, a worker or the reaper: who comes first.
+      // An operation that has run never expires. Otherwise a worker or the reaper is due first.
       return attempt > 0 ? reconcileAtMs : Math.min(reconcileAtMs, expiresAtMs)
     }
     case 'unknown':
@@ -134,8 +140,9 @@ export function dueAtMs(record: StoredRecord): number {
 }
 
 /**
- * Whether it waits for a worker that goes on with its operation. The index has these apart from
- * what only waits for its expiry: neither reaper nor worker may have to walk past the other's.
+ * Whether the record waits for a worker to resume its operation. The index separates these records
+ * from those that only wait for their expiry, so that reapers and workers do not read past each
+ * other's entries.
  */
 export function isToRun({ state, recoveryPoint }: StoredRecord): boolean {
   return recoveryPoint !== undefined && (state === 'pending' || state === 'failed_retryable')
@@ -145,10 +152,10 @@ export const DUE = 'due_at_ms'
 export const TO_RUN = 'to_run'
 export const RUN_AS = 'run_as'
 
-/** Of a record that has a recovery point, and no operation to be run as. */
-const NOBODY = '1'
+/** `run_as` of a record that has a recovery point but no operation. */
+const NO_OPERATION = '1'
 
-/** The columns that differ, with what they become. */
+/** Columns that differ, with their new values as SQL. */
 export function changesOf(before: StoredRecord, after: StoredRecord): Map<string, string> {
   const changes = new Map<string, string>()
   for (const field of FIELDS) {
@@ -156,21 +163,97 @@ export function changesOf(before: StoredRecord, after: StoredRecord): Map<string
   }
   const leaseFrom = [leaseFromSql(before), leaseFromSql(after)] as const
   if (leaseFrom[0] !== leaseFrom[1]) changes.set(LEASE_FROM, leaseFrom[1])
-  // Where a record was read without its result, the two do not differ in it.
+  // A record that was read without its result does not differ from `after` in it.
   if (after.state === 'expired') changes.set(nameOf('result'), 'NULL')
   const due = [dueAtMs(before), dueAtMs(after)]
   if (due[0] !== due[1]) changes.set(DUE, literalOf('expiresAtMs', due[1]))
   const toRun = [isToRun(before), isToRun(after)]
   if (toRun[0] !== toRun[1]) changes.set(TO_RUN, toRun[1] === true ? RUN_AS : '0')
   if (before.recoveryPoint === undefined && after.recoveryPoint !== undefined) {
-    runsAs(changes, NOBODY)
+    setRunAs(changes, NO_OPERATION)
   }
   return changes
 }
 
-/** The first step of an operation: from now on it is known what the record is to be run as. */
-export function runsAs(changes: Map<string, string>, number: string): void {
+/** Sets the number of the operation, which is known from its first step on. */
+export function setRunAs(changes: Map<string, string>, number: string): void {
   changes.set(RUN_AS, number)
-  // One assignment must not rely on another one of the same statement.
+  // An assignment must not depend on another assignment of the same statement.
   if ((changes.get(TO_RUN) ?? '0') !== '0') changes.set(TO_RUN, number)
+}
+
+export type Kind = 'hex' | 'text' | 'word' | 'number' | 'bytes'
+
+export interface Column {
+  readonly name: string
+  readonly kind: Kind
+  /** Length of a text column, in characters. */
+  readonly lengthMax?: number
+}
+
+/** Select expression for a column, from this table alias. */
+export function readColumn({ name, kind }: Column, table: string): string {
+  return kind === 'hex' || kind === 'text' ? `HEX(${table}.${name})` : `${table}.${name}`
+}
+
+/** Converts a value of a result row. */
+export function fromColumn({ kind }: Column, value: unknown): unknown {
+  return value === null || value === undefined ? undefined : READERS[kind](value)
+}
+
+const READERS: Readonly<Record<Kind, (value: unknown) => unknown>> = {
+  hex: (value) => String(value).toLowerCase(),
+  text: (value) => Buffer.from(String(value), 'hex').toString('utf8'),
+  word: String,
+  number: Number,
+  bytes: (value) => toBytes(value as Uint8Array),
+}
+
+/** Stores return plain `Uint8Array`s, and the driver returns a `Buffer`. */
+function toBytes({ buffer, byteOffset, byteLength }: Uint8Array): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength)
+}
+
+/** A value as SQL. Throws a `ValueFault` if the column cannot hold it exactly. */
+export function toColumn(column: Column, value: unknown): string {
+  if (value === undefined) return 'NULL'
+  const sql = WRITERS[column.kind](value, column)
+  if (sql === undefined) throw new ValueFault(`${column.name} cannot hold its value`)
+  return sql
+}
+
+const WRITERS: Readonly<Record<Kind, (value: unknown, column: Column) => string | undefined>> = {
+  hex: (value) => (isMatch(value, /^[0-9a-f]{32}$/) ? `x'${value}'` : undefined),
+  // A lone surrogate would be written as U+FFFD, and two different keys would become one.
+  text: (value, { lengthMax = Infinity }) =>
+    typeof value === 'string' && value.length <= lengthMax && value.isWellFormed()
+      ? `x'${Buffer.from(value, 'utf8').toString('hex')}'`
+      : undefined,
+  word: (value) => (isMatch(value, /^[0-9a-z_-]{1,36}$/) ? `'${value}'` : undefined),
+  number: (value) => {
+    const whole = Math.round(Number(value))
+    return typeof value === 'number' && Number.isSafeInteger(whole) ? String(whole) : undefined
+  },
+  bytes: (value) =>
+    value instanceof Uint8Array
+      ? `x'${Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('hex')}'`
+      : undefined,
+}
+
+function isMatch(value: unknown, pattern: RegExp): value is string {
+  return typeof value === 'string' && pattern.test(value)
+}
+
+/** A number that belongs to no column, such as a limit or a duration. */
+export function numberLiteral(name: string, value: number): string {
+  return toColumn({ name, kind: 'number' }, value)
+}
+
+/** No record and no message has an id of another form. */
+export function isUuid(text: string | undefined): text is string {
+  return isMatch(text, /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/)
+}
+
+export function isIdentity(text: string | undefined): text is string {
+  return isMatch(text, /^[0-9a-f]{32}$/)
 }

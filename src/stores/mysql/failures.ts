@@ -1,5 +1,6 @@
+/** Classifies errors of the driver, and wraps them for the caller. */
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
-import { ValueFault } from './values.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 
 const LOCK_WAIT_TIMEOUT = 1205
 const LOCK_TABLE_FULL = 1206
@@ -11,17 +12,17 @@ const DUPLICATE = 1062
 const TRANSACTION_OPEN = 1568
 
 /**
- * A deadlock, between connections or between the nodes of a cluster; or, on MariaDB with
- * `innodb_snapshot_isolation`, a row that has moved on since the transaction began.
+ * A deadlock between connections or between the nodes of a cluster; or, on MariaDB with
+ * `innodb_snapshot_isolation`, a row that has changed since the transaction began.
  */
 const CONFLICTS: readonly (number | undefined)[] = [DEADLOCK, 1020, 3101]
 
-/** Data exception, integrity constraint violation: a row is at fault. */
+/** Data exception and integrity constraint violation: a row causes the error. */
 const ROW_FAULT_CLASSES: readonly string[] = ['22', '23']
 
 /**
- * The same, where the class of the error says nothing: packet too large, data cut, wrong text for
- * the character set, a check that failed (MySQL, MariaDB).
+ * Errors about a row that the class does not show: packet too large, data truncated, wrong text for
+ * the character set, and a failed CHECK (on MySQL and on MariaDB).
  */
 const ROW_FAULTS: readonly (number | undefined)[] = [1153, 1265, 1366, 3819, 4025]
 
@@ -32,9 +33,9 @@ const CHECK_LOGIN = 'check the user, the password and the host of the client'
 const GRANT =
   'give the user of the client SELECT, INSERT, UPDATE and DELETE on the tables of the store; ' +
   'store.migrate() needs CREATE, ALTER and INDEX as well'
-const TO_PRIMARY = 'connect to the primary: this server takes no writes'
+const TO_PRIMARY = 'connect to the primary: this server is read-only'
 
-/** What an operator can do about errors that every call meets, by their number. */
+/** Advice for operators on errors that affect every call, by error number. */
 const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
   [1049, 'create the database, or correct its name in the settings of the client'],
   [1146, 'call store.migrate() once before the first request'],
@@ -44,65 +45,66 @@ const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
   [1045, CHECK_LOGIN],
   [1130, CHECK_LOGIN],
   [1698, CHECK_LOGIN],
-  [1021, 'make room on the disk of the server'],
-  [1114, 'make room on the disk of the server'],
+  [1021, 'free disk space on the server'],
+  [1114, 'free disk space on the server'],
   [1040, 'raise max_connections of the server, or use fewer connections in each process'],
   [1290, TO_PRIMARY],
   [1792, TO_PRIMARY],
   [1836, TO_PRIMARY],
 ])
 
-/** Killed, or shut down: with this answer the server has ended the connection. */
-const LAST_WORDS: readonly string[] = ['08S01', '70100']
+/** Killed or shut down: the server has closed the connection after this error. */
+const CLOSED_STATES: readonly string[] = ['08S01', '70100']
 
-/** The server has become a replica: a new connection leads to the one that took its place. */
+/** The server has become a replica. A new connection may reach the new primary. */
 const READ_ONLY: readonly (number | undefined)[] = [1290, 1792, 1836]
 
 /**
- * The one wrapper of errors. The text of a constraint violation may hold a key; it stays in the
- * driver's error, the `cause`, and out of our message.
+ * Wraps every error of the store. The text of a constraint violation may contain a key, so it stays
+ * in the driver's error, the `cause`, and is not part of this message.
  */
 export function storeFailed(operation: string, cause: unknown): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
   forgetStatement(cause)
   const failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable'
   const advice = ADVICE.get(numberOf(cause))
-  return new StoreFailedError({ store: 'mysql', operation, failure, cause: told(cause), advice })
+  const safe = withoutValues(cause)
+  return new StoreFailedError({ store: 'mysql', operation, failure, cause: safe, advice })
 }
 
-/** The same call with the same tokens will do. Also where it was the commit that failed so. */
+/** The call can be repeated with the same tokens, also if its commit failed with this error. */
 export function isConflict(error: unknown): boolean {
   const cause = error instanceof StoreFailedError ? error.cause : error
   return CONFLICTS.includes(numberOf(cause))
 }
 
-/** It may pass, but has cost much time already. */
+/** A repeated call may succeed, but the wait has taken seconds already. */
 export function isLockTimeout(error: unknown): boolean {
   return numberOf(error) === LOCK_WAIT_TIMEOUT
 }
 
-/** An error with which the server may have rolled the whole transaction back. */
+/** After this error the server may have rolled back the whole transaction. */
 export function isRollback(error: unknown): boolean {
   const number = numberOf(error)
   return number === DEADLOCK || number === LOCK_WAIT_TIMEOUT || number === LOCK_TABLE_FULL
 }
 
-/** An error with which the server has certainly rolled the whole transaction back. */
+/** After this error the server has certainly rolled back the whole transaction. */
 export function isCertainRollback(error: unknown): boolean {
   return numberOf(error) === DEADLOCK
 }
 
-/** The savepoint is gone: the transaction it was set in has ended. */
-export function isSealBroken(error: unknown): boolean {
+/** The savepoint does not exist: the transaction in which it was set has ended. */
+export function isSavepointMissing(error: unknown): boolean {
   return numberOf(error) === NO_SUCH_SAVEPOINT
 }
 
-/** A row of the same key is there already. */
+/** A row with the same key exists. */
 export function isDuplicate(error: unknown): boolean {
   return numberOf(error) === DUPLICATE
 }
 
-/** The column or the index that was to be added is there. */
+/** The column or index to add exists. */
 export function isDuplicateName(error: unknown): boolean {
   const number = numberOf(error)
   return number === DUPLICATE_COLUMN || number === DUPLICATE_KEY_NAME
@@ -116,13 +118,13 @@ export function isNotMigrated(error: unknown): boolean {
   return NOT_MIGRATED.includes(numberOf(error))
 }
 
-/** The server has answered, so that the connection can go on; other errors are the network's. */
+/** The server has answered, so the connection can be reused. Other errors are network errors. */
 export function isAnswer(error: unknown): boolean {
   if (error instanceof ValueFault) return true
   const isFatal = error instanceof Error && 'fatal' in error && error.fatal === true
   const state = sqlStateOf(error)
   if (isFatal || READ_ONLY.includes(numberOf(error))) return false
-  return state !== undefined && !LAST_WORDS.includes(state)
+  return state !== undefined && !CLOSED_STATES.includes(state)
 }
 
 function isRowFault(error: unknown): boolean {
@@ -131,12 +133,12 @@ function isRowFault(error: unknown): boolean {
   return ROW_FAULT_CLASSES.includes(sqlStateOf(error)?.slice(0, 2) ?? '')
 }
 
-/** Errors are wrapped on their way, by query builders for one; further in, it is another's. */
+/** Query builders and others wrap errors. A chain that is longer than this is not followed. */
 const CAUSES_MAX = 8
 
 /**
- * The driver keeps the whole statement in its error, and so do some tools. It holds the reply, and
- * whoever prints the error would print that, too.
+ * The driver and some tools keep the whole statement in their errors. The statement contains the
+ * reply, which would be logged together with the error.
  */
 function forgetStatement(error: unknown): void {
   let current = error
@@ -148,9 +150,9 @@ function forgetStatement(error: unknown): void {
   }
 }
 
-function told(cause: unknown): unknown {
+function withoutValues(cause: unknown): unknown {
   if (!(cause instanceof Error) || cause instanceof ValueFault) return cause
-  // Says which value was there already: perhaps a key.
+  // The driver's message contains the value, which may be a key.
   if (isRowFault(cause)) return new Error(`error ${numberOf(cause)} about a value`, { cause })
   return cause
 }

@@ -1,6 +1,6 @@
-export { mysqlStore } from './mysql-store.ts'
+export { mysqlStore } from './store.ts'
 export { migrationSql } from './migrations.ts'
-export type { MysqlStore } from './mysql-store.ts'
+export type { MysqlStore } from './store.ts'
 export type { MysqlStoreOptions } from './options.ts'
 export type { MigrationSqlOptions } from './migrations.ts'
 export type { MysqlPool } from './client.ts'

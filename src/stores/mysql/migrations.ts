@@ -1,13 +1,17 @@
-import { sleep, systemClock, type Clock } from '../../core/clock.ts'
+/**
+ * Creates the tables and changes them for newer versions, under a lock of the server.
+ *
+ * Tests: test/stores/mysql/migrations.server.test.ts, test/stores/mysql/store.server.test.ts,
+ * test/stores/sql-schema-changes.server.test.ts.
+ */
 import { InvalidOptionsError } from '../../core/errors.ts'
-import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
-import { writeAlone, type Driver, type Session } from './driver.ts'
-import { DURABLE_TABLES, ENGINE, TEXT, WORD } from './durable-tables.ts'
+import { sleep, systemClock, type Clock } from '../../core/time/clock.ts'
+import { appliedMigrations, migrationRecord, type Migration } from '../kit/migrations.ts'
+import { writeAlone, type Driver, type Session } from './driver/driver.ts'
+import { DURABLE_TABLES, ENGINE, TEXT, TURN_STATEMENTS, WORD } from './durable/tables.ts'
 import { isDuplicateName, isLockTimeout, isNotMigrated } from './failures.ts'
-import { MigrationLimit, withLock } from './migration-lock.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
-import { TURN_STATEMENTS } from './turn-tables.ts'
 
 const COLUMNS = `
   identity BINARY(16) NOT NULL,
@@ -37,18 +41,18 @@ interface MysqlMigration extends Migration {
 }
 
 /**
- * Applied in this order, each once; each of them can be repeated, for MySQL commits every
- * statement that makes a table, and a process may die between two of them. Never edit one that
- * was released: append another, by the rules of `docs/internals/schema-changes.md`.
+ * Applied in this order, each once. Each migration can be repeated, because MySQL commits every
+ * statement that creates a table, and a process may crash between two statements. Never edit a
+ * released migration: append another one by the rules of `docs/internals/schema-changes.md`.
  *
  * Every index costs a write with each claim and each completion, and none can be partial. So one
- * index serves the sweep, the reap, workers, reconcilers and the lists: `due_at_ms` is whatever
- * time counts in the record's state, `to_run` keeps operations that wait for a worker apart from
- * what waits for its expiry, and from those that wait for another worker, and the last run is in it
- * for the lists. `run_as` is what `to_run` becomes whenever the record waits for a worker: a number
- * that is made from the name and the version of its operation.
+ * index serves the sweep, the reaper, workers, reconcilers and the lists: `due_at_ms` is the time
+ * that matters in the state of the record. `to_run` separates operations that wait for a worker
+ * from records that wait for their expiry, and from operations for other workers. The time of the
+ * last run is in the index for the lists. `run_as` is the value that `to_run` gets while the record
+ * waits for a worker: a number made from the name and the version of its operation.
  *
- * The token is compared by the database and so is binary: text collations here ignore trailing
+ * The token is binary, because the database compares it and its text collations ignore trailing
  * spaces.
  */
 export const MIGRATIONS: readonly MysqlMigration[] = [
@@ -98,43 +102,46 @@ CREATE TABLE IF NOT EXISTS {migration} (
   applied_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) ${ENGINE}`
 
-/** Ignored where it is there: the process may have died right after it. */
+/** IGNORE, because a process may have crashed right after this statement. */
 const RECORD_MIGRATION = `INSERT IGNORE INTO {migration} (number) VALUES ({number})`
 
-/** One name for the tables, whoever is connected to which database; names have 64 characters. */
+/**
+ * The same name for the same tables, from a connection to any database. A hash, because lock names
+ * are limited to 64 characters.
+ */
 const LOCK_NAME = `SHA1(CONCAT('oncekey ', {database}, ' ', '{record}'))`
 
 /**
- * While a change of a table waits, every claim waits behind it, and a transaction that has read
- * the table and is about to write to it is rolled back as a deadlock. So it does not wait at first,
- * and tries to come between two transactions. MySQL waits for a second at the least.
+ * While a table change waits for its lock, every claim waits behind it, and a transaction that has
+ * read the table and then writes to it is rolled back as a deadlock. So the change does not wait at
+ * first, and tries to run between two transactions. MySQL waits for at least one second.
  */
 const QUICK_WAIT = 'SET SESSION lock_wait_timeout = 1 /*M! - 1 */'
 const QUICK_TRIES = 200
 const QUICK_PAUSE_MS = 25
 
 /**
- * An index that is built needs the lock once more at its end, and is built again where it does not
- * get it. So the index of a large table is not tried for long without a wait.
+ * An index build needs the lock again at its end, and starts over if it does not get it. So the
+ * index of a large table is not tried for long without waiting.
  */
 const QUICK_MS = 5_000
 
 /**
- * Where transactions follow on each other without a gap, it has to wait. It gives up soon, lets
- * them pass, and comes again.
+ * If transactions follow each other without a gap, the change has to wait. It stops waiting soon,
+ * lets other transactions run, and tries again.
  */
 const LONG_WAIT = 'SET SESSION lock_wait_timeout = 1'
 const LONG_TRIES = 15
 const LONG_PAUSE_MS = 1_000
 
 export interface MigrationSqlOptions extends TableOptions {
-  /** The number of the last migration that has been applied. @default 0 */
+  /** Number of the last migration that is applied already. @default 0 */
   after?: number
 }
 
 /**
- * The migrations as one script, for people whose migrations are run by another tool. The database
- * must exist. It is what `store.migrate()` runs, so that either may carry on where the other was.
+ * Returns the migrations as one script, for use with another migration tool. The database must
+ * exist. `store.migrate()` runs the same statements, so each of them can continue after the other.
  */
 export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}): string {
   const tables = resolveTables('migrationSql', names)
@@ -148,10 +155,10 @@ export function migrationSql({ after = 0, ...names }: MigrationSqlOptions = {}):
 }
 
 /**
- * Brings the tables up to date. Safe from many processes at once: the first gets the lock, the
- * others find the work done. Where there is nothing to do, reading is all it does, so that a user
- * without the right to create anything may call it. Tables that a newer version has changed are
- * left as they are, and refused only where that version says that this one cannot use them.
+ * Brings the tables up to date. Safe from many processes at once: the first gets the lock, and the
+ * others find the work done. If there is nothing to do, the call only reads, so that a user without
+ * the right to create tables can make it. Tables that a newer version has changed are not touched,
+ * and rejected only if that version has declared that this one cannot use them.
  */
 export async function migrate(driver: Driver, tables: Tables, clock: Clock): Promise<void> {
   const limit = new MigrationLimit()
@@ -168,7 +175,7 @@ async function migrateOn(
 ): Promise<void> {
   const { tables, clock, limit } = of
   const isDone = async () => (await appliedCount(session, tables)) === MIGRATIONS.length
-  // A transaction that the last user of the connection left open: making a table would commit it.
+  // The last user of the connection may have left a transaction open, and CREATE would commit it.
   await session.run(ROLLBACK)
   if (await isDone()) return
   await withLock(session, { name: lockName(tables), limit, isDone }, async () => {
@@ -176,14 +183,15 @@ async function migrateOn(
     if (database !== undefined) await createDatabase(session, database)
     await writeAlone(session, forTables(tables, MIGRATION_TABLE))
     for (let n = (await appliedCount(session, tables)) + 1; n <= MIGRATIONS.length; n++) {
-      for (const sql of migration(n)) await change(session, forTables(tables, sql), clock)
+      for (const sql of migration(n)) await runChange(session, forTables(tables, sql), clock)
     }
   })
 }
 
 /**
- * Only where it is missing: IF NOT EXISTS asks for the right to create databases all the same. It
- * is there for those who make it at the same time for another table, whose lock is another one.
+ * Reads first, because even with IF NOT EXISTS the statement needs the right to create databases.
+ * IF NOT EXISTS is for a process that creates the database at the same time for tables of another
+ * name, under another lock.
  */
 async function createDatabase(session: Session, name: string): Promise<void> {
   const sql = `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '${name}'`
@@ -197,7 +205,7 @@ function lockName(tables: Tables): string {
   return forTables(tables, LOCK_NAME).replace('{database}', owner)
 }
 
-async function change(session: Session, sql: string, clock: Clock): Promise<void> {
+async function runChange(session: Session, sql: string, clock: Clock): Promise<void> {
   await session.run(QUICK_WAIT)
   const [row] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
   let quickTries = Number(row?.[0]) === 0 ? QUICK_TRIES : 0
@@ -208,7 +216,7 @@ async function change(session: Session, sql: string, clock: Clock): Promise<void
       await writeAlone(session, sql)
       return
     } catch (error) {
-      // MySQL knows no IF NOT EXISTS here: a process has died between the change and its record.
+      // MySQL has no IF NOT EXISTS here: a process has crashed between the change and its record.
       if (isDuplicateName(error)) return
       if (!isLockTimeout(error)) throw error
       if (tries === quickTries + LONG_TRIES) throw inUse(sql, error)
@@ -222,7 +230,8 @@ async function change(session: Session, sql: string, clock: Clock): Promise<void
 function inUse(sql: string, cause: unknown): Error {
   return new Error(
     `"${sql.slice(0, 60)}" got no lock in half a minute, because other transactions use ` +
-      'the table. Look for one that stays open in information_schema.innodb_trx, and migrate again',
+      'the table. Find the open one in information_schema.innodb_trx, end it, and migrate ' +
+      'again',
     { cause },
   )
 }
@@ -254,4 +263,98 @@ async function appliedCount(session: Session, tables: Tables): Promise<number> {
   const [lowest, highest] = (rows[0] ?? []).map(Number)
   const numbers = { lowest: lowest ?? 0, highest: highest ?? 0 }
   return appliedMigrations(tables.record, numbers, MIGRATIONS.length)
+}
+
+/** How long a table change may take, and so how long other processes wait for it: six hours. */
+const CHANGE_MS = 6 * 60 * 60_000
+
+/**
+ * Each wait for the lock is short, so that the server answers regularly: a missing answer means a
+ * silent network and not another process that migrates.
+ */
+const LOCK_SECONDS = 1
+const LOCK_TRIES = CHANGE_MS / (LOCK_SECONDS * 1000)
+
+/** Time limit for statements that change no table. */
+const ANSWER_MS = 60_000
+
+/** Aborts a migration when the network has gone silent. */
+class MigrationLimit {
+  readonly #abort = new AbortController()
+  #cancel = () => {}
+
+  constructor() {
+    this.expectAnswer()
+  }
+
+  get signal(): AbortSignal {
+    return this.#abort.signal
+  }
+
+  expectAnswer(): void {
+    this.#within(ANSWER_MS)
+  }
+
+  /** A table change may take long, and the server sends nothing until it ends. */
+  expectChange(): void {
+    this.#within(CHANGE_MS)
+  }
+
+  end(): void {
+    this.#cancel()
+  }
+
+  #within(ms: number): void {
+    this.#cancel()
+    const giveUp = () => this.#abort.abort(new Error(`no answer within ${ms} ms`))
+    this.#cancel = systemClock.after(ms, giveUp, { background: true })
+  }
+}
+
+interface MigrationLock {
+  /** Name of the lock, as SQL. */
+  readonly name: string
+  readonly limit: MigrationLimit
+  /** Whether another process has applied all migrations. */
+  readonly isDone: () => Promise<boolean>
+}
+
+/**
+ * Runs `change` when no other process changes the tables, unless that process has done all the
+ * work. Uses a lock of the server and not of a transaction, because CREATE and ALTER end a
+ * transaction.
+ */
+async function withLock(
+  session: Session,
+  { name, limit, isDone }: MigrationLock,
+  change: () => Promise<void>,
+): Promise<void> {
+  for (let tries = 1; !(await isLocked(session, name)); tries++) {
+    limit.expectAnswer()
+    // With autocommit = 0 the next read would repeat the first answer.
+    await session.run(ROLLBACK)
+    if (await isDone()) return
+    if (tries === LOCK_TRIES) {
+      throw new Error('another process has been migrating for six hours: check it, then migrate')
+    }
+  }
+  try {
+    limit.expectChange()
+    const [before] = await session.rows('SELECT @@SESSION.lock_wait_timeout')
+    await change()
+    limit.expectAnswer()
+    await session.run(`SET SESSION lock_wait_timeout = ${Number(before?.[0])}`)
+    await session.run(`DO RELEASE_LOCK(${name})`)
+  } catch (error) {
+    // The lock and the session setting end with the connection.
+    session.destroy()
+    throw error
+  }
+}
+
+async function isLocked(session: Session, name: string): Promise<boolean> {
+  const [row] = await session.rows(`SELECT GET_LOCK(${name}, ${LOCK_SECONDS})`)
+  // NULL means an error on the server.
+  if (row?.[0] === null) throw new Error('GET_LOCK returned NULL: look in the log of the server')
+  return Number(row?.[0]) === 1
 }

@@ -1,57 +1,65 @@
 /**
- * What all moves have in common: records are read, `core/decide.ts` says what becomes of them, and
- * what it says is written where they still are as they were read.
+ * Steps that every change of a record shares: read the record, decide by `core/record/decide.ts`,
+ * and write the decision only if the record is still as it was read.
  */
-import type { StoredRecord } from '../../core/record.ts'
+import type { StoredRecord } from '../../core/record/record.ts'
+import type { Calls } from './calls.ts'
 import type { Row } from './client.ts'
 import { changesOf, LEASE, toRecord, VIEW, type Field } from './columns.ts'
-import { isRows, readCommitted, writeAlone, type Session } from './driver.ts'
-import { deleteOperationsSql, deletePhasesSql } from './phase-sql.ts'
+import { isRows, readCommitted, writeAlone, type Session } from './driver/driver.ts'
+import { deleteOperationsSql, deletePhasesSql } from './durable/phase-sql.ts'
 import {
   deleteSql,
+  insertFreeSql,
+  insertSql,
   keepSql,
   leasesSql,
   lockIdsSql,
   lockSql,
-  replaceSql,
   snapshotSql,
-  takeSql,
   updateSql,
   type Change,
-  type Tables,
+  type SqlContext,
 } from './sql.ts'
 
-/** Where a call works: the tables, the time as SQL, and whether expired records are kept. */
-export interface Place {
-  readonly tables: Tables
-  readonly now: string
+/** Context of a call that writes records. */
+export interface RecordContext extends SqlContext {
+  /** Whether expired records are kept in the history table. */
   readonly history: boolean
 }
 
-interface Named {
+/** Parts of the store that its modules share. */
+export interface StoreContext {
+  readonly tables: SqlContext['tables']
+  readonly calls: Calls
+  /** A function, because with a clock from a test the context contains the current time. */
+  readonly current: () => RecordContext
+}
+
+interface HasIdentity {
   readonly identity: string
 }
 
-/** Records of one moment. */
+/** Records as they were at one moment. */
 export interface Records {
   readonly nowMs: number
   readonly byIdentity: ReadonlyMap<string, StoredRecord>
 }
 
-/** As they are, results included where there are any to replay. Waits for nobody. */
+/** Reads records, with the results of completed ones. Takes no lock and waits for no lock. */
 export function readSnapshot(
   session: Session,
-  { tables, now }: Place,
-  of: readonly Named[],
+  { tables, now }: RecordContext,
+  of: readonly HasIdentity[],
 ): Promise<Records> {
   return readRecords(session, snapshotSql(tables, now, of), [...VIEW, 'result'])
 }
 
-/** The same, with what settlements need. */
+/** Reads the fields that settlements need. Takes no lock and waits for no lock. */
 export function readLeases(
   session: Session,
-  { tables, now }: Place,
-  of: readonly Named[],
+  { tables, now }: RecordContext,
+  of: readonly HasIdentity[],
 ): Promise<Records> {
   return readRecords(session, leasesSql(tables, now, of), LEASE)
 }
@@ -63,84 +71,86 @@ async function readRecords(
 ): Promise<Records> {
   const rows = await readCommitted(session, sql)
   const found = rows.map(([, ...values]) => toRecord(fields, values))
-  return { nowMs: Number(rows[0]?.[0]), byIdentity: mapped(found.filter(isPresent)) }
+  return { nowMs: Number(rows[0]?.[0]), byIdentity: toMap(found.filter(isPresent)) }
 }
 
-/** Under locks, within a transaction. Those that somebody else has locked are missing. */
+/** Locks records within a transaction. Skips records that another transaction has locked. */
 export async function lockFree(
   session: Session,
-  { tables, now }: Place,
-  of: readonly Named[],
+  { tables, now }: RecordContext,
+  of: readonly HasIdentity[],
 ): Promise<Records> {
   return toRecords(await session.rows(lockSql(tables, now, { of, skip: true })))
 }
 
-/** The same, once they can be had. */
+/** Locks records within a transaction. Waits for records that another transaction has locked. */
 export async function lockAll(
   session: Session,
-  { tables, now }: Place,
-  of: readonly Named[],
+  { tables, now }: RecordContext,
+  of: readonly HasIdentity[],
 ): Promise<Records> {
   return toRecords(await session.rows(lockSql(tables, now, { of, skip: false })))
 }
 
 function toRecords(rows: readonly Row[]): Records {
   const found = rows.map(([, ...values]) => toRecord(VIEW, values))
-  return { nowMs: Number(rows[0]?.[0] ?? 0), byIdentity: mapped(found) }
+  return { nowMs: Number(rows[0]?.[0] ?? 0), byIdentity: toMap(found) }
 }
 
 /**
- * Inserts records under keys that are free. Gives the identities that are known to be ours now;
- * of the others nothing is known yet.
+ * Inserts records under free keys. Returns the identities that this call is known to hold. For the
+ * other identities nothing is known yet: MySQL does not say which rows it inserted.
  */
-export async function take(
+export async function insertFree(
   session: Session,
-  { tables }: Place,
+  { tables }: RecordContext,
   records: readonly StoredRecord[],
 ): Promise<ReadonlySet<string>> {
-  const answer = await writeAlone(session, takeSql(tables, records))
+  const answer = await writeAlone(session, insertFreeSql(tables, records))
   if (!isRows(answer)) return new Set()
   const fields = ['identity', 'token', 'state', 'attempt'] as const
-  const rows = mapped(answer.map(([, ...values]) => toRecord(fields, values)))
-  const ours = records.filter(({ identity, token, state, attempt }) => {
+  const rows = toMap(answer.map(([, ...values]) => toRecord(fields, values)))
+  const inserted = records.filter(({ identity, token, state, attempt }) => {
     const row = rows.get(identity)
     return row?.token === token && row.state === state && row.attempt === attempt
   })
-  return new Set(ours.map(({ identity }) => identity))
+  return new Set(inserted.map(({ identity }) => identity))
 }
 
+/** A change of one record. */
 export interface Move {
   readonly before: StoredRecord
-  /** Absent: the record is removed. With another id: it is replaced. */
+  /** Absent: the record is removed. With another record id: the record is replaced. */
   readonly after: StoredRecord | undefined
 }
 
-/** Writes moves of records that are locked. Gives those that could be made without waiting. */
-export async function makeMoves(
+/** Writes moves of locked records. Returns the moves that were possible without waiting. */
+export async function applyMoves(
   session: Session,
-  place: Place,
+  context: RecordContext,
   moves: readonly Move[],
 ): Promise<readonly Move[]> {
+  const { tables } = context
   const ending = moves.filter(({ before, after }) => after?.recordId !== before.recordId)
-  const gone = await freeOf(session, place, ending)
+  const removed = await withoutReferenced(session, context, ending)
   const changed = moves.filter(({ before, after }) => after?.recordId === before.recordId)
-  if (place.history) await keep(session, place, [...gone, ...changed])
+  if (context.history) await keepExpired(session, context, [...removed, ...changed])
   await remove(
     session,
-    place,
-    gone.map(({ before }) => before),
+    context,
+    removed.map(({ before }) => before),
   )
-  const fresh = gone.flatMap(({ after }) => (after === undefined ? [] : [after]))
-  if (fresh.length > 0) await session.run(replaceSql(place.tables, fresh))
+  const replacements = removed.flatMap(({ after }) => (after === undefined ? [] : [after]))
+  if (replacements.length > 0) await session.run(insertSql(tables, replacements))
   const changes = changed.map(toChange).filter(({ columns }) => columns.size > 0)
-  if (changes.length > 0) await session.run(updateSql(place.tables, changes))
-  return [...gone, ...changed]
+  if (changes.length > 0) await session.run(updateSql(tables, changes))
+  return [...removed, ...changed]
 }
 
-/** With what they have beside them. Only what has a recovery point has anything. */
+/** Also deletes operations and phases. Only a record with a recovery point has any. */
 async function remove(
   session: Session,
-  { tables }: Place,
+  { tables }: RecordContext,
   records: readonly StoredRecord[],
 ): Promise<void> {
   if (records.length > 0) await session.run(deleteSql(tables, records))
@@ -150,10 +160,10 @@ async function remove(
   await session.run(deletePhasesSql(tables, begun))
 }
 
-/** What a row of somebody's open transaction refers to is left for the next time. */
-async function freeOf(
+/** Leaves out records that a row of an open transaction refers to. A later call removes them. */
+async function withoutReferenced(
   session: Session,
-  { tables }: Place,
+  { tables }: RecordContext,
   moves: readonly Move[],
 ): Promise<readonly Move[]> {
   if (moves.length === 0) return []
@@ -163,8 +173,12 @@ async function freeOf(
   return moves.filter(({ before }) => free.has(before.identity))
 }
 
-/** Once: a record that is `expired` has been kept when it became so. */
-async function keep(session: Session, { tables }: Place, moves: readonly Move[]): Promise<void> {
+/** A record in state `expired` is not copied again: the history got it when it expired. */
+async function keepExpired(
+  session: Session,
+  { tables }: RecordContext,
+  moves: readonly Move[],
+): Promise<void> {
   const expiring = moves
     .filter(({ before, after }) => {
       const ends = after?.recordId !== before.recordId || after.state === 'expired'
@@ -175,12 +189,12 @@ async function keep(session: Session, { tables }: Place, moves: readonly Move[])
 }
 
 /**
- * Writes records that were read without a lock, where they still are as they were. `false`: of
- * some of them that is not so, and which ones must be found out.
+ * Writes records that were read without a lock, if they are still as they were read. `false`: some
+ * of them have changed, and the caller must decide again under locks.
  */
 export async function writeChanges(
   session: Session,
-  { tables }: Place,
+  { tables }: RecordContext,
   moves: readonly Move[],
 ): Promise<boolean> {
   const answer = await writeAlone(session, updateSql(tables, moves.map(toChange)))
@@ -191,11 +205,11 @@ export function toChange({ before, after }: Move): Change {
   return { from: before, columns: changesOf(before, after!) }
 }
 
-function mapped(records: readonly StoredRecord[]): Map<string, StoredRecord> {
+function toMap(records: readonly StoredRecord[]): Map<string, StoredRecord> {
   return new Map(records.map((record) => [record.identity, record]))
 }
 
-/** The row that only brings the time has none. */
+/** A read without any record still returns one row, which contains only the time. */
 function isPresent({ identity }: Partial<StoredRecord>): boolean {
   return identity !== undefined
 }

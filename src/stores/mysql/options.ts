@@ -1,19 +1,21 @@
-import type { Clock } from '../../core/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import type { MysqlPool } from './client.ts'
 import { tablesOf, type Tables } from './sql.ts'
 
 export interface TableOptions {
   /**
-   * The database of the tables, where it is not the one that the pool is connected to. `migrate()`
-   * makes it where it is missing. Letters, digits and underscores.
+   * Database that contains the tables. `migrate()` creates it if it does not exist. At most 48
+   * letters, digits and underscores.
+   *
+   * @default the database that the pool connects to
    */
   database?: string
 
   /**
-   * Name of the table, also the first part of the names of its history and its migration table.
-   * Letters, digits and underscores.
+   * Name of the record table and prefix of the names of the other tables, such as
+   * `oncekey_record_history`. At most 48 letters, digits and underscores.
    *
    * @default 'oncekey_record'
    */
@@ -22,29 +24,30 @@ export interface TableOptions {
 
 export interface MysqlStoreOptions extends TableOptions {
   /**
-   * A pool of `mysql2/promise` or of `mysql2`. It stays yours: the store does not close it. The
-   * store keeps two of its connections (one of a pool smaller than four) free of transactions, so
-   * that leases are renewed while handlers work.
+   * A pool of `mysql2/promise` or of `mysql2`. The store does not close it. The store uses all but
+   * two of its connections for transactions (all but one of a pool smaller than four), so that
+   * leases can be renewed while handlers run.
    */
   pool: MysqlPool
 
   /**
-   * Keeps expired records in a table of their own instead of removing them. It grows until you
-   * delete from it.
+   * Keeps expired records in a history table instead of removing them. The table grows until you
+   * delete rows from it.
    *
    * @default false
    */
   history?: boolean
 
   /**
-   * How long work may keep a transaction open; then its connection is dropped, and with it all
-   * that it wrote. It must leave the others time to get a connection.
+   * How long a handler may keep a transaction open, in milliseconds, at most 15 minutes. After that
+   * the store destroys the connection, and the server rolls the transaction back. A longer time
+   * lets slow handlers finish, but other transactions wait longer for a connection.
    *
    * @default 30_000
    */
-  transactionMs?: number
+  transactionTimeoutMs?: number
 
-  /** For tests. By default the database's own clock decides, the one that all nodes share. */
+  /** For tests. @default the clock of the database, which all nodes share */
   clock?: Clock
 }
 
@@ -52,22 +55,22 @@ export interface ResolvedMysqlStoreOptions {
   readonly pool: MysqlPool
   readonly tables: Tables
   readonly history: boolean
-  readonly transactionMs: number
+  readonly transactionTimeoutMs: number
   readonly clock: Clock | undefined
 }
 
-const KNOWN = ['pool', 'database', 'table', 'history', 'transactionMs', 'clock'] as const
+const KNOWN = ['pool', 'database', 'table', 'history', 'transactionTimeoutMs', 'clock'] as const
 
 const TRANSACTION_MS = 30_000
 const TRANSACTION_MS_MAX = 15 * 60 * 1000
 
-/** MySQL takes names of 64 characters; the longest suffix of ours has ten. */
+/** MySQL permits names of 64 characters, and the longest suffix has 10. */
 const NAME_PATTERN = /^[a-z_][a-z0-9_]{0,47}$/i
 
-/** Fills defaults and checks every rule once. The caller's object is not touched. */
+/** Applies defaults and checks every option. Does not change the caller's object. */
 export function resolveMysqlStoreOptions(options: MysqlStoreOptions): ResolvedMysqlStoreOptions {
   rejectUnknownOptions('mysqlStore', options, KNOWN)
-  const { pool, database, table, history, transactionMs, clock } = options
+  const { pool, database, table, history, transactionTimeoutMs, clock } = options
   return Object.freeze({
     pool,
     tables: resolveTables('mysqlStore', {
@@ -75,7 +78,7 @@ export function resolveMysqlStoreOptions(options: MysqlStoreOptions): ResolvedMy
       ...(table === undefined ? {} : { table }),
     }),
     history: flag('mysqlStore: history', history, false),
-    transactionMs: wholeNumber('mysqlStore: transactionMs', transactionMs, {
+    transactionTimeoutMs: wholeNumber('mysqlStore: transactionTimeoutMs', transactionTimeoutMs, {
       fallback: TRANSACTION_MS,
       min: 1,
       max: TRANSACTION_MS_MAX,

@@ -1,14 +1,14 @@
 /**
- * Every statement on records. All of them hold on MariaDB from 10.6 and are meant to hold on
- * MySQL from 8.0.16. A comment that begins with an M and an exclamation mark is read by MariaDB
- * alone, one that begins with a plus sign by MySQL alone.
+ * Statements on records. They work on MariaDB from 10.6 and are meant to work on MySQL from 8.0.16.
+ * Only MariaDB executes a comment that begins with an M and an exclamation mark; only MySQL reads a
+ * comment that begins with a plus sign.
  *
- * Every access names its index. A plan that the optimizer picks by its statistics may be a scan of
- * the table, and a scan that locks waits for rows which are none of its business.
+ * Every access names its index. A plan that the optimizer chooses by its statistics may scan the
+ * table, and a scan that locks waits for rows that the statement does not need.
  */
-import { LEASE_AHEAD_MS } from '../../core/shorten-lease.ts'
-import type { RecordState, StoredRecord } from '../../core/record.ts'
-import { ABSENT_LEASE } from '../../core/store-probe.ts'
+import { ABSENT_LEASE } from '../../core/health/store-probe.ts'
+import type { RecordState, StoredRecord } from '../../core/record/record.ts'
+import { LEASE_AHEAD_MS } from '../../core/record/shorten-lease.ts'
 import {
   DUE,
   dueAtMs,
@@ -25,7 +25,7 @@ import {
   type Field,
 } from './columns.ts'
 
-/** The tables by their checked and quoted names. */
+/** Checked and quoted table names. */
 export interface Tables {
   readonly record: string
   readonly history: string
@@ -58,35 +58,40 @@ export function tablesOf(names: {
   })
 }
 
-/** The server's clock in whole milliseconds. UTC, so that no session's time zone has a say. */
+/** Input of most statements: the table names, and the current time as SQL. */
+export interface SqlContext {
+  readonly tables: Tables
+  readonly now: string
+}
+
+/** The server's clock in whole milliseconds. In UTC, independent of the session's time zone. */
 export const SERVER_NOW = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000`
 
 export const SERVER_NOW_US = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
-/** What makes a statement fail that would cut a value, whatever the session's own mode. */
+/** Makes MySQL reject a statement that would truncate a value, in every `sql_mode`. */
 export const STRICT_HINT = `/*+ SET_VAR(sql_mode='STRICT_ALL_TABLES') */`
 
-/** Also bounds the wait for a lock. MySQL knows no such bound for one statement. */
+/** The same for MariaDB. Also limits the wait for a lock, which MySQL cannot for one statement. */
 export const STRICT = `/*M! SET STATEMENT sql_mode='STRICT_ALL_TABLES',
   innodb_lock_wait_timeout=4 FOR */`
 
 export const BOUNDED = `/*M! SET STATEMENT innodb_lock_wait_timeout=4 FOR */`
 
 /**
- * Whether the session would show more, or less, than what is committed by now: 1 where it would,
- * 0 where it would not. Asked with every read, for other code may change a session at any time.
- * MySQL does not say whether a transaction is open, so that there the answer is 1 or NULL. MariaDB
- * skips comments that are for MySQL 8.
+ * 1 if the session may read more or less than the committed rows, else 0. Every read selects it,
+ * because other code may change a session at any time. MySQL does not tell whether a transaction is
+ * open, so on MySQL the value is 1 or NULL. MariaDB skips comments for MySQL 8.
  */
 export const IS_OPEN = `CASE WHEN @@autocommit = 0
     /*M! OR @@in_transaction OR @@tx_isolation = 'READ-UNCOMMITTED' */
     /*!80000 OR @@transaction_isolation = 'READ-UNCOMMITTED' */
     THEN 1 /*M! ELSE 0 */ END`
 
-/** For a read that has found no row to say it in. */
+/** For a read that returned no row, and so no `IS_OPEN` either. */
 export const ASK_OPEN = `SELECT ${IS_OPEN}`
 
-/** Does nothing. Its answer has the flags of the session. */
+/** Does nothing. The response contains the flags of the session. */
 export const DO_NOTHING = 'DO 0'
 
 export const list = (fields: readonly Field[]) => fields.map(readSql).join(', ')
@@ -95,8 +100,8 @@ const identities = (of: readonly { readonly identity: string }[]) =>
   of.map(({ identity }) => literalOf('identity', identity)).join(', ')
 
 /**
- * Records as they are, after the time. It locks nothing and waits for nobody, and it gives a row,
- * with the time, even where there is no record.
+ * Reads the time and records. Takes no lock and waits for no lock. Returns a row with the time even
+ * if there is no record.
  */
 export function snapshotSql(
   { record }: Tables,
@@ -109,7 +114,7 @@ export function snapshotSql(
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
 }
 
-/** The same for settlements, which need less. */
+/** The same with the fields that settlements need. */
 export function leasesSql(
   { record }: Tables,
   now: string,
@@ -120,7 +125,7 @@ export function leasesSql(
     LEFT JOIN ${record} AS r FORCE INDEX (PRIMARY) ON r.identity IN (${identities(of)})`
 }
 
-/** One record for a settlement within a transaction of the store's. */
+/** Reads one record for a settlement within a transaction of the store. */
 export function leaseSql(
   { record }: Tables,
   now: string,
@@ -131,23 +136,25 @@ export function leaseSql(
     WHERE r.identity = ${literalOf('identity', identity)}${lock ? ' FOR UPDATE' : ''}`
 }
 
-/** What stands for a value that is not there, in an answer that is one text. */
+/** Stands for NULL in an answer that is one text. */
 export const NONE = '-'
 
 /**
- * MariaDB knows, whatever was or was not sent before. Nothing that MySQL says to everybody does.
+ * Whether a transaction is open. MariaDB reports this reliably. No value that every MySQL user may
+ * read does, so on MySQL the answer is `unknown`.
  */
 const OPENNESS = `COALESCE(/*M! IF(@@in_transaction, 'open', 'none'), */ 'unknown')`
 
-/** Whether a transaction is open, and on which connection, for somebody's tool: see below. */
+/** Reads whether a transaction is open and the connection id, as one text: see `joinedLeaseSql`. */
 export function openSql(): string {
   return `SELECT CONVERT(CONCAT_WS(' ', ${OPENNESS}, CONNECTION_ID()) USING utf8mb4) AS answer`
 }
 
 /**
- * One record for a settlement in a transaction of somebody's tool. One row, one column and one
- * text, record or not, so that every tool passes it on as it is, however it names columns and
- * reads numbers. No JSON: some parse what looks like it.
+ * Reads one record for a settlement in a transaction of the caller's database tool. The answer is
+ * always one row with one text column, with or without a record, so that every tool returns it
+ * unchanged, independent of how it names columns and converts numbers. Not JSON, because some tools
+ * parse a text that looks like JSON.
  */
 export function joinedLeaseSql(
   { record }: Tables,
@@ -164,8 +171,8 @@ export function joinedLeaseSql(
 }
 
 /**
- * Records under a lock, in the order of their identity, so that two batches never wait for each
- * other. Where locked ones are skipped it waits for nobody.
+ * Locks records in the order of their identity, so that two batches never wait for each other. With
+ * `skip` it does not wait for locks and leaves out locked records.
  */
 export function lockSql(
   { record }: Tables,
@@ -179,8 +186,8 @@ export function lockSql(
 }
 
 /**
- * Which of these records may be deleted without waiting. A row of an open transaction that refers
- * to a record has a lock on its id, and on nothing else.
+ * Finds the records that can be deleted without waiting. If a row of an open transaction refers to
+ * a record by a foreign key, that transaction has a lock on the record id, and on nothing else.
  */
 export function lockIdsSql({ record }: Tables, records: readonly StoredRecord[]): string {
   const ids = records.map(({ recordId }) => literalOf('recordId', recordId)).join(', ')
@@ -196,35 +203,33 @@ const freshRow = (record: StoredRecord) => {
   return `(${[...values, leaseFromSql(record), due].join(', ')})`
 }
 
-function insertSql({ record }: Tables, records: readonly StoredRecord[]): string {
+/** Also replaces records that were deleted in the same transaction. */
+export function insertSql({ record }: Tables, records: readonly StoredRecord[]): string {
   return `${STRICT} INSERT ${STRICT_HINT} INTO ${record} (${FRESH_COLUMNS})
     VALUES ${records.map(freshRow).join(', ')}`
 }
 
-/** In place of records that were deleted in the same transaction. */
-export const replaceSql = insertSql
-
 /**
- * Takes free keys. A key that somebody took meanwhile is left as it is: an insert that failed
- * instead would have to be rolled back with all its neighbours. MariaDB answers with the rows as
- * they are now; MySQL has to be asked.
+ * Inserts records under free keys. Leaves a key unchanged that another call has taken since: if the
+ * insert failed instead, the other rows of the batch would have to be rolled back with it. MariaDB
+ * returns the rows as they are now; MySQL has to be read.
  */
-export function takeSql(tables: Tables, records: readonly StoredRecord[]): string {
+export function insertFreeSql(tables: Tables, records: readonly StoredRecord[]): string {
   return `${insertSql(tables, records)}
     ON DUPLICATE KEY UPDATE identity = identity
     /*M! RETURNING @@autocommit = 0 OR @@in_transaction, HEX(identity), HEX(token), state,
       attempt */`
 }
 
-/** A record that moves on: the fence, and the columns that become something else. */
+/** Change of one record: the fence, and the new values of columns as SQL. */
 export interface Change {
   readonly from: Pick<StoredRecord, 'identity' | 'token' | 'attempt' | 'state'>
   readonly columns: ReadonlyMap<string, string>
 }
 
 /**
- * Writes only where a record still is as it was when it was decided about. The assignments name
- * no column but their own, because MySQL works through them one after the other.
+ * Writes a record only if it still has the token, attempt and state that the decision is based on.
+ * No assignment reads another column, because MySQL applies assignments one after the other.
  */
 export function updateSql({ record }: Tables, changes: readonly Change[]): string {
   const keyed = changes.map(({ from, columns }) => ({
@@ -246,25 +251,25 @@ export function updateSql({ record }: Tables, changes: readonly Change[]): strin
     AND CASE identity ${fences.join(' ')} END`
 }
 
-/** The same in a transaction of somebody's tool, and nowhere else: see `settle-in.ts`. */
+/** The same, only on this connection and within a transaction: see `settleIn`. */
 export function joinedUpdateSql(tables: Tables, change: Change, connection: string): string {
   return `${updateSql(tables, [change])}
     AND CONNECTION_ID() = ${connection} /*M! AND @@in_transaction */`
 }
 
-/** An update that finds no row. A server that takes no writes refuses it all the same. */
+/** An update that matches no row. A read-only server rejects it nevertheless. */
 export function probeSql({ record }: Tables): string {
   return `UPDATE ${record} FORCE INDEX (PRIMARY) SET attempt = attempt
     WHERE identity = ${literalOf('identity', ABSENT_LEASE.identity)}`
 }
 
-/** What becomes of some columns of one row, which its key tells from the others. */
+/** New values of columns of the row with this key. */
 export interface KeyedChange {
   readonly key: string
   readonly columns: ReadonlyMap<string, string>
 }
 
-/** For an update of several rows, each of which changes in its own way. */
+/** Assignments of an update that changes several rows in different ways. */
 export function assignments(keyColumn: string, changes: readonly KeyedChange[]): string {
   const names = new Set(changes.flatMap(({ columns }) => [...columns.keys()]))
   return [...names].map((name) => `${name} = ${valueSql(keyColumn, name, changes)}`).join(', ')
@@ -283,8 +288,8 @@ function valueSql(keyColumn: string, name: string, changes: readonly KeyedChange
 }
 
 /**
- * Deletes by key. From a list in the statement, and not by `IN`: a DELETE takes no index that it is
- * told to, and of a small table it would walk through all rows, and wait for those of others.
+ * Deletes rows by key. Joins a list of keys instead of using `IN`: a DELETE accepts no FORCE INDEX,
+ * and on a small table it would scan all rows and wait for rows that other calls have locked.
  */
 export function deleteBy(table: string, column: string, keys: readonly string[]): string {
   const listed = keys.map((key) => `SELECT ${key} AS named`).join(' UNION ALL ')
@@ -292,7 +297,7 @@ export function deleteBy(table: string, column: string, keys: readonly string[])
     STRAIGHT_JOIN ${table} AS t FORCE INDEX (PRIMARY) ON t.${column} = listed.named`
 }
 
-/** An id as a key of `deleteBy`: without it, the column would be converted and not the id. */
+/** An id as a key of `deleteBy`. Without the collation the server would convert the column. */
 export const asciiKey = (literal: string): string => `_ascii${literal} COLLATE ascii_bin`
 
 export function deleteSql({ record }: Tables, records: readonly StoredRecord[]): string {
@@ -300,7 +305,7 @@ export function deleteSql({ record }: Tables, records: readonly StoredRecord[]):
   return deleteBy(record, nameOf('identity'), keys)
 }
 
-/** What expires, whole, before it is deleted or loses its result. */
+/** Copies expiring records to the history before they are deleted or lose their result. */
 export function keepSql({ record, history }: Tables, records: readonly StoredRecord[]): string {
   const columns = KEPT.map(nameOf)
   return `${STRICT} INSERT ${STRICT_HINT} INTO ${history} (${columns.join(', ')})
@@ -309,7 +314,7 @@ export function keepSql({ record, history }: Tables, records: readonly StoredRec
     WHERE r.identity IN (${identities(records)}) ORDER BY r.identity`
 }
 
-/** Which records of a state are due, but for those that wait for a worker. Locks nothing. */
+/** Finds due records of one state, except those that wait for a worker. Takes no lock. */
 export function dueSql(
   { record }: Tables,
   now: string,
@@ -320,13 +325,13 @@ export function dueSql(
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 
-/** How many of the leases that end last are looked at: a sweep must not walk through all. */
+/** How many of the leases that end last are read, because a sweep must not read all leases. */
 const AHEAD_ROWS = 1_000
 
 /**
- * Leases that end later than any of their length which was given by this clock: those from before
- * it was set back. Leases of other lengths may stand before them in the index, but only longer
- * ones, which are as far from their end. Locks nothing.
+ * Finds leases that end later than a lease of their length that starts now: they were given before
+ * the clock was set back. Other leases may come before them in the index, but only longer ones that
+ * end as late. Takes no lock.
  */
 export function aheadSql({ record }: Tables, now: string, limit: number): string {
   return `SELECT HEX(last.identity) FROM (
@@ -338,7 +343,7 @@ export function aheadSql({ record }: Tables, now: string, limit: number): string
     LIMIT ${literalOf('attempt', limit)}`
 }
 
-/** Accepted operations that nobody has ever taken, and may not take any more. */
+/** Finds accepted operations that no worker has ever taken and that have expired. */
 export function abandonedSql({ record }: Tables, now: string, limit: number): string {
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
     WHERE r.state = 'pending' AND r.${TO_RUN} > 0 AND r.${DUE} <= ${now}
@@ -350,7 +355,13 @@ export function nowSql(now: string): string {
   return `SELECT ${IS_OPEN}, ${now}`
 }
 
-export function findSql({ record }: Tables, by: 'identity' | 'recordId', value: string): string {
+/** Names one record: by its key, or by its id. */
+export interface RecordKey {
+  readonly by: 'identity' | 'recordId'
+  readonly value: string
+}
+
+export function findSql({ record }: Tables, { by, value }: RecordKey): string {
   return `SELECT ${IS_OPEN}, ${list(VIEW)}, r.result
     FROM ${record} AS r FORCE INDEX (${by === 'identity' ? 'PRIMARY' : 'record_id'})
     WHERE r.${nameOf(by)} = ${literalOf(by, value)}`
@@ -363,15 +374,16 @@ export function identitiesSql({ record }: Tables, recordIds: readonly string[]):
 }
 
 /**
- * Completed ones by expiry and others by last run. Where the index has them in another order, its
- * entries alone are sorted, and only the rows that are asked for are read.
+ * Lists completed records by expiry and others by last run. If the index has another order, the
+ * server sorts only index entries and reads only the rows within the limit.
  */
 export function listSql(
   { record }: Tables,
   { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
   const order = state === 'completed' ? DUE : nameOf('lastRunAtMs')
-  // None of these is ever to be run, which the index must be told to be in the order of expiry.
+  // Completed records never wait for a worker. Only with this condition does the index have the
+  // order of expiry.
   const queue = state === 'completed' ? `AND x.${TO_RUN} = 0` : ''
   return `SELECT STRAIGHT_JOIN ${IS_OPEN}, ${list(VIEW)}
     FROM (SELECT x.identity FROM ${record} AS x FORCE INDEX (due)
@@ -381,35 +393,31 @@ export function listSql(
     ORDER BY r.${order}`
 }
 
-export function historySql(
-  { history }: Tables,
-  query: { readonly by: 'identity' | 'recordId'; readonly value: string; readonly limit: number },
-): string {
-  const { by, value, limit } = query
+export function historySql({ history }: Tables, { by, value }: RecordKey, limit: number): string {
   const column = nameOf(by)
   return `SELECT ${IS_OPEN}, ${list(KEPT)} FROM ${history} AS r FORCE INDEX (${column})
     WHERE r.${column} = ${literalOf(by, value)}
     ORDER BY r.number DESC LIMIT ${literalOf('attempt', limit)}`
 }
 
-/** For one transaction. Refused where one is open already. */
+/** For the next transaction. The server rejects it while a transaction is open. */
 export const READ_COMMITTED = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED'
 export const BEGIN = 'START TRANSACTION'
 export const COMMIT = 'COMMIT'
 export const ROLLBACK = 'ROLLBACK'
 
 /**
- * Set around the work. If it is gone afterwards, the transaction has ended under the work, even
- * where another one has begun since.
+ * Set before the caller's work. If the savepoint does not exist afterwards, the work has ended the
+ * transaction, even if it has begun another one since.
  */
 export const SEAL = 'SAVEPOINT oncekey_seal'
 
-/** For work that returned. */
+/** After work that returned. */
 export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
 
-/** For work that threw. */
+/** After work that threw. */
 export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
 
-/** Tells whether a transaction is open. */
+/** Releasing this savepoint fails if no transaction is open. */
 export const PROBE = 'SAVEPOINT oncekey_settle'
 export const END_PROBE = 'RELEASE SAVEPOINT oncekey_settle'

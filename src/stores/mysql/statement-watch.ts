@@ -1,24 +1,29 @@
-import type { Session } from './driver.ts'
+/**
+ * Watches the statements of a caller's work in a transaction of the store.
+ *
+ * Tests: test/stores/mysql/transaction.server.test.ts.
+ */
+import type { Session } from './driver/driver.ts'
 import { isCertainRollback, isRollback } from './failures.ts'
 
 /**
- * Knows whether the database itself has rolled a caller's transaction back, which MySQL does at
- * every deadlock: the transaction is over, and what is sent next would commit by itself.
+ * Detects whether the database has rolled back the transaction of the work, as MySQL does at every
+ * deadlock: the transaction has ended, and the next statement would commit on its own.
  *
- * It is sure only where every statement was of a kind that cannot end a transaction, and nothing
- * was sent after the one that failed. Otherwise nobody can tell what is kept.
+ * The rollback is certain only if every statement was of a kind that cannot end a transaction, and
+ * no statement was sent after the one that failed. Otherwise it is unknown what is kept.
  */
 export class StatementWatch {
   #isPlain = true
   #underWay = 0
   #error: unknown
 
-  /** The error with which the database has rolled everything back, where that is certain. */
+  /** The error after which the database has certainly rolled back the whole transaction. */
   get rollback(): unknown {
     return this.#isPlain ? this.#error : undefined
   }
 
-  /** Something was used that may do anything. */
+  /** Notes that the work has used a method whose statements are not watched. */
   doubt(): void {
     this.#isPlain = false
   }
@@ -35,7 +40,7 @@ export class StatementWatch {
     } catch (error) {
       if (isRollback(error)) {
         this.#error = error
-        // They are in the driver's queue already, and run outside of any transaction.
+        // The other statements are in the driver's queue already, and run outside a transaction.
         if (this.#underWay > 1) this.#isPlain = false
       }
       throw error
@@ -45,7 +50,7 @@ export class StatementWatch {
   }
 }
 
-/** One statement that reads or writes rows, or that keeps to savepoints. */
+/** A statement that reads or writes rows or uses savepoints, and so cannot end a transaction. */
 const PLAIN =
   /^\s*(select|insert|update|delete|replace|with|savepoint|release\s+savepoint|rollback\s+to)\b/i
 
@@ -54,7 +59,7 @@ function isPlainSql(sql: unknown): boolean {
   return typeof text === 'string' && PLAIN.test(text) && !/;\s*\S/.test(text)
 }
 
-/** What ends the connection, or the transaction, is the store's to do. */
+/** Only the store may end the transaction or the connection. */
 const WITHHELD: readonly (string | symbol)[] = [
   'beginTransaction',
   'commit',
@@ -71,7 +76,7 @@ const WITHHELD: readonly (string | symbol)[] = [
   Symbol.dispose,
 ]
 
-/** The driver's own connection, without what would end the transaction, and watched. */
+/** The driver's connection with watched statements, without the members of `WITHHELD`. */
 export function watched(session: Session, watch: StatementWatch): object {
   return new Proxy(session.connection, {
     get(target, name) {
@@ -82,7 +87,7 @@ export function watched(session: Session, watch: StatementWatch): object {
       if (name === 'prepare') watch.doubt()
       if (name !== 'query' && name !== 'execute') return call
       return (...values: unknown[]) =>
-        watch.send(values[0], () => session.untilGone(async () => call(...values)))
+        watch.send(values[0], () => session.untilDestroyed(async () => call(...values)))
     },
   })
 }

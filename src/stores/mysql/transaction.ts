@@ -1,16 +1,18 @@
-import { boundedWork } from '../../core/bounded-work.ts'
-import type { Clock } from '../../core/clock.ts'
-import { decideSettle } from '../../core/decide.ts'
+/** Transactions of the store that run the caller's work. */
+import { NO_BYTES } from '../../core/bytes.ts'
 import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
-import type { StoredRecord } from '../../core/record.ts'
-import { revocable } from '../../core/revocable.ts'
-import { Slots } from '../../core/slots.ts'
-import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
+import { decideSettle } from '../../core/record/decide.ts'
+import type { StoredRecord } from '../../core/record/record.ts'
+import type { Completion, Lease, Settlement, SettleOutcome } from '../../core/store/store.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { boundedWork } from '../kit/bounded-work.ts'
+import { revocable } from '../kit/revocable.ts'
+import { Slots } from '../kit/slots.ts'
 import type { Calls } from './calls.ts'
-import { transact, type Driver, type Session } from './driver.ts'
-import { isSealBroken, storeFailed } from './failures.ts'
-import { readWithin, settleWithin, type Inside } from './settlement.ts'
-import { RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, type Tables } from './sql.ts'
+import { transact, type Driver, type Session } from './driver/driver.ts'
+import { isSavepointMissing, storeFailed } from './failures.ts'
+import { readWithin, settleWithin } from './settlements.ts'
+import { RELEASE_SEAL, ROLL_BACK_TO_SEAL, SEAL, type SqlContext, type Tables } from './sql.ts'
 import { StatementWatch, watched } from './statement-watch.ts'
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
@@ -20,25 +22,30 @@ export interface TransactionContext {
   readonly calls: Calls
   readonly tables: Tables
   readonly clock: Clock
-  readonly transactionMs: number
+  readonly transactionTimeoutMs: number
 }
 
-/** What a transaction is for: what runs in it, and what is written last before it commits. */
+/** The work of a transaction, and the statements about the key before and after it. */
 export interface Purpose<Worked, Outcome> {
   readonly lease: Lease
-  /** What is answered where the work must not run; `undefined`: it may. */
+  /** Returns an outcome if the work must not run, and `undefined` if it may. */
   readonly refuse: (record: StoredRecord | undefined) => Outcome | undefined
   readonly work: (tx: never) => Worked | Promise<Worked>
-  readonly finish: (session: Session, inside: Inside, worked: Worked) => Promise<Finished<Outcome>>
+  /** Writes the last statements before the commit. */
+  readonly finish: (
+    session: Session,
+    context: SqlContext,
+    worked: Worked,
+  ) => Promise<FinishResult<Outcome>>
 }
 
-export interface Finished<Outcome> {
+export interface FinishResult<Outcome> {
   readonly outcome: Outcome
-  /** By this very call, and not by an earlier one of the same lease. */
+  /** `true` if this call has written, and not an earlier one of the same lease. */
   readonly isWritten: boolean
 }
 
-/** Not an error: how the body of a transaction says that nothing of it may be kept. */
+/** Thrown by the body of a transaction to roll it back and return an outcome. Not an error. */
 class RolledBack<Outcome> extends Error {
   readonly outcome: Outcome
 
@@ -48,14 +55,14 @@ class RolledBack<Outcome> extends Error {
   }
 }
 
-/** Connections that are never given to transactions, so that renewals find one. */
+/** Connections that are never used for transactions, so that leases can be renewed. */
 const RESERVED = 2
 
-/** Transactions of the store's own, with work of the caller's in them. */
+/** Runs transactions, as many at the same time as the pool has connections to spare. */
 export class Transactions {
   readonly #context: TransactionContext
   readonly #slots: Slots | undefined
-  /** As many as the pool has connections to spare; `undefined` where it has none, or no limit. */
+  /** Connections to spare. `undefined` if the pool has none, or has no limit. */
   readonly atOnceMax: number | undefined
   readonly #lent = new WeakSet<object>()
 
@@ -67,15 +74,15 @@ export class Transactions {
     this.atOnceMax = Number.isFinite(spare) && spare > 0 ? spare : undefined
   }
 
-  /** Whether work was given this to write with. */
+  /** Whether `tx` is the object that a transaction of this store has passed to its work. */
   hasLent(tx: unknown): tx is object {
     return typeof tx === 'object' && tx !== null && this.#lent.has(tx)
   }
 
   /**
-   * Runs the work in a transaction, and writes about the key with its last statements. Until then
-   * the row of the key is not locked, so that its duplicates are answered and its lease can be
-   * renewed. Waits while as many transactions are open as the pool has connections to spare.
+   * Runs the work in a transaction and writes the record of the key with the last statements. Until
+   * then the record is not locked, so that duplicates get an answer and the lease can be renewed.
+   * Waits while as many transactions are open as the pool has connections to spare.
    */
   async run<Worked, Outcome>(
     purpose: Purpose<Worked, Outcome>,
@@ -87,9 +94,9 @@ export class Transactions {
           'could be renewed and no other key claimed while it is open',
       )
     }
-    const show = (tx: object) => this.#lent.add(tx)
+    const onLend = (tx: object) => this.#lent.add(tx)
     const run = (session: Session) =>
-      transact(session, () => workAndFinish({ ...this.#context, show }, session, purpose))
+      transact(session, () => workAndFinish({ ...this.#context, onLend }, session, purpose))
     try {
       return await this.#slots.use(() => lend(this.#context, run, signal))
     } catch (error) {
@@ -99,7 +106,7 @@ export class Transactions {
   }
 }
 
-/** Completes the key with what the work returns. */
+/** Completes the key with the completion that the work returns. */
 export function completing<Tx>(
   lease: Lease,
   work: TransactionWork<Tx>,
@@ -107,25 +114,28 @@ export function completing<Tx>(
   return {
     lease,
     work,
-    // Lost to somebody else, or committed by an earlier call whose answer was lost: in neither
-    // case may the work run.
+    // The work must not run if another holder has the key, or if an earlier call has committed and
+    // only its answer was lost.
     refuse: (record) => {
       const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
       const { outcome, write } = decideSettle(record, trial, 0)
       return write === undefined ? outcome : undefined
     },
-    finish: (session, inside, completion) => {
+    finish: (session, context, completion) => {
       const settlement: Settlement = { kind: 'complete', lease, ...completion }
-      return settleWithin(session, inside, settlement)
+      return settleWithin(session, context, settlement)
     },
   }
 }
 
 interface WorkContext extends TransactionContext {
-  readonly show: (tx: object) => void
+  readonly onLend: (tx: object) => void
 }
 
-/** The work's own errors say nothing about the connection, which was rolled back after them. */
+/**
+ * Keeps errors of the work away from `Driver.lend`, which would destroy the connection for them.
+ * The connection is intact: it was rolled back after the error.
+ */
 async function lend<Result>(
   { driver }: TransactionContext,
   run: (session: Session) => Promise<Result>,
@@ -153,16 +163,16 @@ async function workAndFinish<Worked, Outcome>(
   session: Session,
   purpose: Purpose<Worked, Outcome>,
 ): Promise<Outcome> {
-  const refusal = await ask(context, session, purpose)
+  const refusal = await checkLease(context, session, purpose)
   if (refusal !== undefined) throw new RolledBack(refusal)
   const watch = new StatementWatch()
   const worked = await runWork(context, session, { work: purpose.work, watch })
   await endSeal(session, watch)
   try {
-    const inside = { tables: context.tables, now: context.calls.now }
-    const { outcome, isWritten } = await purpose.finish(session, inside, worked)
-    // Also where an earlier call of the same lease has committed meanwhile: its rows are kept, and
-    // these must not be.
+    const sqlContext = { tables: context.tables, now: context.calls.now }
+    const { outcome, isWritten } = await purpose.finish(session, sqlContext, worked)
+    // Also if an earlier call of the same lease has committed during the work: its rows are kept,
+    // so these rows must not be.
     if (!isWritten) throw new RolledBack(outcome)
     return outcome
   } catch (error) {
@@ -170,8 +180,8 @@ async function workAndFinish<Worked, Outcome>(
   }
 }
 
-/** `undefined`: the lease is held and the work may run. Sets the seal. */
-async function ask<Outcome>(
+/** Returns `undefined` if the lease is held and the work may run. Then also sets the seal. */
+async function checkLease<Outcome>(
   { tables, calls }: TransactionContext,
   session: Session,
   { lease, refuse }: Pick<Purpose<never, Outcome>, 'lease' | 'refuse'>,
@@ -185,19 +195,19 @@ async function ask<Outcome>(
   }
 }
 
-/** After work that returned. */
+/** Called after work that returned. */
 async function endSeal(session: Session, watch: StatementWatch): Promise<void> {
   try {
     await session.run(RELEASE_SEAL)
   } catch (error) {
-    if (!isSealBroken(error)) throw storeFailed('commit a transaction', error)
+    if (!isSavepointMissing(error)) throw storeFailed('commit a transaction', error)
     if (watch.rollback === undefined) throw endedItself()
-    // It went on after a deadlock as if nothing had happened; nothing of it is kept.
+    // The work ignored a deadlock. The database has rolled back everything that it wrote.
     throw storeFailed('commit a transaction', watch.rollback)
   }
 }
 
-/** The work's own errors pass through as they are, unless its transaction has ended under it. */
+/** Rethrows errors of the work unchanged, unless its transaction has ended before it did. */
 async function runWork<Worked>(
   context: WorkContext,
   session: Session,
@@ -206,8 +216,8 @@ async function runWork<Worked>(
   const { tx, revoke } = revocable(watched(session, watch), () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })
-  context.show(tx)
-  const { clock, transactionMs: limitMs } = context
+  context.onLend(tx)
+  const { clock, transactionTimeoutMs: limitMs } = context
   const giveUp = (cause: Error) => {
     session.destroy()
     return storeFailed('commit a transaction', cause)
@@ -225,7 +235,7 @@ async function runWork<Worked>(
   }
 }
 
-/** Whatever else the work says: of what it wrote outside the seal, nobody knows what is kept. */
+/** Throws if the work has ended the transaction: it is unknown what the work wrote after that. */
 async function checkSeal(
   session: Session,
   { watch, cause }: { watch: StatementWatch; cause: unknown },
@@ -233,9 +243,9 @@ async function checkSeal(
   try {
     await session.run(ROLL_BACK_TO_SEAL)
   } catch (error) {
-    if (isSealBroken(error) && watch.rollback === undefined) throw endedItself({ cause })
-    // The database has rolled it back, or the connection is gone and the transaction with it: the
-    // work's own error says enough.
+    if (isSavepointMissing(error) && watch.rollback === undefined) throw endedItself({ cause })
+    // The database has rolled the transaction back, or the connection is lost together with it. In
+    // both cases the error of the work is enough.
   }
 }
 
@@ -246,5 +256,3 @@ function endedItself(options?: ErrorOptions): OutcomeUnknownError {
     options,
   )
 }
-
-const NO_BYTES = new Uint8Array(0)

@@ -1,78 +1,9 @@
+import type { Value } from './driver/driver.ts'
+
 /**
- * The parts of the drivers that are used here. Described, not imported: the package depends on no
- * driver, and whatever behaves like one of them will do.
+ * The parts of the two drivers that the store uses. They are described here and not imported: the
+ * package depends on no driver, and any object with these methods works.
  */
-
-/** A row as an array: names of columns may be changed by a driver's own settings. */
-export type Row = readonly unknown[]
-
-/** Every value is sent as text that PostgreSQL parses, so that no driver has to know its type. */
-export type Value = string | number | null
-
-/** A connection with an open transaction. */
-export interface Session {
-  query(sql: string, values: readonly Value[]): Promise<readonly Row[]>
-  /** Several statements without values. */
-  script(sql: string): Promise<void>
-  /** What the caller's work gets: the driver's own object for this connection. */
-  readonly tx: object
-  /** What the last statement of the opening gave. */
-  readonly opened: readonly Row[]
-  /**
-   * The process of the database that the connection was opened with. Another one carries the
-   * statements where a pooler is in between. `undefined`: the driver does not tell.
-   */
-  readonly backend: number | undefined
-  /** Drops the connection, whatever it is doing. What the transaction wrote is gone. */
-  destroy(): void
-}
-
-/** What is heard on a channel. */
-export interface Listener {
-  /** From here on everything is heard. Called again after an interruption. */
-  opened(): void
-  heard(payload: string): void
-  /** Nothing will be heard any more. */
-  lost(): void
-}
-
-/** Listens on a connection of its own. */
-export type Listen = (channel: string, listener: Listener) => Listening
-
-export interface Listening {
-  /** Stops listening. The listener gets no call after that. */
-  end(): void
-  /**
-   * Destroys the connection, for it is silent. The listener then hears `lost`, or `opened` again
-   * where the driver listens anew by itself.
-   */
-  drop(): void
-}
-
-/** What the store needs of a driver. */
-export interface Driver {
-  /** Connections that the pool opens at the most. */
-  readonly connectionsMax: number
-  /** Statements of the caller's may come in between, even into a transaction. */
-  readonly isShared?: boolean
-  /**
-   * On any connection, as a transaction of its own. Where the signal aborts, the connection that
-   * carries the statement is destroyed; nothing is cancelled in the database.
-   */
-  query(sql: string, values: readonly Value[], signal?: AbortSignal): Promise<readonly Row[]>
-  /**
-   * Runs `body` in a READ COMMITTED transaction on a connection of its own. Commits if it
-   * resolves; rolls back and rethrows if it rejects. Failures to begin and to commit are
-   * `StoreFailedError`s. `opening`: statements without values that come right behind BEGIN. Where
-   * the signal aborts, the connection is destroyed.
-   */
-  transact<Result>(
-    body: (session: Session) => Promise<Result>,
-    opening?: string,
-    signal?: AbortSignal,
-  ): Promise<Result>
-  readonly listen?: Listen
-}
 
 /** A query as `pg` takes it. */
 export interface PgQuery {
@@ -83,23 +14,23 @@ export interface PgQuery {
   types: PgTypes
 }
 
-/** What reads each type of column. */
+/** Returns the parser of each column type. */
 export interface PgTypes {
   getTypeParser(type: number): (text: string) => unknown
 }
 
-/** Where `pg` keeps the socket of a client. A client of `pg-native` has none. */
+/** The place where `pg` keeps the socket of a client. A client of `pg-native` has no socket. */
 export interface PgSocketHolder {
   readonly connection?: { readonly stream?: { destroy?(): unknown } }
   readonly processID?: number | null
 }
 
-/** The part of a client from `pg`'s pool that is used. */
+/** The part of a client of `pg`'s Pool that is used. */
 export interface PgClient extends PgSocketHolder {
   query(query: PgQuery): Promise<{ rows: unknown[][] }>
   query(text: string): Promise<unknown>
   release(destroy?: boolean): void
-  /** `T` or `E` where a transaction is open. From `pg` 8.21 on. */
+  /** `T` or `E` while a transaction is open. Exists from `pg` 8.21 on. */
   getTransactionStatus?(): string | null
   on(event: 'error', listener: (error: Error) => void): unknown
   removeListener(event: 'error', listener: (error: Error) => void): unknown
@@ -113,7 +44,7 @@ export interface PgPool {
     readonly connectionTimeoutMillis?: number | undefined
   }
   on?(event: 'connect', listener: (client: PgClient) => void): unknown
-  /** The class of its clients. Where it is known, one more of them can be made to listen. */
+  /** The class of its clients. With it, the store can open one more client that listens. */
   readonly Client?: unknown
 }
 
@@ -130,9 +61,9 @@ export interface PgListeningClient extends PgSocketHolder {
 /** A statement of `postgres.js`. */
 export interface PostgresJsQuery extends PromiseLike<unknown> {
   values(): PromiseLike<unknown[][]>
-  /** An object of the connection that carries the statement; null until one does. */
+  /** An object of the connection that carries the statement; null until it is sent. */
   readonly state?: object | null
-  /** False while another statement is before it on its connection. */
+  /** False while the connection still runs an earlier statement. */
   readonly active?: boolean
 }
 
@@ -149,9 +80,9 @@ export interface PostgresJsOptions {
   readonly path?: string | false | undefined
   readonly fetch_types?: boolean
   readonly connect_timeout?: number | false | null | undefined
-  /** What servers have reported. Empty until the first connection is open. */
+  /** Settings that servers have reported. Empty until the first connection is open. */
   readonly parameters?: object
-  /** Makes the sockets. The driver asks for it with every connection that it opens. */
+  /** Creates sockets. The driver reads this option for each connection that it opens. */
   socket?: unknown
 }
 
@@ -170,10 +101,11 @@ export interface PostgresJsPool extends PostgresJsClient {
 export interface PgSingleClient extends PgSocketHolder {
   query(query: PgQuery): Promise<{ rows: unknown[][] }>
   query(text: string): Promise<unknown>
-  /** `I` where no transaction is open. */
+  /** `I` while no transaction is open. */
   getTransactionStatus(): string | null
   readonly pipeline?: boolean
   end?(): Promise<unknown>
 }
 
+/** The objects that `postgresStore({ pool })` accepts. */
 export type PostgresPool = PgPool | PgSingleClient | PostgresJsPool

@@ -1,6 +1,6 @@
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
-import { ValueFault } from './array-literal.ts'
-import { WRONG_ISOLATION } from './function-parts.ts'
+import { ValueFault } from '../kit/value-fault.ts'
+import { WRONG_ISOLATION } from './functions/parts.ts'
 
 /** Data exception, integrity constraint violation, program limit exceeded: a row is at fault. */
 const ROW_FAULT_CLASSES: readonly string[] = ['22', '23', '54']
@@ -15,7 +15,7 @@ const QUERY_CANCELED = '57014'
 
 const NOT_MIGRATED = 'call store.migrate() once before the first request'
 
-/** What an operator can do about errors that every call meets, by SQLSTATE. */
+/** Advice for the operator on errors that every call would get, by SQLSTATE. */
 const ADVICE: Readonly<Record<string, string>> = {
   // A function, a table or a schema is missing.
   '42883': NOT_MIGRATED,
@@ -28,14 +28,14 @@ const ADVICE: Readonly<Record<string, string>> = {
     'give the user of the client USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its ' +
     'tables, and EXECUTE on its functions; store.migrate() needs a user that may create them',
   '25006': 'connect to the primary: this server, or this session, takes no writes',
-  '53100': 'make room on the disk of the server',
+  '53100': 'free space on the disk of the server',
   '53300': 'raise max_connections of the server, or use fewer connections in each process',
   '57P03': 'wait until the server has started',
 }
 
 /**
- * The one wrapper of errors. The detail of a constraint violation may hold a key; it stays in the
- * driver's error, the `cause`, and out of our message.
+ * Wraps every error of the store. The detail of a constraint violation may contain a key, so it
+ * stays in the driver's error, the `cause`, and is not part of the message.
  */
 export function storeFailed(operation: string, cause: unknown): StoreFailedError {
   if (cause instanceof StoreFailedError) return cause
@@ -49,18 +49,18 @@ export function storeFailed(operation: string, cause: unknown): StoreFailedError
   })
 }
 
-/** The same call with the same tokens will do. */
+/** The same call with the same tokens can be sent again. */
 export function isConflict(error: unknown): boolean {
   const code = sqlStateOf(error)
   return code === SERIALIZATION_FAILURE || code === DEADLOCK
 }
 
-/** Two calls have taken the same at once, and this is the second. */
+/** Two calls inserted the same value at once, and this call is the second. */
 export function isUniqueViolation(error: unknown): boolean {
   return isCausedBy(error, (cause) => sqlStateOf(cause) === UNIQUE_VIOLATION)
 }
 
-/** A lock was held elsewhere for as long as this call was to wait. */
+/** Another transaction held a lock for longer than `lock_timeout`. */
 export function isLockTimeout(error: unknown): boolean {
   return isCausedBy(error, (cause) => sqlStateOf(cause) === LOCK_TIMEOUT)
 }
@@ -74,25 +74,25 @@ export function isWrongIsolation(error: unknown): boolean {
   return sqlStateOf(error) === WRONG_ISOLATION
 }
 
-/** The savepoint is gone: the transaction it was set in has ended. */
+/** The savepoint does not exist any more, so its transaction has ended. */
 export function isSealBroken(error: unknown): boolean {
   const code = sqlStateOf(error)
   return code === NO_SUCH_SAVEPOINT || code === NO_TRANSACTION
 }
 
-/** The network's, the driver's or the server's way of saying that the connection has ended. */
+/** The network, the driver or the server reports that the connection has ended. */
 export function isConnectionLost(error: unknown): boolean {
   return /^(E[A-Z]+|CONNECTION_.+|57P0[1-5]|08.{3})$/.test(sqlStateOf(error) ?? '')
 }
 
-/** Errors are wrapped on their way, by query builders for one; further in, it is another's. */
+/** Query builders and other tools wrap errors; a deeper cause belongs to another failure. */
 const CAUSES_MAX = 8
 
-/** Whether `error`, or what it was caused by, is the one that is meant. */
-export function isCausedBy(error: unknown, isMeant: (cause: Error) => boolean): boolean {
+/** Whether `error` or one of its causes matches. */
+export function isCausedBy(error: unknown, matches: (cause: Error) => boolean): boolean {
   let current = error
   for (let depth = 0; depth < CAUSES_MAX && current instanceof Error; depth++) {
-    if (isMeant(current)) return true
+    if (matches(current)) return true
     current = current.cause
   }
   return false
@@ -109,7 +109,7 @@ function adviceOn(cause: unknown): string | undefined {
   return Object.hasOwn(ADVICE, code) ? ADVICE[code] : undefined
 }
 
-/** Both drivers put the SQLSTATE here; errors of the network have words of Node instead. */
+/** Both drivers put the SQLSTATE into `code`; network errors have a code of Node there. */
 function sqlStateOf(error: unknown): string | undefined {
   if (!(error instanceof Error && 'code' in error)) return undefined
   return typeof error.code === 'string' ? error.code : undefined

@@ -1,6 +1,6 @@
-export { postgresStore } from './postgres-store.ts'
+export { postgresStore } from './store.ts'
 export { migrationSql } from './migrations.ts'
-export type { PostgresStore } from './postgres-store.ts'
+export type { PostgresStore } from './store.ts'
 export type { PostgresStoreOptions } from './options.ts'
 export type { MigrationSqlOptions } from './migrations.ts'
 export type { PostgresPool } from './client.ts'

@@ -1,31 +1,31 @@
-import { sleep, type Clock } from '../../core/clock.ts'
+import { sleep, type Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { flag } from '../../core/options.ts'
-import { appliedMigrations, migrationRecord, type Migration } from '../../core/migrations.ts'
-import type { Driver, Session } from './client.ts'
-import { DESK_FUNCTIONS } from './desk-functions.ts'
-import { DURABLE_TABLES } from './durable-tables.ts'
-import { AFTER_EXPIRY, MESSAGE, ON_LAPSE, PROOF, RECORD, STATE } from './function-parts.ts'
+import { appliedMigrations, migrationRecord, type Migration } from '../kit/migrations.ts'
+import type { Driver, Session } from './driver/driver.ts'
+import { ACT_FUNCTIONS } from './functions/acts.ts'
+import { DURABLE_TABLES } from './durable/tables.ts'
+import { AFTER_EXPIRY, MESSAGE, ON_LAPSE, PROOF, RECORD, STATE } from './functions/parts.ts'
 import { isLockTimeout } from './failures.ts'
-import { FUNCTIONS, FUNCTIONS_2 } from './functions.ts'
+import { FUNCTIONS, FUNCTIONS_2 } from './functions/functions.ts'
 import {
   brokenIndexes,
   buildIndex,
   checkIndexesSql,
   indexSql,
-  whileAlone,
+  withBuildLock,
   type IndexBuild,
   type TableIndex,
-  type Workplace,
-} from './index-builds.ts'
-import { ANNOUNCED_3, MESSAGE_TENANT_FUNCTIONS_3 } from './message-tenant-functions.ts'
-import { MESSAGE_TURN_FUNCTIONS_3 } from './message-turn-functions.ts'
-import { OUTBOX_FUNCTIONS } from './outbox-functions.ts'
-import { PHASE_FUNCTIONS } from './phase-functions.ts'
+  type StepRunner,
+} from './schema/index-builds.ts'
+import { ANNOUNCED_3, MESSAGE_TENANT_FUNCTIONS_3 } from './functions/message-tenants.ts'
+import { MESSAGE_TURN_FUNCTIONS_3 } from './functions/message-turns.ts'
+import { OUTBOX_FUNCTIONS } from './functions/outbox.ts'
+import { PHASE_FUNCTIONS } from './functions/phases.ts'
 import { resolveTableName, type TableOptions } from './options.ts'
-import { MigrationLimit } from './migration-limit.ts'
+import { MigrationLimit } from './schema/migration-limit.ts'
 import { forTable, type TableName } from './sql.ts'
-import { groupDigest, groupVersion, TURN_FUNCTIONS_3 } from './turn-functions.ts'
+import { groupDigest, groupVersion, TURN_FUNCTIONS_3 } from './functions/turns.ts'
 
 const STATES = ['in_progress', 'completed', 'failed_retryable', 'unknown', 'pending', 'expired']
 
@@ -34,8 +34,8 @@ function enumeration(type: string, words: readonly string[]): string {
 }
 
 /**
- * Types, not CHECK constraints: PostgreSQL reads the expression of each constraint from its text
- * again in every statement, which was an eighth of what a single claim cost.
+ * Types instead of CHECK constraints: PostgreSQL parses the expression of each constraint again in
+ * every statement, which took an eighth of the time of a single claim.
  */
 const ENUMERATIONS = [
   enumeration(STATE, STATES),
@@ -46,23 +46,23 @@ const ENUMERATIONS = [
 
 interface PostgresMigration extends Migration {
   /**
-   * What the indexes need, committed before they are built. Safe to repeat: a process may die
-   * before the migration is recorded.
+   * Changes that the indexes need, committed before the indexes are built. Safe to repeat, because
+   * a process may crash before it records the migration.
    */
   readonly before?: string
-  /** Built without a lock, after `before` and before `sql`, where the tables are in use. */
+  /** Built without a lock, after `before` and before `sql`, if the tables are in use. */
   readonly indexes?: readonly TableIndex[]
   readonly sql: string
 }
 
 /**
- * Functions depend on them only for speed. `turn-parts.ts` says what they are for. Each has a
- * condition that is always true and that only the functions of this migration name: no statement of
- * an older node can use one of these indexes by mistake.
+ * The functions need these indexes only for speed; `turn-parts.ts` explains their use. The WHERE
+ * clause of each index has a condition that is always true and that only the functions of this
+ * migration contain, so no statement of an older node uses one of these indexes by mistake.
  *
- * An entry has at most 2,704 bytes, and a change of a record that needs a larger one fails. Names
- * of tenants, operations on record, topics and partitions have at most 255 characters, which are
- * 765 bytes, so three of them fit. The operation of a scope may have four times as many.
+ * An index entry has at most 2,704 bytes, and a write that needs a larger one fails. Names of
+ * tenants, stored operations, topics and partitions have at most 255 characters, which are 765
+ * bytes, so three of them fit. The operation of a scope may be four times as long.
  */
 const TURN_INDEXES: readonly TableIndex[] = [
   {
@@ -99,13 +99,13 @@ const FUNCTIONS_3 = [
 ]
 
 /**
- * Applied in this order, each once. Never edit one that was released: append another, by the rules
- * of `docs/internals/schema-changes.md`.
+ * Applied in this order, each once. Never edit a released migration: append another one, following
+ * `docs/internals/schema-changes.md`.
  *
- * Every index costs a write with each claim and each completion, so all but the two that keep
- * identities and record ids unique are partial, and a record that is claimed and completed is in
- * two of them, one after the other. Rows are small until they are completed; the room left in each
- * page (fillfactor) is for the completed version, so that it need not go to another page.
+ * Every index costs a write with each claim and each completion. So all indexes but the two that
+ * keep identities and record ids unique are partial, and a record that is claimed and completed is
+ * in two of them, one after the other. Rows are small until they are completed; the fillfactor
+ * leaves space in each page, so that the completed version fits into the same page.
  */
 export const MIGRATIONS: readonly PostgresMigration[] = [
   {
@@ -180,11 +180,11 @@ CREATE TABLE "{schema}"."{table}_history" (
 );
 CREATE INDEX "{table}_history_key" ON "{schema}"."{table}_history" (identity, created_at);
 ${FUNCTIONS.join('\n')}${DURABLE_TABLES}
-${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...DESK_FUNCTIONS].join('\n')}
+${[...PHASE_FUNCTIONS, ...OUTBOX_FUNCTIONS, ...ACT_FUNCTIONS].join('\n')}
 `,
   },
   {
-    // The table last: from then on, until the commit, every claim waits.
+    // ALTER TABLE comes last: from then on, until the commit, every claim waits.
     runsFrom: 1,
     sql: `${FUNCTIONS_2.join('\n')}
 ALTER TABLE "{schema}"."{table}" ADD COLUMN lease_ms float8, ADD COLUMN lease_from timestamptz;
@@ -211,7 +211,7 @@ CREATE TABLE IF NOT EXISTS "{schema}"."{table}_migration" (
 
 const RECORD_MIGRATION = `INSERT INTO "{schema}"."{table}_migration" (number) VALUES ({number});`
 
-/** Two-part key of the advisory locks: ours, and that of the schema or the table. */
+/** The key of an advisory lock: a constant of this package, and a schema or a table. */
 const LOCK = `SELECT pg_advisory_xact_lock(1869505355, hashtext($1::text))::text`
 
 const HAS_SCHEMA = `SELECT count(*)::int FROM pg_catalog.pg_namespace WHERE nspname = $1::text`
@@ -225,31 +225,35 @@ const NUMBERS = `SELECT coalesce(min(number), 0)::int, coalesce(max(number), 0):
   FROM "{schema}"."{table}_migration"`
 
 /**
- * A migration may take longer than the statements that the application limits. Where its client is
- * lost after a statement, its locks are freed after a minute.
+ * A migration may take longer than the application's `statement_timeout`. If the connection is lost
+ * after a statement, the server releases the locks after a minute.
  */
 const OPENING = `SET LOCAL statement_timeout = 0;
   SET LOCAL idle_in_transaction_session_timeout = '60s'; SELECT 1`
 
 /**
- * A change of a table waits for the transactions that use it, and every claim that comes meanwhile
- * waits behind the change. So it gives up soon, lets them pass, and comes again.
+ * ALTER TABLE waits for the transactions that use the table, and every later claim waits behind it.
+ * So it gives up after a second, lets the claims pass, and tries again.
  */
 const LOCK_TIMEOUT = `SET LOCAL lock_timeout = '1s'`
 const TRIES_MAX = 15
 const PAUSE_MS = 1_000
 
-/** How often another process that builds indexes is waited for: six hours. */
-const TURNS_MAX = 21_600
+/** Rounds, mostly of a second, in which another process builds indexes: six hours in all. */
+const ROUNDS_MAX = 21_600
 
 export interface MigrationSqlOptions extends TableOptions {
-  /** The number of the last migration that has been applied. @default 0 */
+  /**
+   * Number of the last migration that has been applied; the script contains the later ones.
+   *
+   * @default 0
+   */
   after?: number
 
   /**
-   * Builds indexes on tables that exist without locking them. The script is then for a tool that
-   * sends its statements one by one and outside of a transaction, as `psql -f` does. Without it,
-   * writes to a table wait while an index on it is built.
+   * Builds indexes on existing tables with CREATE INDEX CONCURRENTLY. Run such a script with a tool
+   * that sends each statement separately and opens no transaction, as `psql -f` does. If `false`,
+   * the script can run in a transaction, but writes to a table wait while its index is built.
    *
    * @default false
    */
@@ -257,8 +261,8 @@ export interface MigrationSqlOptions extends TableOptions {
 }
 
 /**
- * The migrations as one script, for people whose migrations are run by another tool. The schema
- * must exist. It is what `store.migrate()` runs, so that either may carry on where the other was.
+ * The migrations as one script, for another migration tool. The schema must exist. The script and
+ * `store.migrate()` run the same migrations, so each can continue where the other stopped.
  */
 export function migrationSql({
   after = 0,
@@ -271,63 +275,67 @@ export function migrationSql({
       `migrationSql: after must be a whole number from 0 to ${MIGRATIONS.length}`,
     )
   }
-  const isApart = flag('migrationSql: concurrently', concurrently, false) && after > 0
-  const build = isApart ? 'CONCURRENTLY' : 'at once'
+  const isConcurrent = flag('migrationSql: concurrently', concurrently, false) && after > 0
+  const build = isConcurrent ? 'CONCURRENTLY' : 'at once'
   const parts = MIGRATIONS.slice(after).map((_, index) => migration(after + index + 1, build))
   return forTable(name, ['BEGIN;', MIGRATION_TABLE, ...parts, 'COMMIT;'].join('\n'))
 }
 
 /**
- * Brings the tables up to date. Safe from many processes at once: the first gets the advisory
- * lock, the others find the work done. Where there is nothing to do, reading is all it does, so
- * that a role without the right to create anything may call it. An index that is missing or not
- * valid is built again. Tables that a newer version has changed are left as they are, and refused
- * only where that version says that this one cannot use them.
+ * Brings the tables up to date. Many processes can call it at once: the first gets the advisory
+ * lock, and the others find the migrations applied. If nothing is missing, it only reads, so a role
+ * without the right to create anything can call it. It builds a missing or invalid index again. It
+ * does not change tables of a newer version, and rejects them only if that version has recorded
+ * that this one cannot use them.
  */
 export async function migrate(driver: Driver, name: TableName, clock: Clock): Promise<void> {
   const limit = new MigrationLimit(driver, clock)
-  for (let turns = 1; turns <= TURNS_MAX; turns++) {
+  for (let rounds = 1; rounds <= ROUNDS_MAX; rounds++) {
     const { applied, isNewer } = await tableState(limit, name)
     const isDone = applied === MIGRATIONS.length
-    // A newer version may have replaced an index by another one.
+    // A newer version may have replaced an index.
     if (isDone && (isNewer || (await brokenIndexes(limit, name, INDEXES)).length === 0)) return
     if (applied === 0 || (!isDone && indexesAfter(applied).length === 0)) {
       const apply = (session: Session) => applyIn(session, name)
       await untilUnlocked(name, clock, () => limit.transact(apply, OPENING))
       continue
     }
-    const steps = (place: Workplace) =>
-      isDone ? repairIndexes(place, name, clock) : migrateApart(place, name, clock)
-    if (!(await whileAlone(limit, { name, opening: OPENING }, steps))) await sleep(clock, PAUSE_MS)
+    const steps = (runner: StepRunner) =>
+      isDone ? repairIndexes(runner, name, clock) : migrateInUse(runner, name, clock)
+    if (!(await withBuildLock(limit, { name, opening: OPENING }, steps)))
+      await sleep(clock, PAUSE_MS)
   }
-  throw new Error(`another process has not finished migrating "${name.schema}"."${name.table}"`)
+  throw new Error(
+    `another process has not finished migrating "${name.schema}"."${name.table}" within six ` +
+      'hours: find its connection in pg_stat_activity, end it, and migrate again',
+  )
 }
 
 function indexesAfter(applied: number): readonly TableIndex[] {
   return MIGRATIONS.slice(applied).flatMap(({ indexes = [] }) => indexes)
 }
 
-/** An index may be dropped by an operator, or left invalid by a script of an earlier version. */
-async function repairIndexes(place: Workplace, name: TableName, clock: Clock): Promise<void> {
-  for (const index of await brokenIndexes(place, name, INDEXES)) {
-    await buildIndex(place, { name, index, clock })
+/** An operator may have dropped an index, or an older script may have left it invalid. */
+async function repairIndexes(runner: StepRunner, name: TableName, clock: Clock): Promise<void> {
+  for (const index of await brokenIndexes(runner, name, INDEXES)) {
+    await buildIndex(runner, { name, index, clock })
   }
 }
 
-/** A migration with indexes on tables that are in use. Whatever is done already stays. */
-async function migrateApart(place: Workplace, name: TableName, clock: Clock): Promise<void> {
+/** Applies migrations with indexes to tables in use. Completed steps stay if a later one fails. */
+async function migrateInUse(runner: StepRunner, name: TableName, clock: Clock): Promise<void> {
   const inTurn = (body: (session: Session) => Promise<void>) =>
-    untilUnlocked(name, clock, () => place.transact(body))
+    untilUnlocked(name, clock, () => runner.transact(body))
   for (let steps = 1; steps <= MIGRATIONS.length; steps++) {
     await inTurn((session) => applyIn(session, name))
-    const { applied } = await tableState(place, name)
+    const { applied } = await tableState(runner, name)
     if (applied === MIGRATIONS.length) return
     const { before = '', indexes = [] } = MIGRATIONS[applied]!
     await inTurn(async (session) => {
       await lockIn(session, name)
       await session.script(forTable(name, before))
     })
-    for (const index of indexes) await buildIndex(place, { name, index, clock })
+    for (const index of indexes) await buildIndex(runner, { name, index, clock })
     await inTurn((session) => applyIn(session, name, applied + 1))
   }
 }
@@ -349,19 +357,19 @@ async function untilUnlocked(
 }
 
 async function lockIn(session: Session, name: TableName): Promise<void> {
-  // The schema first, always: others may be about to make it for another table.
+  // Always the schema first: another process may be creating it for another table.
   await session.query(LOCK, [name.schema])
   await session.query(LOCK, [`${name.schema}.${name.table}`])
   await session.script(LOCK_TIMEOUT)
 }
 
 /**
- * Applies what is missing, in one transaction: on tables that it makes, everything; otherwise up to
- * the first migration with indexes, except the one of the number `built`, which has them.
+ * Applies missing migrations in one transaction: all of them to new tables, otherwise those before
+ * the first migration with indexes. The indexes of migration number `built` exist already.
  */
 async function applyIn(session: Session, name: TableName, built?: number): Promise<void> {
   await lockIn(session, name)
-  // Only where it is missing: IF NOT EXISTS asks for the right to create schemas all the same.
+  // Only if it is missing: IF NOT EXISTS needs the right to create schemas in any case.
   const [schemas] = await session.query(HAS_SCHEMA, [name.schema])
   if (schemas?.[0] === 0) await session.script(forTable(name, 'CREATE SCHEMA "{schema}"'))
   const { applied } = await tableState(session, name)
@@ -375,13 +383,13 @@ async function applyIn(session: Session, name: TableName, built?: number): Promi
 function inUse({ schema, table }: TableName, cause: unknown): Error {
   return new Error(
     `table "${schema}"."${table}" could not be changed in ${TRIES_MAX} tries, because other ` +
-      'transactions use it. Look for one that stays open in pg_stat_activity or ' +
-      'pg_prepared_xacts, and migrate again',
+      'transactions use it. Find one that stays open in pg_stat_activity or ' +
+      'pg_prepared_xacts, end it, and migrate again',
     { cause },
   )
 }
 
-/** `built`: its indexes are there, and what they need. */
+/** `built`: the indexes exist already, and so do the changes that they need. */
 function migration(number: number, build: IndexBuild | 'built'): string {
   const { before, after } = migrationRecord(MIGRATIONS, number)
   const { sql } = MIGRATIONS[number - 1]!
@@ -398,13 +406,13 @@ function preparation(number: number, build: IndexBuild): string {
   const { before = '', indexes = [] } = MIGRATIONS[number - 1]!
   if (indexes.length === 0) return before
   const built = indexes.map((index) => indexSql(index, build)).join('')
-  const isApart = build === 'CONCURRENTLY'
-  return before + (isApart ? `COMMIT;\n${built}BEGIN;\n` : built) + checkIndexesSql(indexes)
+  const isConcurrent = build === 'CONCURRENTLY'
+  return before + (isConcurrent ? `COMMIT;\n${built}BEGIN;\n` : built) + checkIndexesSql(indexes)
 }
 
 interface TableState {
   readonly applied: number
-  /** It has migrations that this version does not know. */
+  /** The tables have migrations that this version does not know. */
   readonly isNewer: boolean
 }
 

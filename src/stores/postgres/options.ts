@@ -1,4 +1,4 @@
-import type { Clock } from '../../core/clock.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { PostgresPool } from './client.ts'
@@ -6,16 +6,16 @@ import type { TableName } from './sql.ts'
 
 export interface TableOptions {
   /**
-   * The schema of the table and of its functions. `migrate()` makes it where it is missing.
-   * Letters, digits and underscores.
+   * Schema of the tables and functions. `migrate()` creates it if it is missing. Letters, digits
+   * and underscores.
    *
    * @default 'public'
    */
   schema?: string
 
   /**
-   * Name of the table, also the first part of the names of its indexes, its functions and its
-   * migration table. Letters, digits and underscores.
+   * Name of the record table. The names of its indexes, its functions and its other tables begin
+   * with it. Letters, digits and underscores.
    *
    * @default 'oncekey_record'
    */
@@ -24,48 +24,54 @@ export interface TableOptions {
 
 export interface PostgresStoreOptions extends TableOptions {
   /**
-   * A `Pool` of `pg`, or the `sql` of `postgres.js`. It stays yours: the store does not close it.
-   * The store keeps two of its connections (one of a pool smaller than four) free of
-   * transactions, so that leases are renewed while handlers work.
+   * A `Pool` of `pg`, or the `sql` of `postgres.js`. The store does not close it. Transactions
+   * leave two of its connections free (one of a pool with fewer than four), so that leases are
+   * renewed while handlers run.
    *
-   * A single, connected `Client` of `pg` will do where nothing needs a transaction.
+   * A single, connected `Client` of `pg` also works if no handler uses a transaction.
    */
   pool: PostgresPool
 
   /**
-   * Prepared statements save the database some parsing. `false` for pgbouncer in transaction
-   * mode, unless it is 1.21 or newer and set up for them.
+   * Uses prepared statements, which save the database some parsing. Set it to `false` behind
+   * pgbouncer in transaction mode, unless pgbouncer is 1.21 or newer and configured for them.
    *
    * @default true
    */
   prepare?: boolean
 
   /**
-   * Wakes callers who wait for a result (`waitMs`) by `NOTIFY`, heard on a connection of the
-   * store's own that is opened when somebody waits. Without it they look again at intervals.
-   * It costs nothing while nobody waits. Behind pgbouncer in transaction mode nothing is heard.
+   * Wakes requests that wait for a result (`waitMs`) with `NOTIFY`. The store listens on one extra
+   * connection, which it opens when a request waits; it costs nothing while no request waits.
+   * Without it, requests poll at intervals. Set it to `false` behind pgbouncer in transaction mode,
+   * which passes no notifications on.
    *
    * @default the value of `prepare`, and `false` with a single Client
    */
   listen?: boolean
 
   /**
-   * How long work may keep a transaction open; then its connection is dropped, and with it all
-   * that it wrote. It must leave the others time to get a connection.
+   * How long a handler may keep a transaction open, in milliseconds. After that the store closes
+   * the connection and the database rolls the transaction back. A long limit lets slow handlers
+   * finish but keeps their connections from other requests. At most 15 minutes.
    *
    * @default 30_000
    */
-  transactionMs?: number
+  transactionTimeoutMs?: number
 
   /**
-   * Keeps expired records in a history table, for audit, instead of removing them. It only grows:
-   * removing what is too old is up to you.
+   * Moves expired records to a history table, for audit, instead of deleting them. The store
+   * never deletes from that table, so remove old rows yourself.
    *
    * @default false
    */
   history?: boolean
 
-  /** For tests. By default the database's own clock decides, the one that all nodes share. */
+  /**
+   * Replaces the clock in tests.
+   *
+   * @default the clock of the database, which all nodes share
+   */
   clock?: Clock
 }
 
@@ -73,9 +79,9 @@ export interface ResolvedPostgresStoreOptions {
   readonly pool: PostgresPool
   readonly name: TableName
   readonly prepare: boolean
-  /** `undefined`: where it can be had. */
+  /** `undefined`: listen if the driver can. */
   readonly listen: boolean | undefined
-  readonly transactionMs: number
+  readonly transactionTimeoutMs: number
   readonly history: boolean
   readonly clock: Clock | undefined
 }
@@ -86,7 +92,7 @@ const KNOWN = [
   'table',
   'prepare',
   'listen',
-  'transactionMs',
+  'transactionTimeoutMs',
   'history',
   'clock',
 ] as const satisfies readonly (keyof PostgresStoreOptions)[]
@@ -94,15 +100,15 @@ const KNOWN = [
 const TRANSACTION_MS = 30_000
 const TRANSACTION_MS_MAX = 15 * 60 * 1000
 
-/** PostgreSQL cuts names at 63 bytes; the longest suffix of ours has 15. */
+/** PostgreSQL cuts names at 63 bytes; the longest suffix that the store adds has 15. */
 const NAME_PATTERN = /^[a-z_][a-z0-9_]{0,47}$/i
 
-/** Fills defaults and checks every rule once. The caller's object is not touched. */
+/** Fills in defaults and checks every rule once. Does not change the caller's object. */
 export function resolvePostgresStoreOptions(
   options: PostgresStoreOptions,
 ): ResolvedPostgresStoreOptions {
   rejectUnknownOptions('postgresStore', options, KNOWN)
-  const { pool, schema, table, transactionMs, history, clock } = options
+  const { pool, schema, table, transactionTimeoutMs, history, clock } = options
   const prepare = flag('postgresStore: prepare', options.prepare, true)
   return Object.freeze({
     pool,
@@ -112,7 +118,7 @@ export function resolvePostgresStoreOptions(
     }),
     prepare,
     listen: toListen(options.listen, prepare),
-    transactionMs: wholeNumber('postgresStore: transactionMs', transactionMs, {
+    transactionTimeoutMs: wholeNumber('postgresStore: transactionTimeoutMs', transactionTimeoutMs, {
       fallback: TRANSACTION_MS,
       min: 1,
       max: TRANSACTION_MS_MAX,
@@ -122,7 +128,7 @@ export function resolvePostgresStoreOptions(
   })
 }
 
-/** Whoever cannot prepare statements is behind something that cannot listen, either. */
+/** A pooler that cannot prepare statements cannot pass notifications on either. */
 function toListen(listen: unknown, prepare: boolean): boolean | undefined {
   if (listen !== undefined) return flag('postgresStore: listen', listen, false)
   return prepare ? undefined : false

@@ -1,13 +1,13 @@
-import { epochMs, SEALED, VIEW_COLUMNS } from './function-parts.ts'
-import { preparedName } from './prepared-name.ts'
+import { hash } from 'node:crypto'
+import { epochMs, SEALED, VIEW_COLUMNS } from './functions/parts.ts'
 
-/** A table by its checked names. */
+/** A schema and a table whose names were checked. */
 export interface TableName {
   readonly schema: string
   readonly table: string
 }
 
-/** `{schema}` and `{table}` are checked names; in SQL they stand between double quotes. */
+/** Inserts the checked names for `{schema}` and `{table}`, which SQL has in double quotes. */
 export function forTable({ schema, table }: TableName, sql: string): string {
   return sql
     .replaceAll('{channel}', channelOf({ schema, table }))
@@ -15,15 +15,30 @@ export function forTable({ schema, table }: TableName, sql: string): string {
     .replaceAll('{table}', table)
 }
 
-/** Where those who wait hear of a table's records. A hash: both names together may be too long. */
+/** The NOTIFY channel of a table. A hash, because both names together may be too long. */
 export function channelOf({ schema, table }: TableName): string {
   return preparedName(`${schema}.${table}`)
 }
 
+const preparedNames = new Map<string, string>()
+
 /**
- * One call of a function of the migrations, its columns listed one by one: a connection that has
- * prepared `select *` fails for ever once a migration adds a column. By way of `text` where a
- * driver has ideas of its own about a type.
+ * The name of a prepared statement is a hash of its text: two versions of the package, or two
+ * tables, may share a connection, and one name with two texts is an error.
+ */
+export function preparedName(text: string): string {
+  let name = preparedNames.get(text)
+  if (name === undefined) {
+    name = `oncekey_${hash('sha256', text, 'hex').slice(0, 24)}`
+    preparedNames.set(text, name)
+  }
+  return name
+}
+
+/**
+ * A call of a function that the migrations create. It names each column: a connection that has
+ * prepared `select *` fails for ever after a migration adds a column. A value whose type a driver
+ * would convert is cast by way of `text`.
  */
 export const call = (
   name: string,
@@ -34,7 +49,7 @@ export const call = (
     FROM "{schema}"."{table}_${name}"(${valuesOf(types)})`
 }
 
-/** The same of a function that answers with a text. */
+/** A call of a function that returns one text. */
 function callForText(name: string, types: readonly string[]): string {
   return `SELECT "{schema}"."{table}_${name}"(${valuesOf(types)})`
 }
@@ -75,7 +90,7 @@ const CLAIM_COLUMNS = [
 
 const arraysOf = (types: readonly string[]) => types.map((type) => `${type}[]`)
 
-/** Drivers have ideas of their own about bytes. */
+/** Drivers convert `bytea` values differently, so they are sent as `text`. */
 const singlesOf = (types: readonly string[]) =>
   types.map((type) => (type === 'bytea' ? 'text::bytea' : type))
 
@@ -110,13 +125,16 @@ export const SETTLE = call('settle', ['float8', ...arraysOf(SETTLE_TYPES)], SETT
 
 export const SETTLE_ONE = callForText('settle_one', ['float8', ...singlesOf(SETTLE_TYPES)])
 
+/** Called with literals, in a transaction that the caller has begun. */
+export const SETTLE_IN = `coalesce("{schema}"."{table}_settle_one"({values}), 'absent')`
+
 export const RENEW = call(
   'renew_2',
   ['float8', 'bytea[]', 'text[]', 'int[]', 'float8[]'],
   ['identity', 'how'],
 )
 
-/** What `rows.ts` makes a record of. */
+/** The columns from which `columns.ts` builds a record. */
 export const VIEW = [
   'identity',
   'record_id',
@@ -168,7 +186,7 @@ export const WATCH = call('watch', ['bytea[]'], ['identity', 'how'])
 
 export const CLOCK = `SELECT ${epochMs('clock_timestamp()')}`
 
-/** Waits for nobody, and nobody waits for it. */
+/** Takes no lock and waits for no lock. */
 export const FIND = `
   SELECT ${VIEW_COLUMNS}, r.result
   FROM "{schema}"."{table}" r WHERE r.identity = decode($1::text, 'hex')`
@@ -177,22 +195,22 @@ export const FIND_BY_RECORD_ID = `
   SELECT ${VIEW_COLUMNS}, r.result FROM "{schema}"."{table}" r WHERE r.record_id = $1::uuid`
 
 /**
- * How a transaction with work of the caller's begins; sent together with BEGIN.
+ * The statements that open a transaction with the caller's work; sent together with BEGIN.
  *
- * The seal is set around the work, twice: as a savepoint and as a setting of the transaction. If it
- * is gone afterwards, the transaction has ended under the work, even where another one has begun
- * since. The question locks nothing: duplicates must get through.
+ * The seal is set twice: as a savepoint and as a setting of the transaction. If it is missing after
+ * the work, the work has ended the transaction, even if another one has begun since. The SELECT
+ * takes no lock, so that duplicates are still answered.
  */
 export const OPENING = `SAVEPOINT oncekey_seal; SET LOCAL ${SEALED} = 'yes';
   SELECT ${VIEW_COLUMNS} FROM "{schema}"."{table}" r WHERE r.identity = decode('{identity}', 'hex')`
 
-/** For work that returned. */
+/** Sent after work that returned. */
 export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'
 
-/** For work that threw: it also works in a transaction that an error has aborted. */
+/** Sent after work that threw. It also works in a transaction that an error has aborted. */
 export const ROLL_BACK_TO_SEAL = 'ROLLBACK TO SAVEPOINT oncekey_seal'
 
-/** A notification that only shows that the connection which listens is alive. */
+/** The payload of a notification that only checks the connection that listens. */
 export const CHECK = 'check'
 
 export const NOTIFY_CHECK = `SELECT pg_notify('{channel}', '${CHECK}')`

@@ -1,16 +1,28 @@
-import { boundedWork } from '../../core/bounded-work.ts'
-import type { Clock } from '../../core/clock.ts'
-import { decideSettle } from '../../core/decide.ts'
-import { OutcomeUnknownError } from '../../core/errors.ts'
-import type { StoredRecord } from '../../core/record.ts'
-import { revocable } from '../../core/revocable.ts'
-import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store.ts'
-import { ValueFault } from './array-literal.ts'
-import { settleOneValues, type Calls } from './calls.ts'
-import type { Driver, Session } from './client.ts'
+import { NO_BYTES } from '../../core/bytes.ts'
+import { boundedWork } from '../kit/bounded-work.ts'
+import { revocable } from '../kit/revocable.ts'
+import { Slots } from '../kit/slots.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { decideSettle } from '../../core/record/decide.ts'
+import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
+import type { StoredRecord } from '../../core/record/record.ts'
+import type {
+  Completion,
+  Lease,
+  SettleOutcome,
+  Settlement,
+  StoreBatching,
+} from '../../core/store/store.ts'
+import type { Calls } from './calls.ts'
+import { AGAIN, isWritten, toRecord, toRow, toSettleOutcome } from './columns.ts'
+import type { Driver, Session } from './driver/driver.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 import { isSealBroken, storeFailed } from './failures.ts'
-import { AGAIN, isWritten, toRecord, toRow, toSettleOutcome } from './rows.ts'
+import { settleOneValues } from './settlements.ts'
 import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE_ONE } from './sql.ts'
+
+/** Connections that transactions never use, so that a renewal finds a free one. */
+const RESERVED = 2
 
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
 
@@ -18,25 +30,26 @@ export interface TransactionContext {
   readonly driver: Driver
   readonly calls: Calls
   readonly clock: Clock
-  readonly transactionMs: number
-  /** What works were given: transactions of the store's own. */
-  readonly handedOut: WeakSet<object>
+  readonly transactionTimeoutMs: number
 }
 
-/** What a transaction with work of the caller's is for. */
-export interface Purpose<Given, Outcome> {
+/** The statements before and after the caller's work in a transaction. */
+export interface Purpose<WorkResult, Outcome> {
   readonly lease: Lease
-  readonly work: (tx: never) => Given | Promise<Given>
+  readonly work: (tx: never) => WorkResult | Promise<WorkResult>
   /**
-   * An outcome here means that the work may not run: the lease is lost, or an earlier call whose
-   * answer was lost has ended it.
+   * Returns an outcome if the work may not run: the lease is lost, or an earlier call whose answer
+   * was lost has ended the lease.
    */
   readonly before: (record: StoredRecord | undefined) => Outcome | undefined
-  /** The last statements. Where they are not to be kept, nothing of the work is. */
-  readonly after: (session: Session, given: Given) => Promise<{ outcome: Outcome; isKept: boolean }>
+  /** Sends the last statements. Unless `isKept`, the whole transaction is rolled back. */
+  readonly after: (
+    session: Session,
+    result: WorkResult,
+  ) => Promise<{ outcome: Outcome; isKept: boolean }>
 }
 
-/** Not an error: how the body of a transaction says that nothing of it may be kept. */
+/** Carries an outcome out of the body of a transaction that must be rolled back. */
 class RolledBack<Outcome> extends Error {
   readonly outcome: Outcome
 
@@ -47,46 +60,119 @@ class RolledBack<Outcome> extends Error {
 }
 
 /**
- * Runs the work in a transaction, and writes what it is for as the last statement. Until then the
- * row of the key is not locked, so that its duplicates are answered and its lease can be renewed.
+ * Runs the caller's work in a transaction, and writes to the record in the last statement. Until
+ * then the row of the key is not locked, so its duplicates are answered and its lease is renewed.
  */
-export async function transact<Given, Outcome>(
-  context: TransactionContext,
-  purpose: Purpose<Given, Outcome>,
-  signal: AbortSignal | undefined,
-): Promise<Outcome> {
-  const opening = openingFor(context, purpose.lease)
-  const body = (session: Session) => runWithin(context, session, purpose)
-  try {
-    return await context.driver.transact(body, opening, signal)
-  } catch (error) {
-    if (error instanceof RolledBack) return (error as RolledBack<Outcome>).outcome
-    throw error
+export class Transactions {
+  /** The number of transactions that may be open at once, if the pool limits it. */
+  readonly batching: Pick<StoreBatching, 'transactionsMax'>
+  readonly #context: TransactionContext
+  readonly #slots: Slots | undefined
+  /** The objects that were passed to works. */
+  readonly #handedOut = new WeakSet<object>()
+
+  constructor(context: TransactionContext) {
+    this.#context = context
+    const { connectionsMax } = context.driver
+    const spare = connectionsMax - (connectionsMax < 4 ? 1 : RESERVED)
+    this.#slots = spare > 0 ? new Slots(spare) : undefined
+    this.batching = Number.isFinite(spare) && spare > 0 ? { transactionsMax: spare } : {}
+  }
+
+  async run<WorkResult, Outcome>(
+    purpose: Purpose<WorkResult, Outcome>,
+    signal: AbortSignal | undefined,
+  ): Promise<Outcome> {
+    this.#context.calls.checkOpen('begin a transaction')
+    if (this.#slots === undefined) {
+      throw new InvalidOptionsError(
+        'postgresStore: a transaction needs a pool of at least 2 connections: with one, no ' +
+          'lease could be renewed and no other key claimed while it is open',
+      )
+    }
+    return this.#slots.use(() => this.#transact(purpose, signal))
+  }
+
+  /** Whether the store itself has begun this transaction. */
+  isOwn(tx: unknown): boolean {
+    const isObject = typeof tx === 'object' || typeof tx === 'function'
+    return isObject && tx !== null && this.#handedOut.has(tx)
+  }
+
+  async #transact<WorkResult, Outcome>(
+    purpose: Purpose<WorkResult, Outcome>,
+    signal: AbortSignal | undefined,
+  ): Promise<Outcome> {
+    const { driver, calls } = this.#context
+    const opening = openingFor(calls, purpose.lease)
+    const body = (session: Session) => this.#runWithin(session, purpose)
+    try {
+      return await driver.transact(body, opening, signal)
+    } catch (error) {
+      if (error instanceof RolledBack) return (error as RolledBack<Outcome>).outcome
+      throw error
+    }
+  }
+
+  async #runWithin<WorkResult, Outcome>(
+    session: Session,
+    { work, before, after }: Purpose<WorkResult, Outcome>,
+  ): Promise<Outcome> {
+    const [row] = session.opened
+    const refusal = before(row && toRecord(row))
+    if (refusal !== undefined) throw new RolledBack(refusal)
+    const result = await this.#runWork(session, work)
+    const { outcome, isKept } = await after(session, result)
+    // An earlier call of the same lease may have committed in the meantime: its rows are kept, and
+    // these must be rolled back.
+    if (!isKept) throw new RolledBack(outcome)
+    return outcome
+  }
+
+  /** Errors of the work pass through unchanged, unless the work has ended its transaction. */
+  async #runWork<WorkResult>(
+    session: Session,
+    work: Purpose<WorkResult, unknown>['work'],
+  ): Promise<WorkResult> {
+    const { tx, revoke } = revocable(session.tx, () => {
+      throw storeFailed('use a transaction', new Error('the transaction has ended'))
+    })
+    this.#handedOut.add(tx)
+    const { clock, transactionTimeoutMs: limitMs } = this.#context
+    const giveUp = (cause: Error) => {
+      session.destroy()
+      return storeFailed('commit a transaction', cause)
+    }
+    const bounds = { clock, limitMs, giveUp }
+    const { result, isOver, stop } = boundedWork(bounds, () => work(tx as never))
+    try {
+      return await result
+    } catch (error) {
+      if (!isOver()) await checkSeal(session, error)
+      throw error
+    } finally {
+      stop()
+      revoke()
+    }
   }
 }
 
-function openingFor({ calls }: TransactionContext, { identity }: Lease): string {
+function openingFor(calls: Calls, { identity }: Lease): string {
   if (/^[0-9a-f]*$/i.test(identity)) return calls.textOf(OPENING).replace('{identity}', identity)
   throw storeFailed('begin a transaction', new ValueFault('an identity is not hexadecimal'))
 }
 
-async function runWithin<Given, Outcome>(
-  context: TransactionContext,
-  session: Session,
-  { work, before, after }: Purpose<Given, Outcome>,
-): Promise<Outcome> {
-  const [row] = session.opened
-  const refusal = before(row && toRecord(row))
-  if (refusal !== undefined) throw new RolledBack(refusal)
-  const given = await runWork(context, session, work)
-  const { outcome, isKept } = await after(session, given)
-  // Also where an earlier call of the same lease has committed meanwhile: its rows are kept, and
-  // these must not be.
-  if (!isKept) throw new RolledBack(outcome)
-  return outcome
+/** Throws if the work has ended the transaction: part of what it wrote may then be committed. */
+async function checkSeal(session: Session, cause: unknown): Promise<void> {
+  try {
+    await session.script(ROLL_BACK_TO_SEAL)
+  } catch (error) {
+    if (isSealBroken(error)) throw endedItself({ cause })
+    // The connection is lost and the transaction rolled back: the caller gets the work's error.
+  }
 }
 
-/** Completes the key with what the work wrote. */
+/** Completes the key in the same transaction as the work's statements. */
 export function completing(
   calls: Calls,
   lease: Lease,
@@ -97,8 +183,8 @@ export function completing(
     work,
     before: (record) => {
       const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-      const asked = decideSettle(record, trial, 0)
-      return asked.write === undefined ? asked.outcome : undefined
+      const decision = decideSettle(record, trial, 0)
+      return decision.write === undefined ? decision.outcome : undefined
     },
     after: async (session, completion) => {
       await releaseSeal(session)
@@ -125,44 +211,6 @@ async function releaseSeal(session: Session): Promise<void> {
   }
 }
 
-/** The work's own errors pass through as they are, unless its transaction has ended under it. */
-async function runWork<Given>(
-  context: TransactionContext,
-  session: Session,
-  work: Purpose<Given, unknown>['work'],
-): Promise<Given> {
-  const { tx, revoke } = revocable(session.tx, () => {
-    throw storeFailed('use a transaction', new Error('the transaction has ended'))
-  })
-  context.handedOut.add(tx)
-  const { clock, transactionMs: limitMs } = context
-  const giveUp = (cause: Error) => {
-    session.destroy()
-    return storeFailed('commit a transaction', cause)
-  }
-  const bounds = { clock, limitMs, giveUp }
-  const { result, isOver, stop } = boundedWork(bounds, () => work(tx as never))
-  try {
-    return await result
-  } catch (error) {
-    if (!isOver()) await checkSeal(session, error)
-    throw error
-  } finally {
-    stop()
-    revoke()
-  }
-}
-
-/** Whatever else the work says: of what it wrote outside the seal, nobody knows what is kept. */
-async function checkSeal(session: Session, cause: unknown): Promise<void> {
-  try {
-    await session.script(ROLL_BACK_TO_SEAL)
-  } catch (error) {
-    if (isSealBroken(error)) throw endedItself({ cause })
-    // The connection is gone, and the transaction with it: the work's own error says enough.
-  }
-}
-
 export function endedItself(options?: ErrorOptions): OutcomeUnknownError {
   return new OutcomeUnknownError(
     "the callback ended the store's transaction itself (COMMIT or ROLLBACK in its SQL), so what " +
@@ -170,5 +218,3 @@ export function endedItself(options?: ErrorOptions): OutcomeUnknownError {
     options,
   )
 }
-
-const NO_BYTES = new Uint8Array(0)

@@ -1,35 +1,35 @@
-import { sleep, type Clock } from '../../core/clock.ts'
-import { hexArray } from './array-literal.ts'
+import { sleep, type Clock } from '../../core/time/clock.ts'
+import { backoffMs, type Backoff } from '../../core/time/retry.ts'
+import { hexArray } from './driver/values.ts'
 import type { Calls } from './calls.ts'
-import type { Listen, Listening } from './client.ts'
-import { NEWS } from './outbox-functions.ts'
+import type { Listen, Listening } from './driver/driver.ts'
+import { NEWS } from './functions/outbox.ts'
 import { CHECK, NOTIFY_CHECK, WATCH } from './sql.ts'
 
-/** Records in one call that marks them. */
+/** Records that one call marks. */
 const MARKED_MAX = 128
-/** After a call that failed, or that found a record locked, which is about to move. */
-const MARK_AGAIN_MS_FIRST = 20
-const MARK_AGAIN_MS_MAX = 1_000
+/** The pauses after a call that failed, or that found a record locked, which is about to change. */
+const MARK_BACKOFF: Backoff = { firstMs: 20, maxMs: 1_000 }
 const LISTEN_AGAIN_MS_FIRST = 100
 const LISTEN_AGAIN_MS_MAX = 5_000
-/** How long a connection may hear nothing until it is checked, and how long the check may take. */
+/** A connection without notifications is checked after this time; the limit of the check. */
 const CHECK_MS = 15_000
 const ANSWER_MS = 5_000
-/** A connection is kept this long after the last watch: waits come in bursts. */
+/** The connection stays open this long after the last watch, because waits come in bursts. */
 const IDLE_MS = 30_000
 
 interface Watch {
   readonly wakes: Set<() => void>
-  /** Its record is marked: whoever ends it will say so. */
+  /** The record is marked: the call that settles it sends a notification. */
   isMarked: boolean
 }
 
 /**
- * Wakes those who wait for records that are held elsewhere. Listens first and marks the record
- * then, so that its end is either seen by the mark or heard of.
+ * Wakes requests that wait for a record which another process holds. Listens first and marks the
+ * record then, so that either the mark finds the record settled or a notification arrives.
  *
- * Nothing that goes wrong here is an error for anybody: who waits also looks for itself, and that
- * is what it comes down to while nothing is heard.
+ * A failure here is not reported: a waiting request also polls, and only polls while the store
+ * receives no notifications.
  */
 export class Watcher {
   readonly #listen: Listen
@@ -37,10 +37,10 @@ export class Watcher {
   readonly #calls: Calls
   readonly #clock: Clock
   readonly #watches = new Map<string, Watch>()
-  /** Of those who wait for messages. They stay until they are taken back. */
+  /** The callbacks of relays that wait for messages. They stay until the relay removes them. */
   readonly #messageWakes = new Set<() => void>()
   readonly #closing = new AbortController()
-  /** What listens, or is about to. */
+  /** The connection that listens or is being opened. */
   #listening: Listening | undefined
   #isListening = false
   #heardCount = 0
@@ -56,10 +56,10 @@ export class Watcher {
     this.#clock = parts.clock
   }
 
-  /** One wake ends the watch. */
+  /** Calls `wake` once when the record changes. The returned function ends the watch. */
   watch(identity: string, wake: () => void): () => void {
     const watch = this.#watches.get(identity) ?? { wakes: new Set(), isMarked: false }
-    // A function of its own: the same one may be given twice.
+    // A new function, because the caller may pass the same one twice.
     const own = () => wake()
     watch.wakes.add(own)
     if (!this.#closing.signal.aborted) this.#watches.set(identity, watch)
@@ -68,21 +68,21 @@ export class Watcher {
       watch.wakes.delete(own)
       if (watch.wakes.size > 0 || this.#watches.get(identity) !== watch) return
       this.#watches.delete(identity)
-      this.#rest()
+      this.#stopLater()
     }
   }
 
-  /** Calls `wake` for every commit that brought messages, as long as it is listened. */
+  /** Calls `wake` for each commit that added messages, while the store listens. */
   watchMessages(wake: () => void): () => void {
     const own = () => wake()
     if (!this.#closing.signal.aborted) this.#messageWakes.add(own)
     this.#start()
     return () => {
-      if (this.#messageWakes.delete(own)) this.#rest()
+      if (this.#messageWakes.delete(own)) this.#stopLater()
     }
   }
 
-  /** Somebody waits for messages, and what is announced is heard. */
+  /** A relay waits for messages, and the store receives notifications. */
   get isHearingMessages(): boolean {
     return this.#isListening && this.#messageWakes.size > 0
   }
@@ -101,13 +101,13 @@ export class Watcher {
   #start(): void {
     if (this.#closing.signal.aborted) return
     if (this.#isListening) void this.#mark()
-    // Under way, or due: what is due is left to its timer, or every watch would try at once.
-    if (this.#listening !== undefined) this.#goOn()
+    // A retry that is due is left to its timer, or every new watch would open a connection.
+    if (this.#listening !== undefined) this.#keepOpen()
     else if (this.#cancelTimer === undefined) this.#open()
   }
 
-  /** A caller waits again before the connection was ended. */
-  #goOn(): void {
+  /** Keeps the connection, because a new watch began before it was closed. */
+  #keepOpen(): void {
     this.#timer(undefined)
     if (this.#cancelCheck !== undefined) return
     if (this.#isListening) this.#checkLater()
@@ -122,7 +122,7 @@ export class Watcher {
         this.#listenAgainMs = LISTEN_AGAIN_MS_FIRST
         this.#isListening = true
         this.#checkLater()
-        // What was said while nobody listened was missed.
+        // Notifications before this moment were missed.
         this.#unmark()
         void this.#mark()
         this.wakeForMessages()
@@ -143,16 +143,16 @@ export class Watcher {
   }
 
   /**
-   * A connection that listens sends nothing, so it would never notice that its network has lost
-   * it. The store sends a notification to itself, unless another has been heard since.
+   * A connection that listens sends nothing, so it never notices that the network has dropped it.
+   * The store therefore sends itself a notification if none has arrived for a while.
    */
   #check(): void {
     const heard = this.#heardCount
     const limit = new AbortController()
-    // Whether it is heard is all that counts: a call that fails is not heard.
+    // Only the arrival of the notification counts: a failed call sends none.
     this.#calls.send('check', NOTIFY_CHECK, () => [], limit.signal).catch(() => undefined)
     this.#checkAfter(ANSWER_MS, () => {
-      limit.abort(new Error(`nothing was heard within ${ANSWER_MS} ms`))
+      limit.abort(new Error(`no notification arrived within ${ANSWER_MS} ms`))
       if (this.#heardCount === heard) this.#drop()
       else this.#checkLater()
     })
@@ -166,7 +166,7 @@ export class Watcher {
     })
   }
 
-  /** Listens anew. A driver that does so by itself has the same time again. */
+  /** Listens again. A driver that reconnects by itself gets the same time limit again. */
   #drop(): void {
     this.#isListening = false
     this.#unmark()
@@ -174,7 +174,7 @@ export class Watcher {
     this.#listening?.drop()
   }
 
-  /** There is one check at the most, and none while nobody waits. */
+  /** Keeps at most one check, and none while there is no watch. */
   #checkAfter(ms: number, run: () => void): void {
     this.#stopChecks()
     if (!this.#isWanted) return
@@ -196,8 +196,8 @@ export class Watcher {
     this.#timer({ ms, run: () => this.#open() })
   }
 
-  /** Nobody watches any more. */
-  #rest(): void {
+  /** Closes the connection later if no watch is left. */
+  #stopLater(): void {
     if (this.#isWanted) return
     this.#stopChecks()
     this.#timer(this.#listening && { ms: IDLE_MS, run: () => this.#stop() })
@@ -215,7 +215,7 @@ export class Watcher {
     this.#isListening = false
   }
 
-  /** There is one timer at the most: to try again, or to stop. */
+  /** Keeps at most one timer: to open a connection again, or to stop. */
   #timer(next: { readonly ms: number; readonly run: () => void } | undefined): void {
     this.#cancelTimer?.()
     this.#cancelTimer = undefined
@@ -235,29 +235,29 @@ export class Watcher {
     const watch = this.#watches.get(identity)
     if (watch === undefined) return
     this.#watches.delete(identity)
-    this.#rest()
+    this.#stopLater()
     for (const wake of watch.wakes) wake()
   }
 
-  /** Marks what is not marked yet, until all is. One at a time: what comes meanwhile joins it. */
+  /** Marks all unmarked records. Only one loop runs; it also takes watches that begin later. */
   async #mark(): Promise<void> {
     if (this.#isMarking) return
     this.#isMarking = true
     try {
       await new Promise<void>((resolve) => this.#clock.soon(resolve))
-      for (let pauseMs = MARK_AGAIN_MS_FIRST; this.#isListening;) {
+      for (let failures = 0; this.#isListening;) {
         const batch = [...this.#watches].filter(([, watch]) => !watch.isMarked)
         if (batch.length === 0) break
         if (await this.#markOnce(batch.slice(0, MARKED_MAX))) continue
-        await sleep(this.#clock, pauseMs, this.#closing.signal)
-        pauseMs = Math.min(pauseMs * 2, MARK_AGAIN_MS_MAX)
+        failures++
+        await sleep(this.#clock, backoffMs(MARK_BACKOFF, failures), this.#closing.signal)
       }
     } finally {
       this.#isMarking = false
     }
   }
 
-  /** Whether all of it was marked, or is over. */
+  /** Returns whether each record of the batch was marked or has already been settled. */
   async #markOnce(batch: readonly (readonly [string, Watch])[]): Promise<boolean> {
     let answers: Map<unknown, unknown>
     try {
@@ -265,12 +265,12 @@ export class Watcher {
       const rows = await this.#calls.send('watch', WATCH, () => [hexArray(identities)])
       answers = new Map(rows.map(([identity, how]) => [identity, how]))
     } catch {
-      // The database falters: who waits will hear of it by its own looking.
+      // The database fails: the waiting requests get the error from their own polling.
       return false
     }
     for (const [identity, watch] of batch) {
       const how = answers.get(identity)
-      // Woken meanwhile, the record was moved after it was marked: this watch is over.
+      // The watch was woken during the call: the record changed after it was marked.
       if (this.#watches.get(identity) !== watch) continue
       if (how === 'watched') watch.isMarked = true
       else if (how === undefined) this.#wake(identity)

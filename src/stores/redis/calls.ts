@@ -1,35 +1,38 @@
 import { createHash } from 'node:crypto'
-import { answerWithin } from '../../core/answer-within.ts'
-import { systemClock } from '../../core/clock.ts'
+import { callStore } from '../../core/store/store-call.ts'
+import { systemClock } from '../../core/time/clock.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import type { Argument, Driver } from './client.ts'
 import {
+  didNotRun,
   isCrossSlot,
   isRowFault,
   isScriptMissing,
   notSent,
-  ranNothing,
   storeFailed,
 } from './failures.ts'
-import { Packer } from './packer.ts'
-import type { Replication } from './replication.ts'
-import { sendAgain, unsent } from './refusals.ts'
-import { checkIdentity, type Packing } from './requests.ts'
-import { ServerClocks } from './server-clocks.ts'
-import { untilAborted } from './until-aborted.ts'
+import { Packer } from './scripts/packer.ts'
+import type { Replication } from './driver/replication.ts'
+import { markUnsent, sendAgain } from './refusals.ts'
+import { checkIdentity, type Packing } from './scripts/requests.ts'
+import { ServerClocks } from './driver/server-clocks.ts'
+import { untilAborted } from './driver/until-aborted.ts'
 
-/** Requests in one script at the most: it is how long the server does nothing else. */
+/** Most requests in one script: the server does nothing else while a script runs. */
 export const ROWS_MAX = 128
 
-/** The server's time, of whichever server has the key: `TIME` itself has none to go by. */
-const TELL_TIME = `local time = redis.call('TIME')
+/**
+ * Reads the time of the server that has the key. A script, because `TIME` names no key, and the
+ * client of a cluster could send it to any server.
+ */
+const TIME_SCRIPT = `local time = redis.call('TIME')
 return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))`
 
 /** For messages. */
-const TELL = 'tell the time'
+const READ_TIME = 'tell the time'
 
-/** An answer to that which takes longer is of no use to a claim, and is asked for again. */
-const TELL_TIME_MS = 5_000
+/** A slower answer is of no use: the waiting claims fail, and the next one reads the time again. */
+const READ_TIME_MS = 5_000
 
 export interface Batch<Request> {
   /** For messages. */
@@ -38,45 +41,48 @@ export interface Batch<Request> {
   readonly requests: readonly Request[]
   readonly identityOf: (request: Request) => string
   readonly packing: Packing<Request>
-  /** The time of a test's clock, or empty for the server's own. */
+  /** The time of a test's clock, or empty for the clock of the server. */
   readonly now: string
-  /** What follows the fixed arguments. */
+  /** Arguments after the fixed ones. */
   readonly more?: readonly Argument[]
   /**
-   * A script that reaches the server later than this does nothing. It takes the deadline as its
-   * last argument, and answers its own time behind the answers.
+   * A script that reaches the server after the deadline does nothing. The script takes the deadline
+   * as its last argument, and returns the time of the server after its answers.
    */
   readonly deadline?: Deadline
-  /** Not acknowledged before the replicas have it, where the store waits for them. */
+  /** Acknowledged only when the replicas have the write, if the store waits for replicas. */
   readonly awaitReplicas?: boolean
-  /** Gives the call up. */
+  /** Aborts the call. */
   readonly signal?: AbortSignal | undefined
 }
 
 interface Deadline {
-  /** By our monotonic clock, when the caller asked. */
-  readonly askedMs: number
+  /** Start of the caller's call, by the monotonic clock of this process. */
+  readonly startedMs: number
   readonly withinMs: number
 }
 
-/** What one script takes. */
+/** The input of one script. */
 interface Script {
-  /** The numbers of its requests in the batch. */
+  /** Indexes of its requests in the batch. */
   readonly rows: readonly number[]
   readonly buckets: readonly Bucket[]
   readonly recordKeys: readonly string[]
   readonly packed: Buffer
 }
 
-/** Sends scripts: one for a whole batch, or, on a cluster, one for each bucket at a time. */
+/**
+ * Sends batches as scripts of at most `ROWS_MAX` requests. On a cluster, all requests of a script
+ * are of one bucket.
+ */
 export class Calls {
   readonly #driver: Driver
   readonly #buckets: Buckets
   readonly #replication: Replication | undefined
   readonly #hashes = new Map<string, string>()
   readonly #clocks = new ServerClocks()
-  /** Questions for the time that are under way: claims that come meanwhile share the answer. */
-  readonly #tellings = new Map<string, Promise<void>>()
+  /** Calls for the time that have no answer yet. Claims that arrive before it share the answer. */
+  readonly #timeCalls = new Map<string, Promise<void>>()
   #isCluster: boolean
 
   constructor(driver: Driver, buckets: Buckets, replication: Replication | undefined) {
@@ -90,17 +96,18 @@ export class Calls {
     return this.#isCluster
   }
 
-  /** One answer for each request, in their order. */
+  /** Returns one answer for each request, in the order of the requests. */
   async run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
     if (batch.requests.length === 0) return []
-    return this.knowingSlots(() => this.#run(batch))
+    return this.detectingCluster(() => this.#run(batch))
   }
 
   /**
-   * Runs `call` again if the client turns out to be a client of single servers in front of a
-   * server of a cluster: nothing ran, and now we know.
+   * Repeats `call` when a client for single servers turns out to be connected to a server of a
+   * cluster. That server has run nothing. The repeated call and all later calls send one script for
+   * each bucket.
    */
-  async knowingSlots<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  async detectingCluster<Answer>(call: () => Promise<Answer>): Promise<Answer> {
     try {
       return await call()
     } catch (error) {
@@ -110,7 +117,7 @@ export class Calls {
     return call()
   }
 
-  /** A script that needs no batch. The keys must be of one bucket on a cluster. */
+  /** Runs a script without a batch. On a cluster, all keys must be of one bucket. */
   async ask(
     script: string,
     { keys, args = [] }: { readonly keys: readonly string[]; readonly args?: readonly string[] },
@@ -120,17 +127,19 @@ export class Calls {
   }
 
   async #run<Request>(batch: Batch<Request>): Promise<Buffer[]> {
-    // All before any is sent: a value that cannot be kept rejects the batch, and nothing has run.
+    // Packs everything before it sends anything: a value that cannot be stored rejects the batch,
+    // and no script has run.
     const groups = this.#groupsOf(batch).map((rows) => this.#scriptsOf(batch, rows))
-    // The usual case: the engine sends the rows of one bucket, or all to one server.
-    if (groups.length === 1 && groups[0]!.length === 1) return this.#runOnce(batch, groups[0]![0]!)
+    // The usual case: the engine sends requests of one bucket, or all to one server.
+    if (groups.length === 1 && groups[0]!.length === 1)
+      return this.#runScript(batch, groups[0]![0]!)
     const answers = Array.from<Buffer>({ length: batch.requests.length })
     let hasRun = false
     const ended = await Promise.allSettled(
       groups.map(async (scripts) => {
-        // One behind the other: a later request may be about the record of an earlier one.
+        // One after the other: a later request may be about the record of an earlier one.
         for (const script of scripts) {
-          const replies = await this.#runOnce(batch, script)
+          const replies = await this.#runScript(batch, script)
           hasRun = true
           for (const [n, row] of script.rows.entries()) answers[row] = replies[n]!
         }
@@ -138,15 +147,15 @@ export class Calls {
     )
     const failed = ended.filter((one) => one.status === 'rejected')
     if (failed.length === 0) return answers
-    const unclear = failed.find(({ reason }) => !isRowFault(reason) && !ranNothing(reason))
+    const unclear = failed.find(({ reason }) => !isRowFault(reason) && !didNotRun(reason))
     if (unclear !== undefined) throw unclear.reason
-    const refused = failed.find(({ reason }) => ranNothing(reason))
+    const refused = failed.find(({ reason }) => didNotRun(reason))
     if (refused !== undefined && !hasRun) throw refused.reason
-    // Some did not run, and others have: no row can be told which it was.
+    // Some scripts ran and others did not. The one error of the batch cannot say which.
     if (refused !== undefined) {
       throw storeFailed(batch.operation, refused.reason, 'unavailable', false)
     }
-    // `rejected` says that nothing was written. Where another script has run, that is not so.
+    // `rejected` means that nothing was written, which is untrue if another script has run.
     throw storeFailed(batch.operation, failed[0]!.reason, hasRun ? 'unavailable' : 'rejected')
   }
 
@@ -158,7 +167,7 @@ export class Calls {
     return scripts
   }
 
-  /** The numbers of the requests that may share a script. */
+  /** Groups the indexes of the requests that may share a script. */
   #groupsOf<Request>({ requests, identityOf, operation }: Batch<Request>): number[][] {
     try {
       for (const request of requests) checkIdentity(identityOf(request))
@@ -176,7 +185,7 @@ export class Calls {
     return [...groups.values()]
   }
 
-  async #runOnce<Request>(
+  async #runScript<Request>(
     batch: Batch<Request>,
     { rows, buckets, packed, recordKeys }: Script,
   ): Promise<Buffer[]> {
@@ -194,29 +203,32 @@ export class Calls {
     const replies =
       batch.deadline === undefined || batch.now !== ''
         ? await evaluate([])
-        : await this.#inTime(batch, buckets[0]!, (deadline) => evaluate([deadline]))
+        : await this.#withDeadline(batch, buckets[0]!, (deadline) => evaluate([deadline]))
     const answers = Array.isArray(replies) ? (replies as Buffer[]).slice(0, rows.length) : []
     if (answers.length === rows.length) return answers
-    throw storeFailed(batch.operation, new Error(`${rows.length} requests, another answer`))
+    const fault = `the script gave ${answers.length} answers to ${rows.length} requests`
+    throw storeFailed(batch.operation, new Error(fault))
   }
 
-  async #inTime<Request>(
+  async #withDeadline<Request>(
     { deadline, signal }: Batch<Request>,
     bucket: Bucket,
     evaluate: (deadline: string) => Promise<unknown>,
   ): Promise<unknown> {
-    const { askedMs, withinMs } = deadline!
+    const { startedMs, withinMs } = deadline!
     const place = this.#isCluster ? bucket.base : ''
     if (!this.#clocks.knows(place)) {
       await this.#learnTime(place, bucket, signal).catch((error: unknown) => {
-        throw notSent(TELL, error)
+        throw notSent(READ_TIME, error)
       })
     }
     const ask = async () => {
       const sentMs = systemClock.monotonicMs()
-      const leftMs = withinMs - (sentMs - askedMs)
-      // What comes first, the check or the time, was kept by the client for too long.
-      if (leftMs <= 0) throw unsent(new Error(`LATE by ${Math.ceil(-leftMs)} ms: it was not sent`))
+      const leftMs = withinMs - (sentMs - startedMs)
+      // The calls before it, for the check and the time, waited in the client for too long.
+      if (leftMs <= 0) {
+        throw markUnsent(new Error(`LATE by ${Math.ceil(-leftMs)} ms: the script was not sent`))
+      }
       const replies = await evaluate(this.#clocks.deadline(place, sentMs, leftMs))
       this.#clocks.learn(place, Number((replies as Buffer[]).at(-1)), sentMs)
       return replies
@@ -224,27 +236,27 @@ export class Calls {
     try {
       return await ask()
     } catch (error) {
-      if (!this.#clocks.isCorrected(place, error, { askedMs, withinMs })) throw error
+      if (!this.#clocks.isCorrected(place, error, { startedMs, withinMs })) throw error
       return sendAgain(error, ask)
     }
   }
 
-  /** Before the first claim: it could not say until when it is meant. */
+  /** Runs before the first claim, whose deadline needs the time of the server. */
   #learnTime(place: string, { due }: Bucket, signal: AbortSignal | undefined): Promise<void> {
-    const underWay = this.#tellings.get(place)
-    // The claim that came first may wait for longer than this one.
-    if (underWay !== undefined) return untilAborted(underWay, signal)
-    const limit = { store: 'redis', call: TELL, timeoutMs: TELL_TIME_MS }
+    const pending = this.#timeCalls.get(place)
+    // The claim that started the call may wait longer than this one.
+    if (pending !== undefined) return untilAborted(pending, signal)
+    const limit = { store: 'redis', call: READ_TIME, timeoutMs: READ_TIME_MS }
     const ask = (limited: AbortSignal) =>
-      this.ask(TELL_TIME, { keys: [due] }, signal ?? limited).catch((error: unknown) => {
+      this.ask(TIME_SCRIPT, { keys: [due] }, signal ?? limited).catch((error: unknown) => {
         throw storeFailed(limit.call, error)
       })
-    const telling = answerWithin(systemClock, limit, ask)
-      // Counted from the answer, however long it took: a deadline may be too early, never too late.
-      .then((told) => this.#clocks.learn(place, Number(told), systemClock.monotonicMs()))
-      .finally(() => this.#tellings.delete(place))
-    this.#tellings.set(place, telling)
-    return telling
+    const call = callStore(systemClock, limit, ask)
+      // Counted from the arrival of the answer: a deadline may be too early, but never too late.
+      .then((time) => this.#clocks.learn(place, Number(time), systemClock.monotonicMs()))
+      .finally(() => this.#timeCalls.delete(place))
+    this.#timeCalls.set(place, call)
+    return call
   }
 
   #pack<Request>(batch: Batch<Request>, rows: readonly number[]): Script {
@@ -269,7 +281,7 @@ export class Calls {
     }
   }
 
-  /** By its hash; whole where the server does not have it (any more). */
+  /** Sends the hash of the script, and then the whole script if the server does not have it. */
   async #evaluate(
     script: string,
     {

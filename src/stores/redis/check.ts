@@ -1,47 +1,49 @@
-/** What a server is set up to keep, in plain words. */
+/** Checks how much of the data the configuration of a server keeps. */
 import type { Driver } from './client.ts'
 import { isNotAllowed } from './failures.ts'
 
 export type RedisFindingKind =
-  /** It throws records away when memory runs out: claims are refused, unless `allowEviction`. */
+  /** The server removes records when memory runs out. Claims fail unless `allowEviction` is set. */
   | 'evicts'
-  /** It will throw records away once `maxmemory` is set. */
+  /** The server will remove records if `maxmemory` is set. */
   | 'may_evict'
-  /** A restart forgets everything, or what is newer than the last snapshot. */
+  /** A restart loses everything, or everything since the last snapshot. */
   | 'not_persistent'
-  /** A power cut forgets the last second. */
+  /** A power cut loses the last second or more. */
   | 'persists_late'
-  /** A failover forgets what the replica does not have yet. */
+  /** A failover loses writes that the replica does not have yet. */
   | 'replicates_late'
-  /** It is older than 6.2: claims are refused. */
+  /** The server is older than 6.2. Claims fail. */
   | 'too_old'
-  /** It did not say how it is set up. */
+  /** The server did not report its configuration. */
   | 'unchecked'
 
+/** One guarantee that the configuration of the server does not give. */
 export interface RedisFinding {
   readonly kind: RedisFindingKind
-  /** What is not guaranteed, and what to set. */
+  /** Names the missing guarantee, and the setting that gives it. */
   readonly message: string
 }
 
+/** Result of `check()`. */
 export interface RedisCheck {
-  /** No finding is one that claims are refused for. */
+  /** `false` if a finding makes claims fail. */
   readonly usable: boolean
-  /** Empty where there is nothing to say. */
+  /** Empty if the check has found nothing wrong. */
   readonly findings: readonly RedisFinding[]
 }
 
 export interface CheckContext {
   readonly allowEviction: boolean
   readonly waitsForReplicas: boolean
-  /** `waitReplicas` does not work there. */
+  /** The advice differs, because `waitReplicas` does not work with a cluster. */
   readonly isCluster: boolean
 }
 
-/** The settings of one master, as far as it tells them. */
+/** The settings of one master, as far as it reports them. */
 interface Settings {
   readonly info: ReadonlyMap<string, string>
-  /** By CONFIG, which managed servers forbid. */
+  /** Read with CONFIG, which managed services block. */
   readonly save: string | undefined
   readonly appendfsync: string | undefined
 }
@@ -59,7 +61,7 @@ export async function checkServer(
   return judge([...findings.values()], context)
 }
 
-/** Whether claims may be sent to a server, by its `INFO` alone. Warnings take more than that. */
+/** Decides from `INFO` alone whether claims may be sent to a server. Warnings need CONFIG, too. */
 export function judgeBucket(info: string, context: CheckContext): RedisCheck {
   const settings = { info: toInfo(info), save: undefined, appendfsync: undefined }
   const { usable, findings } = judge(findingsOf(settings, context), context)
@@ -76,7 +78,7 @@ async function settingsOf(driver: Driver, signal?: AbortSignal): Promise<Setting
   if (infos === undefined) return [{ info: new Map(), save: undefined, appendfsync: undefined }]
   const ask = (name: string) => unlessForbidden(driver.askMasters(['CONFIG', 'GET', name], signal))
   const [saves, appendfsyncs] = await Promise.all([ask('save'), ask('appendfsync')])
-  // Masters answer in no particular order: a setting counts for all only if all have it.
+  // The answers are in no particular order, so a value is used only if all masters have it.
   const save = shared(saves)
   const appendfsync = shared(appendfsyncs)
   return infos.map((info) => ({ info: toInfo(text(info)), save, appendfsync }))
@@ -105,43 +107,43 @@ function findingsOf({ info, save, appendfsync }: Settings, context: CheckContext
 const UNCHECKED: RedisFinding = {
   kind: 'unchecked',
   message:
-    'Redis did not tell how it is set up (INFO is not allowed): make sure that maxmemory-policy ' +
-    'is noeviction and appendonly is yes, or keys may be forgotten and their work run again',
+    'Redis did not report its configuration (INFO is not allowed): set maxmemory-policy ' +
+    'noeviction and appendonly yes, or keys may be lost, and a retry runs their work again',
 }
 
 const NOTHING_KEPT: RedisFinding = {
   kind: 'not_persistent',
   message:
-    'Redis keeps nothing on disk (appendonly no, no save points): when it restarts, every key is ' +
-    'forgotten, and a retry runs its work again. Set appendonly yes',
+    'Redis keeps nothing on disk (appendonly no, no save points): a restart loses every key, and ' +
+    'a retry runs its work again. Set appendonly yes',
 }
 
 const ONLY_SNAPSHOTS: RedisFinding = {
   kind: 'not_persistent',
   message:
-    'Redis keeps snapshots at the most (appendonly no): when it restarts, the keys since the ' +
-    'last snapshot are forgotten, and a retry runs their work again. Set appendonly yes',
+    'Redis keeps at most snapshots (appendonly no): a restart loses the keys since the last ' +
+    'snapshot, and a retry runs their work again. Set appendonly yes',
 }
 
 const REPLICATES_LATE: RedisFinding = {
   kind: 'replicates_late',
   message:
-    'Redis has replicas and nobody waits for them: after a failover the last keys may be ' +
-    'forgotten, and a retry runs their work again. Set waitReplicas',
+    'Redis has replicas, and the store does not wait for them: a failover may lose the last ' +
+    'keys, and a retry runs their work again. Set waitReplicas',
 }
 
-/** The server tells of its good replicas only where it needs some for a write. */
+/** The server reports its good replicas only if min-replicas-to-write is set. */
 function clusterReplicatesLate(info: ReadonlyMap<string, string>): RedisFinding {
   const isBounded = info.has('min_slaves_good_slaves')
   return {
     kind: 'replicates_late',
     message:
-      'Redis Cluster acknowledges a write before its replicas have it: after a failover the last ' +
-      'keys may be forgotten, and a retry runs their work again. ' +
+      'Redis Cluster acknowledges a write before its replicas have it: a failover may lose the ' +
+      'last keys, and a retry runs their work again. ' +
       (isBounded
-        ? 'min-replicas-to-write bounds how many'
+        ? 'min-replicas-to-write limits how many'
         : 'Set min-replicas-to-write 1 and a low min-replicas-max-lag on every node: a master ' +
-          'without its replicas then takes no writes, which bounds how many'),
+          'without its replicas then rejects writes, which limits how many'),
   }
 }
 
@@ -149,9 +151,9 @@ function persistsLate(appendfsync: string | undefined): RedisFinding {
   return {
     kind: 'persists_late',
     message:
-      `Redis writes to disk after it has answered (appendfsync ${appendfsync ?? 'unknown'}): in ` +
-      'a power cut the keys of the last second or more may be forgotten, and a retry runs their ' +
-      'work again. Set appendfsync always',
+      `Redis writes to disk after it has answered (appendfsync ${appendfsync ?? 'unknown'}): a ` +
+      'power cut may lose the keys of the last second or more, and a retry runs their work ' +
+      'again. Set appendfsync always',
   }
 }
 
@@ -160,8 +162,8 @@ function evicts(policy: string): RedisFinding {
     kind: 'evicts',
     message:
       `Redis evicts records when memory runs out (maxmemory-policy ${policy}): their keys are ` +
-      'forgotten, and a retry runs their work again. Set maxmemory-policy noeviction, or accept ' +
-      'it with allowEviction: true',
+      'lost, and a retry runs their work again. Set maxmemory-policy noeviction, or accept the ' +
+      'loss with allowEviction: true',
   }
 }
 
@@ -169,13 +171,13 @@ function mayEvict(policy: string): RedisFinding {
   return {
     kind: 'may_evict',
     message:
-      `Redis would evict records if it had a maxmemory (maxmemory-policy ${policy}). ` +
-      'Set maxmemory-policy noeviction before somebody sets one',
+      `Redis would evict records if maxmemory were set (maxmemory-policy ${policy}). ` +
+      'Set maxmemory-policy noeviction',
   }
 }
 
 function tooOld(version: string): RedisFinding {
-  return { kind: 'too_old', message: `Redis ${version} is too old: 6.2 or newer is needed` }
+  return { kind: 'too_old', message: `Redis ${version} is too old: use 6.2 or newer` }
 }
 
 function isOld(version: string): boolean {
@@ -192,13 +194,13 @@ async function unlessForbidden(answers: Promise<unknown[]>): Promise<unknown[] |
   }
 }
 
-/** The value that every master gives; `undefined` where they differ or do not tell. */
+/** The value that all masters have. `undefined` if they differ or do not report it. */
 function shared(replies: readonly unknown[] | undefined): string | undefined {
   const values = new Set(replies?.map(configValue))
   return values.size === 1 ? [...values][0] : undefined
 }
 
-/** CONFIG GET answers a list of names and values, or, by the protocol's third version, a map. */
+/** CONFIG GET returns a list of names and values, or a map in version 3 of the protocol. */
 function configValue(reply: unknown): string | undefined {
   if (Array.isArray(reply)) return reply.length < 2 ? undefined : text(reply[1])
   if (reply instanceof Map) return configValue([...reply].flat())

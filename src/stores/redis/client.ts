@@ -1,31 +1,32 @@
 /**
- * The parts of the clients that are used here. Described, not imported: the package depends on no
- * client, and whatever behaves like one of them will do.
+ * The parts of the clients that the store uses. They are described here and not imported: the
+ * package depends on no client, and any object with these methods works.
  */
 
 export type Argument = string | Buffer
 
-/** What the store needs of a client. */
+/** The operations that the store needs, implemented on each kind of client. */
 export interface Driver {
-  /** Keys of different slots cannot share a script. */
+  /** On a cluster, keys of different slots cannot share a script. */
   readonly isCluster: boolean
   /**
-   * To the master that has `key`. Strings of the answer come as `Buffer`s. When `signal` aborts,
-   * the call rejects, and a connection that has answered nothing meanwhile is ended.
+   * Sends a command to the master that has `key`. Strings in the answer are `Buffer`s. When
+   * `signal` aborts, the call rejects, and a connection that has answered nothing since the start
+   * of the call is ended.
    */
   send(args: readonly Argument[], key: string, signal?: AbortSignal): Promise<unknown>
-  /** To every master: what each of them answers, in no particular order. */
+  /** Sends a command to every master. The answers are in no particular order. */
   askMasters(args: readonly string[], signal?: AbortSignal): Promise<unknown[]>
   /**
-   * A connection of our own to the same server. Absent where there is more than one server. When
-   * `signal` aborts, the connection is ended, also while it is being opened.
+   * Opens a separate connection to the same server. Absent for a cluster, which has several
+   * servers. When `signal` aborts, the connection is ended, even while it is being opened.
    */
   readonly connect?: (signal: AbortSignal) => Promise<Connection>
 }
 
 /**
- * A connection that is used by nobody else. Commands of one turn of the event loop reach the server
- * one behind the other on one socket, or fail: none is ever sent again on a new one.
+ * A connection that only the store uses. Commands of one turn of the event loop reach the server in
+ * order on one socket, or fail. No command is sent again on a new socket.
  */
 export interface Connection {
   send(args: readonly Argument[]): Promise<unknown>
@@ -43,7 +44,7 @@ export interface IoRedisConnection {
   callBuffer(command: string, ...args: Argument[]): Promise<unknown>
   connect(): Promise<unknown>
   disconnect(): void
-  /** Absent until it connects. */
+  /** Absent until the client connects. */
   readonly stream?: { destroy(): unknown } | undefined
   on(event: 'error', listener: (error: Error) => void): unknown
 }
@@ -65,7 +66,7 @@ export interface NodeRedisClient {
 export interface NodeRedisConnection {
   sendCommand(args: Argument[], options?: object): Promise<unknown>
   connect(): Promise<unknown>
-  /** The names of the same thing in version 4, and since version 5. */
+  /** Closes the connection in version 4. From version 5 on, `destroy` does. */
   disconnect?(): Promise<unknown>
   destroy?(): void
   on(event: 'error', listener: (error: Error) => void): unknown
@@ -83,4 +84,5 @@ export interface NodeRedisCluster {
   nodeClient(node: never): unknown
 }
 
+/** A client of ioredis or of node-redis, for a single server or for a cluster. */
 export type RedisClient = IoRedisClient | IoRedisCluster | NodeRedisClient | NodeRedisCluster

@@ -1,36 +1,36 @@
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
-import { ValueFault } from './packer.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 import { isRefused } from './refusals.ts'
 
 /**
- * The one wrapper of errors. A client may attach the arguments of the command to its error, and
- * with them the keys of our callers: only its words and its code are passed on.
+ * Wraps every error of the store. A client may attach the arguments of the command to its error,
+ * and they contain the keys of requests. So only the message, stack and code are passed on.
  */
 export function storeFailed(
   operation: string,
   cause: unknown,
   failure: StoreFailure = isRowFault(cause) ? 'rejected' : 'unavailable',
-  /** Nothing of the call ran: `false` where another script of it may have. */
-  wroteNothing: boolean = failure === 'rejected' || ranNothing(cause),
+  /** No script of the call ran. `false` if another script of the same call may have run. */
+  wroteNothing: boolean = failure === 'rejected' || didNotRun(cause),
 ): StoreFailedError {
-  if (cause instanceof StoreFailedError) return saying(wroteNothing, cause)
+  if (cause instanceof StoreFailedError) return withWroteNothing(cause, wroteNothing)
   const advice = adviceOn(cause)
   const details = { failure, wroteNothing, cause: withoutArgs(cause), advice }
   return new StoreFailedError({ store: 'redis', operation, ...details })
 }
 
-/** Of a call that was not sent, because what comes before it has failed. */
+/** The error of a call that was not sent, because an earlier step has failed. */
 export function notSent(operation: string, cause: unknown): StoreFailedError {
   return storeFailed(operation, cause, undefined, true)
 }
 
 /** Whether the script that failed with this error certainly did not run. */
-export function ranNothing(error: unknown): boolean {
+export function didNotRun(error: unknown): boolean {
   return error instanceof StoreFailedError ? error.wroteNothing : isRefused(error)
 }
 
-/** Never by a change of the error: calls that wait for the same answer share it. */
-function saying(wroteNothing: boolean, failed: StoreFailedError): StoreFailedError {
+/** Returns a copy and does not change the error: calls that wait for the same answer share it. */
+function withWroteNothing(failed: StoreFailedError, wroteNothing: boolean): StoreFailedError {
   if (failed.wroteNothing === wroteNothing) return failed
   const { store, operation, failure, cause, advice } = failed
   return new StoreFailedError({ store, operation, failure, cause, advice, wroteNothing })
@@ -38,18 +38,18 @@ function saying(wroteNothing: boolean, failed: StoreFailedError): StoreFailedErr
 
 const CHECK_LOGIN = 'check the user and the password of the client'
 
-/** What an operator can do about errors that every call meets, by the first word of the answer. */
+/** Advice for operators on errors that affect every call, by the first word of the answer. */
 const ADVICE: Readonly<Record<string, string>> = {
   NOAUTH: CHECK_LOGIN,
   WRONGPASS: CHECK_LOGIN,
-  NOPERM: 'give the user of the client the commands that the guide of the store lists',
-  READONLY: 'connect to the master: this server takes no writes',
-  OOM: 'raise maxmemory of the server, or move other data away',
-  MISCONF: 'make room on the disk of the server: it cannot write its snapshot',
-  LOADING: 'wait until the server has read its data',
-  CLUSTERDOWN: 'check the masters of the cluster: some of its slots have none',
+  NOPERM: 'give the user of the client the rights that the Redis guide of oncekey lists',
+  READONLY: 'connect to the master: this server is read-only',
+  OOM: 'raise maxmemory of the server, or remove other data',
+  MISCONF: 'free disk space on the server: it cannot write its snapshot',
+  LOADING: 'wait until the server has loaded its data',
+  CLUSTERDOWN: 'check the masters of the cluster: some slots have none',
   MASTERDOWN: 'check the master of this replica',
-  NOREPLICAS: 'check the replicas: fewer than min-replicas-to-write are up',
+  NOREPLICAS: 'check the replicas: fewer than min-replicas-to-write are connected',
 }
 
 function adviceOn(cause: unknown): string | undefined {
@@ -66,19 +66,19 @@ function withoutArgs(cause: unknown): unknown {
   return clean
 }
 
-/** The server restarted, failed over or was told to forget its scripts. */
+/** The server was restarted, has failed over, or its script cache was flushed. */
 export function isScriptMissing(error: unknown): boolean {
   return startsWith(error, 'NOSCRIPT')
 }
 
-/** A server of a cluster, behind a client of single servers. Nothing of the script ran. */
+/** The client is for single servers, and the server belongs to a cluster. Nothing has run. */
 export function isCrossSlot(error: unknown): boolean {
   return startsWith(error, 'CROSSSLOT')
 }
 
 /**
- * The user of the connection may not ask this, or the server does not know the question, or a
- * managed one does not answer it. Any other error (`ERR max number of clients reached`) passes.
+ * The user may not run the command, the server does not know it, or a managed service blocks it.
+ * Other errors, such as `ERR max number of clients reached`, are temporary.
  */
 export function isNotAllowed(error: unknown): boolean {
   return error instanceof Error && NOT_ALLOWED.test(error.message)
@@ -87,7 +87,7 @@ export function isNotAllowed(error: unknown): boolean {
 const NOT_ALLOWED =
   /^(NOPERM|ERR unknown (sub)?command|ERR .*\b(not|n't) (allowed|available|permitted|supported)\b)/i
 
-/** A value that cannot be kept, or a record that a newer version has written. Nothing has run. */
+/** A value cannot be stored, or a newer version wrote the record. The script wrote nothing. */
 export function isRowFault(error: unknown): boolean {
   return error instanceof ValueFault || startsWith(error, 'LAYOUT')
 }

@@ -1,5 +1,5 @@
-export { redisStore } from './redis-store.ts'
-export type { RedisStore } from './redis-store.ts'
+export { redisStore } from './store.ts'
+export type { RedisStore } from './store.ts'
 export type { RedisStoreOptions } from './options.ts'
 export type { RedisCheck, RedisFinding, RedisFindingKind } from './check.ts'
 export type { RedisClient } from './client.ts'

@@ -1,42 +1,55 @@
-import type { Clock } from '../../core/clock.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import type { RedisClient } from './client.ts'
-import type { WaitReplicas } from './replication.ts'
+import type { WaitReplicas } from './driver/replication.ts'
 
 export interface RedisStoreOptions {
   /**
-   * A connected client: `Redis` or `Redis.Cluster` of ioredis, or what `createClient()` or
-   * `createCluster()` of node-redis made. It stays yours: the store does not close it.
+   * A connected client: `Redis` or `Redis.Cluster` of ioredis, or the result of `createClient()` or
+   * `createCluster()` of node-redis. The store does not close it.
    */
   client: RedisClient
 
   /**
-   * What every key of the store begins with. Letters, digits and `: - _ .`
+   * Prefix of every key of the store: 1 to 64 letters, digits and `: - _ .` Stores with different
+   * prefixes share no records.
    *
    * @default 'oncekey'
    */
   prefix?: string
 
   /**
-   * Acknowledges a write only once `count` replicas have it, and fails after `timeoutMs` (1 000):
-   * a failover to one of them then forgets nothing. Costs a round trip to the replica for every
-   * batch, and an outage of the replicas is an outage of the store. On a connection of the store's
-   * own. Not with a Cluster.
+   * Acknowledges a write only when replicas have it, so that a failover to one of them loses
+   * nothing. Every batch then costs a round trip to the replicas, and an outage of the replicas is
+   * an outage of the store. The store opens a separate connection for it. Does not work with a
+   * cluster.
    *
-   * @default none: writes are acknowledged as soon as the master has them
+   * @default none; a write is acknowledged as soon as the master has it
    */
-  waitReplicas?: { count: number; timeoutMs?: number }
+  waitReplicas?: {
+    /** How many replicas must have a write: 1 to 100. */
+    count: number
+
+    /**
+     * How long the server waits for the replicas, in milliseconds, at most 60,000. After that the
+     * call fails; a failed claim is released. A longer time tolerates slower replicas, but requests
+     * wait longer. Keep it well below the engine's `storeTimeoutMs`.
+     *
+     * @default 1_000
+     */
+    timeoutMs?: number
+  }
 
   /**
-   * Works on a server that evicts keys when memory runs out. A key that was evicted is forgotten:
-   * a retry runs its work again.
+   * Accepts a server that evicts keys when memory runs out. An evicted key is lost: a retry runs
+   * its work again.
    *
-   * @default false: claims are refused there
+   * @default false; claims fail on such a server
    */
   allowEviction?: boolean
 
-  /** For tests. By default the server's own clock decides, the one that all nodes share. */
+  /** For tests. @default the clock of the server, which all nodes share */
   clock?: Clock
 }
 
@@ -52,14 +65,14 @@ const KNOWN = ['client', 'prefix', 'waitReplicas', 'allowEviction', 'clock'] as 
 
 const PREFIX = 'oncekey'
 
-/** No braces: they would choose the slot of a cluster in the place of ours. */
+/** No braces: on a cluster they would choose the slot instead of the hash tag of the bucket. */
 const PREFIX_PATTERN = /^[a-z0-9:_.-]{1,64}$/i
 
 const WAIT_MS = 1_000
 const WAIT_MS_MAX = 60_000
 const REPLICAS_MAX = 100
 
-/** Fills defaults and checks every rule once. The caller's object is not touched. */
+/** Applies defaults and checks every option. Does not change the caller's object. */
 export function resolveRedisStoreOptions(options: RedisStoreOptions): ResolvedRedisStoreOptions {
   rejectUnknownOptions('redisStore', options, KNOWN)
   const { client, prefix = PREFIX, waitReplicas, allowEviction, clock } = options
@@ -81,10 +94,14 @@ export function resolveRedisStoreOptions(options: RedisStoreOptions): ResolvedRe
 function resolveWait(wait: { count: number; timeoutMs?: number }): WaitReplicas {
   const where = 'redisStore: waitReplicas'
   rejectUnknownOptions(where, wait, ['count', 'timeoutMs'])
-  if (wait.count === undefined) throw new InvalidOptionsError(`${where}.count is missing`)
+  if (wait.count === undefined) {
+    throw new InvalidOptionsError(
+      `${where}.count is missing; set how many replicas must have a write`,
+    )
+  }
   return Object.freeze({
     count: wholeNumber(`${where}.count`, wait.count, { fallback: 1, min: 1, max: REPLICAS_MAX }),
-    // 0 would mean for ever to the server.
+    // The server reads 0 as "no limit".
     timeoutMs: wholeNumber(`${where}.timeoutMs`, wait.timeoutMs, {
       fallback: WAIT_MS,
       min: 1,

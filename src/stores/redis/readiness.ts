@@ -1,74 +1,74 @@
-import { systemClock } from '../../core/clock.ts'
+import { systemClock } from '../../core/time/clock.ts'
 import { isRejected } from '../../core/errors.ts'
 import { warnOnce } from '../../core/warn.ts'
 import type { RedisCheck } from './check.ts'
 import { storeFailed } from './failures.ts'
-import { untilAborted } from './until-aborted.ts'
+import { untilAborted } from './driver/until-aborted.ts'
 
-/** How long a refusal stands before the server is looked at again. */
+/** How long claims are refused before the server is checked again. */
 const RECHECK_MS = 5_000
 
-/** The findings that claims are refused for. */
+/** Findings that make the store refuse claims. */
 const REFUSED: readonly string[] = ['evicts', 'too_old']
 
-interface Look {
-  readonly looking: Promise<void>
+interface PlaceCheck {
+  readonly done: Promise<void>
   isReady: boolean
-  /** Of a refusal; 0: there is none. */
+  /** 0 if claims are not refused. */
   refusedUntilMs: number
 }
 
 /**
- * Looks at how a server is set up before its first claim, and warns of what it does not keep. A
- * refusal stands for a while, and ends without a restart when
- * the server has been set right.
+ * Checks the configuration of a server before its first claim, and warns about what the server does
+ * not guarantee. If the configuration makes the store refuse claims, the check is repeated after
+ * `RECHECK_MS`, so that a corrected server needs no restart of the service.
  */
 export class Readiness {
-  readonly #looks = new Map<string, Look>()
+  readonly #checks = new Map<string, PlaceCheck>()
 
   /** Claims may be sent to this place now. */
   isReady(place: string): boolean {
-    return this.#looks.get(place)?.isReady === true
+    return this.#checks.get(place)?.isReady === true
   }
 
   /**
-   * Resolves once claims may be sent to this place, which is a server, or a bucket of a cluster:
-   * each bucket asks its own server, so that one that is silent holds up only its own.
+   * Resolves when claims may be sent to this place: a server, or a bucket of a cluster. Each bucket
+   * checks its own server, so that a silent server delays only its own buckets.
    */
   async until(
     place: string,
-    look: () => Promise<RedisCheck>,
+    check: () => Promise<RedisCheck>,
     signal: AbortSignal | undefined,
   ): Promise<void> {
-    const known = this.#looks.get(place)
+    const known = this.#checks.get(place)
     const isOver = known !== undefined && known.refusedUntilMs > 0 && isPast(known.refusedUntilMs)
-    const { looking } = known === undefined || isOver ? this.#look(place, look) : known
-    // The claim that came first may wait for longer than this one.
-    await untilAborted(looking, signal)
+    const { done } = known === undefined || isOver ? this.#start(place, check) : known
+    // The claim that started the check may wait longer than this one.
+    await untilAborted(done, signal)
   }
 
-  #look(place: string, look: () => Promise<RedisCheck>): Look {
-    const mine: Look = {
-      looking: this.#judge(look, (until) => (mine.refusedUntilMs = until)).then(
-        () => void (mine.isReady = true),
+  #start(place: string, check: () => Promise<RedisCheck>): PlaceCheck {
+    const started: PlaceCheck = {
+      done: this.#judge(check, (until) => (started.refusedUntilMs = until)).then(
+        () => void (started.isReady = true),
         (error: unknown) => {
-          // Where the server did not answer, the next claim asks again.
-          if (!isRejected(error)) this.#looks.delete(place)
+          // If the server did not answer, the next claim checks it again.
+          if (!isRejected(error)) this.#checks.delete(place)
           throw error
         },
       ),
       isReady: false,
       refusedUntilMs: 0,
     }
-    this.#looks.set(place, mine)
-    return mine
+    this.#checks.set(place, started)
+    return started
   }
 
   async #judge(
-    look: () => Promise<RedisCheck>,
+    check: () => Promise<RedisCheck>,
     onRefused: (untilMs: number) => void,
   ): Promise<void> {
-    const { usable, findings } = await look()
+    const { usable, findings } = await check()
     if (!usable) {
       onRefused(systemClock.monotonicMs() + RECHECK_MS)
       const reasons = findings.filter(({ kind }) => REFUSED.includes(kind))

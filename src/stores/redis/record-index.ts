@@ -1,28 +1,29 @@
-import type { RecordState, StoredRecord } from '../../core/record.ts'
-import type { RecordRef } from '../../core/store.ts'
-import { toRecord } from './answers.ts'
+import type { RecordState, StoredRecord } from '../../core/record/record.ts'
+import type { RecordRef } from '../../core/store/store.ts'
+import { toRecord } from './scripts/answers.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import { ROWS_MAX, type Calls } from './calls.ts'
-import { checkIdentity, type Candidate } from './requests.ts'
-import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts.ts'
-import { FIND, LATEST, PEEK, RANGE } from './upkeep-scripts.ts'
+import { checkIdentity, type Candidate } from './scripts/requests.ts'
+import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts/scripts.ts'
+import { FIND, LATEST, PEEK, RANGE } from './scripts/upkeep.ts'
 
-/** The index names a record of which nothing is known any more. */
-const NOBODY = '0'.repeat(32)
+/** Stands for the identity of a record that `due` names and `ids` does not. */
+const NO_IDENTITY = '0'.repeat(32)
 
-/** States that are listed by another time than the one they move at, and have it in the index. */
-const LISTED_APART: readonly RecordState[] = ['pending', 'failed_retryable']
+/** States that have a second index entry: they are listed by last run, but move at another time. */
+const LISTED_BY_LAST_RUN: readonly RecordState[] = ['pending', 'failed_retryable']
 
 /**
- * What is held is listed by last run, too, but is indexed by the end of its lease alone: a second
- * entry would cost every claim and every settlement a write. So up to this many are looked at.
+ * Records in progress are also listed by last run, but are indexed only by the end of their lease:
+ * a second entry would cost every claim and every settlement a write. So up to this many are read
+ * and sorted.
  */
 const HELD_MAX = 10_000
 
-/** Named by one script at the most: it is how long the server does nothing else. */
+/** Most entries that one script returns: the server does nothing else while a script runs. */
 const PAGE = 500
 
-/** Asked of every bucket at first, beside its fair share: most often nothing more is needed. */
+/** Read from every bucket at first, in addition to its fair share: that is usually enough. */
 const SHARE_MIN = 8
 
 interface Range {
@@ -37,7 +38,7 @@ interface PageQuery {
   readonly signal: AbortSignal | undefined
 }
 
-/** Finds records by other things than their identity: across all buckets, in bounded steps. */
+/** Finds records by record id, state or time: across all buckets, in steps of bounded size. */
 export class RecordIndex {
   readonly #calls: Calls
   readonly #buckets: Buckets
@@ -47,14 +48,14 @@ export class RecordIndex {
     this.#buckets = buckets
   }
 
-  /** The identity of a record, by what is known of it. */
+  /** Returns the identity of a record. A reference by identity is not looked up. */
   async find(ref: RecordRef, signal?: AbortSignal): Promise<string | undefined> {
     if (ref.identity !== undefined) {
       checkIdentity(ref.identity)
       return ref.identity
     }
     const keys = this.#buckets.all.map(({ ids }) => ids)
-    const answers = await this.#calls.knowingSlots(() => {
+    const answers = await this.#calls.detectingCluster(() => {
       const groups = this.#calls.isCluster ? keys.map((key) => [key]) : [keys]
       const args = [ref.recordId]
       return Promise.all(
@@ -64,13 +65,13 @@ export class RecordIndex {
     return answers.map(String).find((identity) => identity !== '')
   }
 
-  /** The records whose next move is due, the longest overdue first. */
+  /** Returns the records whose next move is due, the longest overdue first. */
   async earliest(states: readonly RecordState[], range: Range): Promise<Candidate[]> {
     const classes = states.map((state) => STATE_CODES.indexOf(state))
     return this.#first(classes, range)
   }
 
-  /** Of the records that are held until after `untilMs`, those whose leases end last. */
+  /** Returns the held records whose leases end last, and at `untilMs` or later. */
   async latestHeld({ untilMs, limit, signal }: Range): Promise<Candidate[]> {
     const code = STATE_CODES.indexOf('in_progress')
     const share = SHARE_MIN + Math.ceil(limit / this.#buckets.all.length)
@@ -84,7 +85,7 @@ export class RecordIndex {
     { limit, signal }: { readonly limit: number; readonly signal: AbortSignal | undefined },
   ): Promise<StoredRecord[]> {
     const code = STATE_CODES.indexOf(state)
-    const classes = [LISTED_APART.includes(state) ? LISTED_CLASS + code : code]
+    const classes = [LISTED_BY_LAST_RUN.includes(state) ? LISTED_CLASS + code : code]
     const isHeld = state === 'in_progress'
     const listed = await this.#first(classes, {
       untilMs: SCORE_SPAN - 1,
@@ -92,16 +93,16 @@ export class RecordIndex {
       signal,
     })
     const records: StoredRecord[] = []
-    // Some at a time: a script that reads thousands would hold up everybody else.
+    // In pieces: a script that reads thousands of records would block all other clients.
     for (let at = 0; at < listed.length; at += ROWS_MAX) {
-      const some = listed.slice(at, at + ROWS_MAX)
-      records.push(...(await this.#calls.knowingSlots(() => this.#peek(some, signal))))
+      const piece = listed.slice(at, at + ROWS_MAX)
+      records.push(...(await this.#calls.detectingCluster(() => this.#peek(piece, signal))))
     }
     if (isHeld) records.sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
     return records.filter((record) => record.state === state).slice(0, limit)
   }
 
-  /** What one bucket has is merged with what the others have, and cut where it is enough. */
+  /** Merges the entries of all buckets, and returns the first `range.limit` of them. */
   async #first(classes: readonly number[], range: Range): Promise<Candidate[]> {
     if (range.limit < 1) return []
     const share = SHARE_MIN + Math.ceil((2 * range.limit) / this.#buckets.all.length)
@@ -119,7 +120,7 @@ export class RecordIndex {
       range.limit,
     )
     const lastMs = cut.length < range.limit ? Infinity : cut.at(-1)!.atMs
-    // A bucket that gave its whole share may have more that comes before the cut.
+    // A bucket that returned its whole share may have more entries before the cut.
     const whole = await Promise.all(
       parts.map(async ({ code, bucket, found }) => {
         const isFull = found.length === first.limit && first.limit < range.limit
@@ -150,9 +151,9 @@ export class RecordIndex {
     const candidates: Candidate[] = []
     for (let n = 0; n < answers.length; n += 3) {
       const [recordId, at, identity] = answers.slice(n, n + 3) as [string, string, string]
-      // Its bucket is all that matters of an identity that is not known.
-      const nobody = bucketPrefix(this.#buckets, bucket) + NOBODY.slice(2)
-      candidates.push({ recordId, atMs: Number(at), identity: identity || nobody })
+      // A script for this candidate must reach the bucket, and then removes its index entries.
+      const placeholder = bucketPrefix(this.#buckets, bucket) + NO_IDENTITY.slice(2)
+      candidates.push({ recordId, atMs: Number(at), identity: identity || placeholder })
     }
     return candidates
   }
@@ -186,7 +187,7 @@ function bucketPrefix(buckets: Buckets, bucket: Bucket): string {
 }
 
 function merge(parts: readonly (readonly Candidate[])[], limit: number): Candidate[] {
-  // One that moved while the pages were read may be on two of them.
+  // A record that moved while the pages were read may be on two of them.
   const byId = new Map(parts.flat().map((candidate) => [candidate.recordId, candidate]))
   return [...byId.values()].sort((a, b) => a.atMs - b.atMs).slice(0, limit)
 }

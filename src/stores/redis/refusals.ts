@@ -1,9 +1,10 @@
-import type { SharedConnection } from '../../core/shared-connection.ts'
+import type { SharedConnection } from '../kit/shared-connection.ts'
 
 /**
- * Answers with which a server refuses a script before it runs, or at its first write. `OOM` and
- * `READONLY` are told of the first write only; `NOPERM` may be told of any command, and is not
- * here. ioredis repeats what clusters refuse, and wraps the last answer.
+ * Answers of a server that refuses a script before its start or at its first write. `OOM` and
+ * `READONLY` appear at the first write and not later. `NOPERM` is not in the list, because any
+ * command of a script may cause it. ioredis repeats a command that a cluster refuses, and wraps the
+ * last answer.
  */
 const REFUSED = new RegExp(
   '^(?:Too many Cluster redirections\\. Last error: (?:\\w+: )?)?' +
@@ -19,15 +20,15 @@ export function isRefused(error: unknown): boolean {
   return error instanceof Error && refused.has(error)
 }
 
-/** Notes the error of a command that was not sent. */
-export function unsent(error: Error): Error {
+/** Marks the error of a command that was not sent. */
+export function markUnsent(error: Error): Error {
   refused.add(error)
   return error
 }
 
 /**
- * Sends again what has failed with `first`. Where that sending may have run, a refusal of this one
- * does not say that nothing ran.
+ * Repeats a command that has failed with `first`. If the first command may have run, a refusal of
+ * the second one does not prove that nothing ran.
  */
 export async function sendAgain<Answer>(
   first: unknown,
@@ -42,10 +43,11 @@ export async function sendAgain<Answer>(
 }
 
 /**
- * Sends a command and notes an error that says that it did not run, unless a connection was opened
- * or lost meanwhile: ioredis sends what was not answered again, and the first sending may have run.
+ * Sends a command, and marks an error that proves that the command did not run. An error is not
+ * marked if a connection was opened or lost during the call: ioredis repeats unanswered commands,
+ * and the first copy may have run.
  */
-export async function notingRefusals<Answer>(
+export async function markRefusals<Answer>(
   connections: () => readonly SharedConnection[],
   send: () => Promise<Answer>,
 ): Promise<Answer> {
@@ -61,7 +63,7 @@ export async function notingRefusals<Answer>(
 }
 
 function connectionOf(shared: SharedConnection): object | undefined {
-  return shared.look()?.connection
+  return shared.snapshot()?.connection
 }
 
 function areSame(before: readonly unknown[], after: readonly unknown[]): boolean {

@@ -1,4 +1,4 @@
-import { sleep, systemClock } from '../../core/clock.ts'
+import { sleep, systemClock } from '../../core/time/clock.ts'
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
 
 /** Primary result codes of SQLite (the low byte of an extended one). */
@@ -13,12 +13,12 @@ const CONSTRAINT = 19
 const MISMATCH = 20
 const NOT_A_DATABASE = 26
 
-/** What one row can be at fault for. Anything else, but for values, is the database's trouble. */
+/** Errors caused by one row. All others, except value faults, are failures of the database. */
 const ROW_FAULTS: readonly unknown[] = [TOO_BIG, CONSTRAINT, MISMATCH]
 
 /**
- * What node:sqlite throws for a value that no column can hold, before SQLite sees it, and for one
- * that no JavaScript number can hold, where it reads a row.
+ * Errors of node:sqlite for a value that no column can hold, thrown before SQLite sees it, and for
+ * a value in a row that no JavaScript number can hold.
  */
 const VALUE_FAULTS: readonly unknown[] = [
   'ERR_INVALID_ARG_TYPE',
@@ -27,16 +27,16 @@ const VALUE_FAULTS: readonly unknown[] = [
 ]
 
 /**
- * How long another writer may keep us waiting. Longer than any healthy write transaction, and
- * short enough for a client to get its 503 before it gives up.
+ * How long a call waits for another writer. Longer than any healthy write transaction, and short
+ * enough that a client gets its 503 before it times out.
  */
 export const BUSY_MS_MAX = 5000
 
-/** Writers hold the lock for a commit or two, so asking again is cheap and soon successful. */
+/** Writers hold the lock for a commit or two, so a retry is cheap and soon succeeds. */
 const BACKOFF_MS_MIN = 1
 const BACKOFF_MS_MAX = 25
 
-/** What an operator can do about errors that every call meets, by primary result code. */
+/** Advice for an operator about errors that every call meets, by primary result code. */
 const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
   [BUSY, 'find the process that keeps a write transaction on this file open'],
   [READ_ONLY, 'let this process write to the file and to its folder'],
@@ -46,7 +46,7 @@ const ADVICE: ReadonlyMap<number | undefined, string> = new Map([
   [CANNOT_OPEN, 'check that the file and its folder are there, and that this process may use them'],
 ])
 
-/** The one wrapper of errors. Messages of SQLite name tables and columns, never values. */
+/** Wraps every error of the store. Messages of SQLite name tables and columns, never values. */
 export function storeFailed(
   operation: string,
   cause: unknown,
@@ -58,9 +58,9 @@ export function storeFailed(
 }
 
 /**
- * Tries until no other connection is in the way. Waits on a timer: SQLite's own busy timeout
- * would block the event loop, and with it every request of this process. The system's clock,
- * because a test's clock stands still.
+ * Retries while another connection holds the lock. Waits on a timer, because SQLite's busy timeout
+ * would block the event loop and with it every request of this process. Uses the system clock,
+ * because the clock of a test may stand still.
  */
 export async function whileBusy<Result>(attempt: () => Result): Promise<Result> {
   const giveUpAtMs = systemClock.monotonicMs() + BUSY_MS_MAX
@@ -74,7 +74,7 @@ export async function whileBusy<Result>(attempt: () => Result): Promise<Result> 
   }
 }
 
-/** The same for start-up, where nothing else runs yet and the factory cannot be asynchronous. */
+/** The blocking `whileBusy` for start-up, because the factory cannot be asynchronous. */
 export function blockWhileBusy<Result>(attempt: () => Result): Result {
   const giveUpAtMs = systemClock.monotonicMs() + BUSY_MS_MAX
   const never = new Int32Array(new SharedArrayBuffer(4))
@@ -88,13 +88,13 @@ export function blockWhileBusy<Result>(attempt: () => Result): Result {
   }
 }
 
-/** The path leads to no database: the caller's mistake, not the database's trouble. */
+/** The path leads to no database: a mistake of the caller, not a failure of the database. */
 export function isUnusableFile(error: unknown): boolean {
   const code = primaryCodeOf(error)
   return code === CANNOT_OPEN || code === NOT_A_DATABASE
 }
 
-/** The one error that SQLite tells apart by its words alone. */
+/** SQLite reports this error with its generic code only, so the message decides. */
 export function isNoTransaction(error: unknown): boolean {
   return error instanceof Error && error.message.includes('no transaction is active')
 }
@@ -113,7 +113,7 @@ function primaryCodeOf(error: unknown): number | undefined {
   return typeof error.errcode === 'number' ? error.errcode & 0xff : undefined
 }
 
-/** Random, so that waiting processes do not keep meeting each other. */
+/** Random, so that waiting processes do not retry at the same moments. */
 function backoffMs(): number {
   return BACKOFF_MS_MIN + Math.random() * (BACKOFF_MS_MAX - BACKOFF_MS_MIN)
 }

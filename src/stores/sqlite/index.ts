@@ -1,4 +1,4 @@
-export { sqliteStore } from './sqlite-store.ts'
-export type { SqliteStore } from './sqlite-store.ts'
+export { sqliteStore } from './store.ts'
+export type { SqliteStore } from './store.ts'
 export type { SqliteStoreOptions } from './options.ts'
 export type { SqliteStatement, SqliteTransaction, SqliteValue } from './transaction.ts'

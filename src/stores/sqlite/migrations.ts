@@ -4,8 +4,8 @@ import {
   migrationRecord,
   type Migration,
   type MigrationNumbers,
-} from '../../core/migrations.ts'
-import { DURABLE } from './durable-tables.ts'
+} from '../kit/migrations.ts'
+import { DURABLE } from './durable/tables.ts'
 import { forTable } from './sql.ts'
 
 interface SqliteMigration extends Migration {
@@ -13,22 +13,22 @@ interface SqliteMigration extends Migration {
 }
 
 /**
- * Applied in this order, each once. Never edit one that was released: append another.
+ * Applied in this order, each once. Never edit a released migration: append another.
  *
- * The result comes last in the row, because SQLite walks through a large value to reach the
- * columns behind it. `STRICT` and the checks turn a wrong value into an error instead of a record
- * that no code can read. They are spelled out, because for an IN with more than two words SQLite
- * builds a temporary index at every write: a seventh of the time of a claim and its completion.
- * The indexes are partial so that a claim writes as few of them as it can.
+ * The result is the last column, because SQLite reads through a large value to reach the columns
+ * behind it. `STRICT` and the CHECK constraints turn a wrong value into an error instead of a
+ * record that no code can read. The constraints list their values with OR, because for an IN with
+ * more than two values SQLite builds a temporary index at every write: a seventh of the time of a
+ * claim and its completion. The indexes are partial, so that a claim writes as few as possible.
  *
- * The name and version of its operation are on the record too, so that what is due is found for
- * each of them alone: behind many that wait for another worker, too.
+ * A record also has the name and version of its operation, so that due records of one operation
+ * are found even behind many that wait for another worker.
  *
- * What is released with an operation never expires, so it is not in the index of what does: a
- * reaper would meet it again and again.
+ * A released record with an operation never expires, so it is not in the expiry index: a reaper
+ * would read it again at every call.
  *
- * The history is made whether it is asked for or not, so that it can be switched on at any time.
- * Its number is a column of its own: VACUUM may renumber the rows of a table without one.
+ * The history table always exists, so that the `history` option can be switched on at any time. Its
+ * `number` is a declared column, because VACUUM may renumber the rows of a table without one.
  */
 export const MIGRATIONS: readonly SqliteMigration[] = [
   {
@@ -108,7 +108,7 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
   `,
   },
   {
-    // Behind the result, where SQLite adds columns: read only of records that have none yet.
+    // SQLite adds columns behind the result, so these are read only of records without a result.
     runsFrom: 1,
     sql: `
   ALTER TABLE "{table}" ADD COLUMN lease_ms INTEGER;
@@ -116,7 +116,7 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
   `,
   },
   {
-    // Due work in turns. Expressions, so that what older nodes write is in the indexes too.
+    // For due work in turns. Expressions, so that the indexes also cover rows of older nodes.
     runsFrom: 1,
     sql: `
   CREATE INDEX "{table}_due_turn" ON "{table}" (run_name, run_version, tenant, reconcile_at_ms)
@@ -134,14 +134,14 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
 
 /**
  * Brings the tables up to date. Safe from many processes at once: the first takes the write lock,
- * the others find the work done. Tables that a newer version has changed are left as they are, and
- * refused only where that version says that this one cannot use them.
+ * and the others find the migrations applied. Tables of a newer version are left unchanged, and
+ * are refused only if that version has recorded that this one cannot use them.
  *
- * The numbers are kept in a table of their own, not in `PRAGMA user_version`: the file may hold
- * the application's tables too, and that number is then the application's.
+ * The numbers are in a separate table, not in `PRAGMA user_version`: the file may also hold the
+ * application's tables, and then the application uses that number.
  */
 export function migrate(db: DatabaseSync, table: string, nowMs: number): void {
-  // Asked without the write lock first, which a transaction of another process may hold for long.
+  // Checks without the write lock first: a transaction of another process may hold it for long.
   if (isCurrent(db, table)) return
   db.exec('BEGIN IMMEDIATE')
   try {

@@ -1,54 +1,55 @@
-import { systemClock, type Clock } from '../../core/clock.ts'
+import { systemClock, type Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 
 export interface SqliteStoreOptions {
-  /** The database file. It and its folder are made where they are missing. */
+  /** The database file. The store creates the file and its folder if they are missing. */
   path: string
 
   /**
-   * `full` has every commit on the disk before it is acknowledged. `normal` is several times
-   * faster for single writes, and gives up the last commits when the power fails or the machine
-   * crashes: keys that were answered are then forgotten, and a retry runs them again. A crash of
-   * the process alone loses nothing either way.
+   * `full` writes every commit to the disk before it is acknowledged. `normal` is several times
+   * faster for single writes, but loses the last commits if the power fails or the machine crashes:
+   * the store then forgets keys that were answered, and a retry runs their work again. A crash of
+   * the process alone loses nothing with either value.
    *
    * @default 'full'
    */
   synchronous?: 'full' | 'normal'
 
   /**
-   * Name of the table, also the first part of the names of its indexes, of its migration table and
-   * of its history. Letters, digits and underscores.
+   * Name of the record table, and prefix of the names of its indexes and of the store's other
+   * tables. Letters, digits and underscores.
    *
    * @default 'oncekey_record'
    */
   table?: string
 
   /**
-   * How long asynchronous work may keep a transaction, and with it the only writer, to itself;
-   * then it is rolled back. It must leave the leases of other keys time to be renewed.
+   * How long asynchronous work may keep a transaction open; then the transaction is rolled back.
+   * An open transaction blocks all other writes to the file, so a longer limit delays the renewal
+   * of other leases: keep it below a lease minus its renewal interval.
    *
    * @default 30_000
    */
-  transactionMs?: number
+  transactionTimeoutMs?: number
 
   /**
-   * Moves expired records into a table of their own, for audit, instead of removing them. Nothing
-   * ever removes them from there: how long they are kept is yours to decide.
+   * Moves expired records into a history table, for audit, instead of removing them. The store
+   * never removes records from the history: delete them when your rules allow it.
    *
    * @default false
    */
   history?: boolean
 
-  /** For tests. @default the system's clock */
+  /** The clock of the store, for tests. @default the system clock */
   clock?: Clock
 }
 
 export type ResolvedSqliteStoreOptions = Readonly<Required<SqliteStoreOptions>>
 
-const KNOWN = ['path', 'synchronous', 'table', 'transactionMs', 'history', 'clock'] as const
+const KNOWN = ['path', 'synchronous', 'table', 'transactionTimeoutMs', 'history', 'clock'] as const
 
-/** With a lease of 60 s renewed every 20 s, a renewal that waits this long still comes in time. */
+/** With a lease of 60 s renewed every 20 s, a renewal that waits this long is still in time. */
 const TRANSACTION_MS = 30_000
 const TRANSACTION_MS_MAX = 15 * 60 * 1000
 
@@ -65,11 +66,15 @@ export function resolveSqliteStoreOptions(options: SqliteStoreOptions): Resolved
       words: ['full', 'normal'],
     }),
     table: checkedTable(options.table ?? 'oncekey_record'),
-    transactionMs: wholeNumber('sqliteStore: transactionMs', options.transactionMs, {
-      fallback: TRANSACTION_MS,
-      min: 1,
-      max: TRANSACTION_MS_MAX,
-    }),
+    transactionTimeoutMs: wholeNumber(
+      'sqliteStore: transactionTimeoutMs',
+      options.transactionTimeoutMs,
+      {
+        fallback: TRANSACTION_MS,
+        min: 1,
+        max: TRANSACTION_MS_MAX,
+      },
+    ),
     history: flag('sqliteStore: history', options.history, false),
     clock: options.clock ?? systemClock,
   })
@@ -82,7 +87,7 @@ function checkedPath(path: unknown): string {
   if (path === ':memory:') {
     throw new InvalidOptionsError(
       'sqliteStore: path ":memory:" is a database that only one connection can see, and the ' +
-        'store needs two; use memoryStore() for a store that is not kept',
+        'store needs two; name a file, or use memoryStore() to keep records in memory',
     )
   }
   if (path.startsWith('file:')) {

@@ -1,7 +1,7 @@
 /**
- * Every statement on records. All writes run between BEGIN IMMEDIATE and COMMIT on the one writer
- * connection of a process; SQLite lets one such transaction run at a time over all processes. So
- * what a write transaction has read stays true until it commits.
+ * Every statement on records. All writes run between BEGIN IMMEDIATE and COMMIT on the only writer
+ * connection of a process, and SQLite runs one such transaction at a time across all processes. So
+ * a row that a write transaction has read cannot change before it commits.
  *
  * `{table}` is the checked table name.
  */
@@ -15,24 +15,24 @@ export const COLUMNS = `
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms`
 
 /**
- * The length of the lease that a record is under. A node of an older version that claims or renews
- * writes neither of the two columns; then they do not add up to the end of the lease any more, and
- * its length is not known. Of other records it is not asked for: it lies behind their results.
+ * The length of the current lease. A node of an older version that claims or renews writes neither
+ * of the two columns; then they no longer add up to the end of the lease, and its length is
+ * unknown. Not read for records in other states, because it is stored behind their results.
  */
 const LEASE_MS = `
   CASE WHEN state = 'in_progress' AND lease_from_ms + lease_ms = lease_until_ms
     THEN lease_ms END AS lease_ms`
 
-/** What the history has of a record: all but its state, which is over, and its token. */
+/** The columns of the history: all of a record except its state and its token. */
 const HISTORY_COLUMNS = `
   identity, record_id, tenant, operation, key, fingerprint, attempt, lapses,
   lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms, tries,
   created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms, result`
 
-/** Takes the write lock at once: a lock upgraded later could fail after work has been done. */
+/** Takes the write lock immediately: a later lock upgrade could fail after work has been done. */
 export const BEGIN = 'BEGIN IMMEDIATE'
 
-/** Takes no lock that a writer would wait for. Many reads within it cost the price of one. */
+/** Blocks no writer. Many reads within one read transaction cost as much as one read. */
 export const BEGIN_READ = 'BEGIN DEFERRED'
 
 export const COMMIT = 'COMMIT'
@@ -40,8 +40,8 @@ export const COMMIT = 'COMMIT'
 export const ROLLBACK = 'ROLLBACK'
 
 /**
- * On the reader it sees the last commit, and no writer can make it wait. On the writer, inside a
- * transaction, it is the truth that the decision is based on.
+ * The reader sees the last commit and never waits for a writer. On the writer, within a
+ * transaction, the row cannot change before the decision that is based on it commits.
  */
 export const FIND = `SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE identity = ?`
 
@@ -49,15 +49,15 @@ export const FIND_BY_RECORD_ID = `
   SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE record_id = ?`
 
 /**
- * Takes a free key without reading it first. No change means that somebody has it: another
- * process since the reader looked, or an earlier request of the same batch.
+ * Claims a free key without reading it first. No change means that the key exists: another process
+ * has claimed it since the read, or an earlier request of the same batch.
  */
 export const INSERT = insertAs("'in_progress', 1")
 
-/** The same for a later run: nobody holds the key, and it has not run. */
+/** For accepted work that runs later: no lease, and no attempt yet. */
 export const INSERT_PENDING = insertAs("'pending', 0")
 
-/** Two statements, so that the ordinary one has nothing more to bind. */
+/** Two statements, so that the common one binds no extra values. */
 function insertAs(stateAndAttempt: string): string {
   return `
   INSERT INTO "{table}" (${COLUMNS}, lease_ms, lease_from_ms)
@@ -67,10 +67,10 @@ function insertAs(stateAndAttempt: string): string {
 }
 
 /**
- * Ends a lease that is held, without reading it first: the ordinary case, and the token and the
- * attempt in the WHERE clause are its fence. No change means that it is another case (a longer
- * expiry was published, say): read it. A RETURNING clause would make SQLite keep a copy of every
- * page it touches.
+ * Completes a held lease without reading it first, which is the common case. The token and the
+ * attempt in the WHERE clause are its fence. No change means another case, such as a later expiry
+ * that was already published: read the record then. A RETURNING clause would make SQLite copy every
+ * page it writes to.
  */
 export const COMPLETE = `
   UPDATE "{table}" SET
@@ -79,7 +79,7 @@ export const COMPLETE = `
   WHERE identity = ?1 AND token = ?2 AND attempt = ?3 AND state = 'in_progress'
     AND expires_at_ms <= ?5`
 
-/** Not fenced by itself: the row was read and judged in the same write transaction. */
+/** Has no fence: the same write transaction has read and checked the row. */
 export const UPDATE = `
   UPDATE "{table}" SET
     state = ?2, attempt = ?3, lapses = ?4, token = ?5, lease_until_ms = ?6, on_lapse = ?7,
@@ -88,18 +88,18 @@ export const UPDATE = `
     lease_ms = ?18, lease_from_ms = ?6 - ?18
   WHERE identity = ?1`
 
-/** A record that gives way to a new one goes by DELETE, so that references to it are set null. */
+/** Also runs before a new record takes over a key, so that references to the old one are cut. */
 export const DELETE = `DELETE FROM "{table}" WHERE identity = ?`
 
 /**
- * In the same transaction that removes or empties the record. It copies within SQLite, so that a
- * result never passes through this process.
+ * Runs in the transaction that removes or empties the record. Copies within SQLite, so that the
+ * result is never loaded into JavaScript.
  */
 export const KEEP = `
   INSERT INTO "{table}_history" (${HISTORY_COLUMNS})
   SELECT ${HISTORY_COLUMNS} FROM "{table}" WHERE identity = ?`
 
-/** Newest first: the number grows with every row. */
+/** Newest first, because the number grows with every row. */
 export const HISTORY = historyBy('identity')
 
 export const HISTORY_BY_RECORD_ID = historyBy('record_id')
@@ -112,8 +112,8 @@ function historyBy(column: string): string {
 }
 
 /**
- * The literal state is what makes the partial index usable. The planner is told to use it, so that
- * the plan depends neither on statistics nor on what other index is added one day.
+ * The literal state makes the partial index usable. INDEXED BY forces the index, so that the plan
+ * depends neither on statistics nor on indexes that are added later.
  */
 export const LAPSED = `
   SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
@@ -121,9 +121,9 @@ export const LAPSED = `
   ORDER BY lease_until_ms LIMIT ?`
 
 /**
- * Leases from before the clock was set back: those that end later than their length after `?1`. Of
- * the `?2` that end last. Leases of other lengths may stand before them there, but only longer
- * ones, which are as far from their end.
+ * Leases that were granted before the clock was set back: they end later than `?1` plus their
+ * length. Reads only the `?2` leases that end last. Other leases may come before them there,
+ * but only longer ones, which are as far from their end.
  */
 export const AHEAD = `
   SELECT * FROM (
@@ -132,43 +132,43 @@ export const AHEAD = `
     ORDER BY lease_until_ms DESC LIMIT ?2)
   WHERE lease_until_ms > ?1 + lease_ms LIMIT ?3`
 
-/** What may expire, word for word as in the index, which is only usable so. */
+/** The exact condition of the partial index; SQLite uses the index for no other wording. */
 const MAY_EXPIRE = `
   (state = 'completed' OR (state = 'failed_retryable' AND recovery_point IS NULL))`
 
-/** Without the results, which are about to be removed; their size is what removing them costs. */
+/** Without results, but with their sizes, because the size decides how long a removal takes. */
 export const EXPIRED = `
   SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes
   FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE ${MAY_EXPIRE} AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
-/** Accepted, and not taken by anybody in time. These have no result yet. */
+/** Accepted records that no worker has claimed before their expiry. They have no result yet. */
 export const ABANDONED = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_pending"
   WHERE state = 'pending' AND (recovery_point IS NULL OR attempt = 0) AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
 /**
- * Without the results, which may be large. The second condition says nothing new; it is what makes
- * the partial index usable.
+ * Without results, which may be large. The second condition is redundant, but makes the partial
+ * index usable.
  */
 export const LIST = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_list"
   WHERE state = ? AND state NOT IN ('in_progress', 'completed') ORDER BY last_run_at_ms LIMIT ?`
 
-/** By expiry, from the index that reaping needs: a completion then writes one index less. */
+/** By expiry, with the index of EXPIRED, so that a completion writes one index less. */
 export const LIST_COMPLETED = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state = 'completed' AND ${MAY_EXPIRE}
   ORDER BY expires_at_ms LIMIT ?`
 
-/** Sorts what is held at the moment, so that taking and ending a lease need one index less. */
+/** Sorts the held records, so that claiming and settling a lease write one index less. */
 export const LIST_IN_PROGRESS = `
   SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
 
-/** Those that were chosen by their rowids, in any order. */
+/** In any order. */
 export const GET_RECORDS = `
   SELECT rowid AS number, ${COLUMNS}, result FROM "{table}"
   WHERE rowid IN (SELECT value FROM json_each(?))`

@@ -1,13 +1,16 @@
+import { withTimeLimit } from '../../core/time/time-limit.ts'
 import type { DatabaseSync } from 'node:sqlite'
 import { OutcomeUnknownError } from '../../core/errors.ts'
-import type { Completion } from '../../core/store.ts'
+import { isThenable } from '../../core/thenable.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import type { Completion } from '../../core/store/store.ts'
 import { storeFailed, whileBusy } from './failures.ts'
-import type { FileAccess } from './file-access.ts'
-import type { OpenTransaction } from './open-transactions.ts'
+import type { FileAccess } from './driver/file-access.ts'
 
-/** What SQLite can hold. */
+/** A value of an SQLite column. */
 export type SqliteValue = null | number | bigint | string | Uint8Array
 
+/** A prepared statement. It throws after its transaction has ended. */
 export interface SqliteStatement {
   run(...values: SqliteValue[]): { changes: number | bigint; lastInsertRowid: number | bigint }
   get(...values: SqliteValue[]): Record<string, unknown> | undefined
@@ -15,40 +18,42 @@ export interface SqliteStatement {
 }
 
 /**
- * The open transaction in which a key is completed: what is written through it commits with the
- * key or not at all. Valid until the work ends; it begins and commits by itself.
+ * The open transaction in which a key is completed. All statements that run through it commit
+ * together with the key, or none does. Valid until the work ends. The store begins and commits it;
+ * the work must not run BEGIN, COMMIT or ROLLBACK.
  */
 export interface SqliteTransaction {
   exec(sql: string): void
   prepare(sql: string): SqliteStatement
 }
 
+/** Writes the caller's rows, and returns the result that completes the key. */
 export type TransactionWork = (tx: SqliteTransaction) => Completion | Promise<Completion>
 
-/** What a transaction is for: what is asked before its work, and written after it. */
-export interface Purpose<Given, Outcome> {
-  readonly work: (tx: SqliteTransaction) => Given | Promise<Given>
-  /** An outcome here means that the work may not run. */
+/** The work of a transaction, with the check before it and the writes after it. */
+export interface TransactionPlan<Value, Outcome> {
+  readonly work: (tx: SqliteTransaction) => Value | Promise<Value>
+  /** Returns an outcome if the work must not run. */
   readonly before: (nowMs: number) => Outcome | undefined
-  /** The last statements. Where they are not to be kept, nothing of the work is. */
-  readonly after: (given: Given, nowMs: number) => { outcome: Outcome; isKept: boolean }
+  /** Runs the last statements. If `isKept` is false, the whole transaction is rolled back. */
+  readonly after: (value: Value, nowMs: number) => { outcome: Outcome; isKept: boolean }
 }
 
 /**
- * Set around the work. If it is gone afterwards, the transaction has ended under the work, by its
- * own COMMIT or ROLLBACK or by an error that makes SQLite roll back (a full disk), even where
- * another one has begun since.
+ * A savepoint around the work. If it is missing afterwards, the transaction ended during the work:
+ * by a COMMIT or ROLLBACK of the work, or by an error that makes SQLite roll back (a full disk).
+ * This holds even if the work has begun another transaction since.
  */
 const SEAL = 'oncekey_seal'
 
 /**
- * Runs within a turn of the writer, which it holds until it settles. Where the work is synchronous
- * nothing else of this process runs between its beginning and its commit, not even a promise: the
- * application may have a connection of its own, and block the process until it is free.
+ * Runs within a turn of the writer, which it holds until it settles. If the work is synchronous, no
+ * other code of this process runs between BEGIN and COMMIT, not even a promise callback: the
+ * application may wait for the lock on another connection, which blocks the whole process.
  */
-export async function transact<Given, Outcome>(
+export async function transact<Value, Outcome>(
   access: FileAccess,
-  purpose: Purpose<Given, Outcome>,
+  plan: TransactionPlan<Value, Outcome>,
 ): Promise<Outcome> {
   const { writer } = access
   let isBegun = false
@@ -56,34 +61,34 @@ export async function transact<Given, Outcome>(
     return await whileBusy(() => {
       writer.beginNow()
       isBegun = true
-      return runWithin(access, purpose)
+      return runWithin(access, plan)
     })
   } catch (error) {
     throw isBegun ? error : storeFailed('begin a transaction', error)
   } finally {
-    // Whatever ended it: nothing but a commit leaves anything behind.
+    // Does nothing after a commit. Without a commit, no row of the transaction is kept.
     writer.rollback()
   }
 }
 
-/** Waits only for work that is asynchronous, and for a commit that somebody is in the way of. */
-async function runWithin<Given, Outcome>(
+/** Awaits only asynchronous work, and a commit while another process is busy. */
+async function runWithin<Value, Outcome>(
   access: FileAccess,
-  { work, before, after }: Purpose<Given, Outcome>,
+  { work, before, after }: TransactionPlan<Value, Outcome>,
 ): Promise<Outcome> {
   const { writer, clock } = access
-  // Before the work, whose effects outside the file no rollback takes back.
+  // Before the work, because a rollback does not undo the work's effects outside the file.
   access.refuseIfReplaced('begin a transaction')
   const refusal = guarded(() => before(clock.nowMs()))
   if (refusal !== undefined) return refusal
 
   const open = revocable(writer.db)
-  access.open.handOut(open.tx, open)
+  access.open.add(open.tx, open)
   const sealed = startWork(writer.db, open, work)
-  const given = sealed instanceof Promise ? await endWork(access, open, sealed) : sealed.given
+  const value = sealed instanceof Promise ? await endWork(access, open, sealed) : sealed.value
 
   try {
-    const { outcome, isKept } = after(given, clock.nowMs())
+    const { outcome, isKept } = after(value, clock.nowMs())
     if (!isKept) return outcome
     if (!writer.commitNow()) await writer.commit()
     if (open.hasMessages) access.open.wake()
@@ -93,36 +98,36 @@ async function runWithin<Given, Outcome>(
   }
 }
 
-/** The work's own errors pass through as they are, unless its transaction has ended under it. */
-function startWork<Given>(
+/** Rethrows an error of the work unchanged, unless the transaction ended during the work. */
+function startWork<Value>(
   db: DatabaseSync,
   { tx, revoke }: Revocable,
-  work: Purpose<Given, unknown>['work'],
-): { readonly given: Given } | Promise<Given> {
+  work: TransactionPlan<Value, unknown>['work'],
+): { readonly value: Value } | Promise<Value> {
   guarded(() => db.exec(`SAVEPOINT ${SEAL}`))
-  let given: Given | Promise<Given>
+  let value: Value | Promise<Value>
   try {
-    given = work(tx)
+    value = work(tx)
   } catch (error) {
     revoke()
     breakSeal(db, { cause: error })
     throw error
   }
-  if (isThenable(given)) return Promise.resolve(given)
+  if (isThenable(value)) return Promise.resolve(value)
   revoke()
   breakSeal(db)
-  return { given }
+  return { value }
 }
 
-async function endWork<Given>(
+async function endWork<Value>(
   access: FileAccess,
   { revoke }: Revocable,
-  result: Promise<Given>,
-): Promise<Given> {
+  result: Promise<Value>,
+): Promise<Value> {
   const { db } = access.writer
-  let given: Given
+  let value: Value
   try {
-    given = await bounded(result, access)
+    value = await bounded(result, access)
   } catch (error) {
     breakSeal(db, { cause: error })
     throw error
@@ -130,31 +135,23 @@ async function endWork<Given>(
     revoke()
   }
   breakSeal(db)
-  return given
+  return value
 }
 
-/** Work that never ends must not keep the whole file locked for ever. */
+/** Rejects after the limit, because work that never ends would keep the whole file locked. */
 function bounded<Result>(
   result: Promise<Result>,
-  { clock, transactionMs }: FileAccess,
+  { clock, transactionTimeoutMs }: FileAccess,
 ): Promise<Result> {
-  let cancel = () => {}
-  const limit = new Promise<never>((_, reject) => {
-    cancel = clock.after(transactionMs, () => {
-      const cause = new Error(`its work took longer than ${transactionMs} ms and was rolled back`)
-      reject(storeFailed('commit a transaction', cause))
-    })
-  })
-  // What comes after the limit is neither used nor an accident: the race listens and forgets.
-  return Promise.race([result, limit]).finally(cancel)
+  const reason = (limitMs: number) =>
+    storeFailed(
+      'commit a transaction',
+      new Error(`its work took longer than ${limitMs} ms and was rolled back`),
+    )
+  return withTimeLimit({ clock, limitMs: transactionTimeoutMs, reason }, () => result)
 }
 
-/** Not `instanceof Promise`: query builders return promises of their own making. */
-function isThenable<Given>(value: Given | PromiseLike<Given>): value is PromiseLike<Given> {
-  return typeof value === 'object' && value !== null && 'then' in value
-}
-
-/** Whatever else the work says: of what it wrote outside the seal, nobody knows what is kept. */
+/** Throws if the savepoint is missing: rows written after it may be kept without the key. */
 function breakSeal(db: DatabaseSync, options?: ErrorOptions): void {
   try {
     db.exec(`RELEASE ${SEAL}`)
@@ -167,14 +164,52 @@ function breakSeal(db: DatabaseSync, options?: ErrorOptions): void {
   }
 }
 
+/** A transaction that the store has passed to a handler. */
+interface OpenTransaction {
+  /** Throws after the transaction has ended. */
+  readonly use: <Result>(run: () => Result) => Result
+  hasMessages: boolean
+}
+
+/** Open transactions by the `tx` object of the handler, and the watchers to wake on a commit. */
+export class OpenTransactions {
+  readonly #open = new WeakMap<object, OpenTransaction>()
+  readonly #watchers = new Set<() => void>()
+
+  add(tx: object, open: OpenTransaction): void {
+    this.#open.set(tx, open)
+  }
+
+  find(tx: unknown): OpenTransaction | undefined {
+    return typeof tx === 'object' && tx !== null ? this.#open.get(tx) : undefined
+  }
+
+  watch(wake: () => void): () => void {
+    const watcher = () => wake()
+    this.#watchers.add(watcher)
+    return () => {
+      this.#watchers.delete(watcher)
+    }
+  }
+
+  /** Deferred, so that no watcher runs in the middle of a commit. */
+  wake(): void {
+    for (const watcher of this.#watchers) {
+      systemClock.soon(() => {
+        if (this.#watchers.has(watcher)) watcher()
+      })
+    }
+  }
+}
+
 interface Revocable extends OpenTransaction {
   readonly tx: SqliteTransaction
   readonly revoke: () => void
 }
 
 /**
- * A transaction that can be taken back: a handler that outlives its turn would otherwise write
- * into the transaction of somebody else.
+ * A transaction that throws once it is revoked: a handler that continues after its turn would
+ * otherwise write into the transaction of another call.
  */
 function revocable(db: DatabaseSync): Revocable {
   let isRevoked = false

@@ -1,95 +1,98 @@
-import type { Store } from '../../core/store.ts'
-import type { GuardOptions } from '../../http/guard-options.ts'
-import type { HandlerContext } from '../../http/handler-context.ts'
-import type { StatusOptions } from '../../http/status-options.ts'
+import type { Store } from '../../core/store/store.ts'
+import type { GuardOptions } from '../../http/guard/guard-options.ts'
+import type { HandlerContext } from '../../http/guard/handler-context.ts'
+import type { StatusOptions } from '../../http/status/status-options.ts'
 import type { FakeClock } from '../fake-clock.ts'
 
 /**
- * A framework and our adapter for it, as the cases see them. They know no framework: they describe
- * an app, send it real requests, and look at what comes back.
+ * A framework and its adapter. The cases are independent of the framework: they describe an app,
+ * send it HTTP requests, and check the replies.
  */
 export interface AdapterSubject {
-  /** Serves the app on the loopback, until the test ends. */
+  /** Serves the app on the loopback interface until the test ends. */
   serve(app: CaseApp): Promise<ServedApp>
-  /** What the framework has no way to do, and why. Its cases are skipped by that reason. */
+  /** Abilities that the framework lacks, each with the reason. Cases that need one are skipped. */
   readonly without?: Partial<Record<AdapterAbility, string>>
 }
 
-/** What some frameworks cannot do. */
+/** An ability that some frameworks lack. */
 export type AdapterAbility =
-  /** Routes with parameters, whose template tells the operation. */
+  /** Routes with parameters, whose template names the operation. */
   | 'templates'
-  /** A reply sent in pieces, each of which leaves before the next is made. */
+  /** A reply that is sent in chunks, each of which is sent before the next is produced. */
   | 'streams'
-  /** A client that goes away while the handler runs. */
+  /** A handler can be running when the client disconnects. */
   | 'disconnects'
-  /** Validation of its own, which refuses a request before the handler function is entered. */
+  /** Validation by the framework, which rejects a request before the handler is called. */
   | 'validation'
 
 export interface CaseApp {
-  /** What holds for all routes. */
+  /** Options of all routes. */
   readonly options: CaseOptions
   readonly routes: readonly CaseRoute[]
-  /** Absent where clients cannot ask what became of a request. */
+  /** The status route. Absent if clients cannot ask for the outcome of a request. */
   readonly status?: CaseStatus
 }
 
-/** Where clients ask what became of a request. */
+/** The route where clients ask for the outcome of a request. */
 export interface CaseStatus {
-  /** GET is served for this path with an id behind it: `/operations/:id`. */
+  /** Path of the GET route, with the record id appended: `/operations/:id`. */
   readonly path: string
   readonly options: StatusOptions<CaseHead>
 }
 
 export interface ServedApp {
-  /** Of a server on the loopback. */
+  /** Port of the server on the loopback interface. */
   readonly port: number
 }
 
-/** The options of an adapter; its functions are given what every framework can tell. */
+/** Guard options whose functions get the part of a request that every framework has. */
 export type CaseOptions = GuardOptions<CaseHead>
 
-/** The part of a request that options look at. */
+/** The part of a request that option functions read. */
 export interface CaseHead {
-  /** By lower-case name. */
+  /** Returns the header with this lower-case name. */
   header(name: string): string | undefined
 }
 
 export interface CaseRoute {
-  /** @default 'POST' */
+  /**
+   * HTTP method of the route.
+   * @default 'POST'
+   */
   readonly method?: string
-  /** Parameters are written `:id`. */
+  /** Path of the route. Parameters are written as `:id`. */
   readonly path: string
-  /** What this route says differently. `false`: it is mounted without protection. */
+  /** Options that this route overrides. `false` mounts the route without protection. */
   readonly options?: Partial<CaseOptions> | false
-  /** Asked by the framework's own validation. `false`: it replies with 400. */
+  /** Called by the framework's validation. The framework replies with 400 if it returns `false`. */
   readonly isValid?: (head: CaseHead) => boolean
   readonly handle: CaseHandler
 }
 
-/** Returns its reply, or throws. */
+/** Returns a reply, or throws. */
 export type CaseHandler = (request: CaseRequest) => CaseReply | Promise<CaseReply>
 
 export interface CaseRequest extends CaseHead {
-  /** The way the framework hands it out; absent where the request was let through. */
+  /** The context as the framework passes it. Absent if the request runs unprotected. */
   readonly idempotency: HandlerContext | undefined
-  /** As the framework's own parser leaves a JSON body. */
+  /** The JSON body as the framework parses it. */
   json(): Promise<unknown>
-  /** The bytes of any other body. */
+  /** The raw bytes of any other body. */
   bytes(): Promise<Uint8Array>
 }
 
 export interface CaseReply {
   readonly status: number
-  /** Several lines of one header are an array. */
+  /** Header values by name. An array is sent as several lines of one header. */
   readonly headers?: Readonly<Record<string, string | readonly string[]>>
   readonly body?: string | Uint8Array
-  /** In place of a body: sent piece by piece, the way the framework streams. */
+  /** Replaces `body`. Sent chunk by chunk, as the framework streams. */
   readonly stream?: AsyncIterable<Uint8Array>
 }
 
 export interface AdapterCase {
-  /** A sentence about behaviour. Also the name to skip it by. */
+  /** A whole statement about behaviour. Skip a case by this name. */
   readonly name: string
   readonly needs?: AdapterAbility
   readonly run: (fixture: AdapterFixture) => Promise<void>
@@ -97,13 +100,13 @@ export interface AdapterCase {
 
 export interface AdapterFixture {
   readonly subject: AdapterSubject
-  /** Fresh and empty, and it goes by `clock`. A `sqliteStore`: some cases use its transactions. */
+  /** An empty `sqliteStore` that uses `clock`. Some cases use its transactions. */
   readonly store: Store
-  /** Stands still until a case moves it. */
+  /** A clock that only the cases move. */
   readonly clock: FakeClock
 }
 
-/** The options of a framework, from those of a case: its functions get the framework's request. */
+/** Converts case options to framework options: their functions get the framework's request. */
 export function adaptOptions<Request>(
   options: CaseOptions,
   headOf: (request: Request) => CaseHead,
@@ -116,18 +119,22 @@ export function adaptOptions<Request>(
   options: Partial<CaseOptions>,
   headOf: (request: Request) => CaseHead,
 ): Partial<GuardOptions<Request>> {
-  return adapted(options, ['tenant', 'principal', 'operation', 'keyFrom'], headOf)
+  return adaptFunctions(options, ['tenant', 'principal', 'operation', 'keyFrom'], headOf)
 }
 
-/** The same for those of a status handler. */
+/** Converts the status options of a case: their functions get the framework's request. */
 export function adaptStatusOptions<Request>(
   options: StatusOptions<CaseHead>,
   headOf: (request: Request) => CaseHead,
 ): StatusOptions<Request> {
-  return adapted(options, ['tenant', 'recordId'], headOf) as unknown as StatusOptions<Request>
+  return adaptFunctions(
+    options,
+    ['tenant', 'recordId'],
+    headOf,
+  ) as unknown as StatusOptions<Request>
 }
 
-function adapted<Request>(
+function adaptFunctions<Request>(
   options: object,
   names: readonly string[],
   headOf: (request: Request) => CaseHead,

@@ -1,4 +1,4 @@
-/** Bodies of replies: every byte of them, however they were sent. */
+/** Bodies of replies: a replay has the same bytes, whether the reply was sent whole or streamed. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, CaseReply } from './adapter-case.ts'
 import { RawClient, rawRequest, sendOrCut } from './case-client.ts'
@@ -20,61 +20,64 @@ const CAP = 1_000
 const bytes = (text: string): Uint8Array => Buffer.from(text)
 
 export const bodyCases: readonly AdapterCase[] = [
-  keptWhole('replays binary bodies byte for byte', () => ({
+  replaysWhole('replays binary bodies byte for byte', () => ({
     status: 200,
     headers: { 'content-type': BINARY },
     body: EVERY_BYTE,
   })),
-  keptWhole('replays text of every script byte for byte', () => ({
+  replaysWhole('replays text of every script byte for byte', () => ({
     status: 200,
     headers: { 'content-type': 'text/plain; charset=utf-8' },
     body: 'zażółć 支払い 💸 \u0000 \uFEFF end\r\n',
   })),
-  keptWhole('replays bytes that are no valid UTF-8 although they claim to be JSON', () => ({
+  replaysWhole('replays a JSON reply that is not valid UTF-8 byte for byte', () => ({
     status: 200,
     headers: { 'content-type': 'application/json' },
     body: Uint8Array.from([0x22, 0xff, 0xfe, 0xc3, 0x28, 0x22]),
   })),
-  keptWhole('replays a large body below the cap byte for byte', () => ({
+  replaysWhole('replays a large body below replyBytesMax byte for byte', () => ({
     status: 200,
     headers: { 'content-type': BINARY },
     body: LARGE,
   })),
-  keptWhole('replays a body of exactly the cap', () => ({
+  replaysWhole('replays a body of exactly replyBytesMax bytes', () => ({
     status: 200,
     headers: { 'content-type': BINARY },
     body: new Uint8Array(CAP).fill(7),
   })),
-  keptWhole(
-    'replays a reply that was sent in pieces',
+  replaysWhole(
+    'replays a reply that was sent in chunks',
     () => ({
       status: 201,
       headers: { 'content-type': BINARY },
-      stream: pieces([EVERY_BYTE, bytes('middle'), EVERY_BYTE]),
+      stream: chunksOf([EVERY_BYTE, bytes('middle'), EVERY_BYTE]),
     }),
     'streams',
   ),
-  keptWhole(
-    'replays a stream that had nothing to say',
-    () => ({ status: 200, headers: { 'content-type': BINARY }, stream: pieces([]) }),
+  replaysWhole(
+    'replays an empty stream',
+    () => ({ status: 200, headers: { 'content-type': BINARY }, stream: chunksOf([]) }),
     'streams',
   ),
-  elided('keeps status and headers of a reply above the cap, and never runs it again', () => ({
-    status: 201,
-    headers: { 'content-type': BINARY, location: '/payments/1', etag: '"whole"' },
-    body: new Uint8Array(CAP + 1).fill(1),
-  })),
-  elided(
-    'keeps status and headers of a stream above the cap, and never runs it again',
+  replaysWithoutBody(
+    'replays status and headers of a reply above replyBytesMax, and runs it once',
     () => ({
       status: 201,
       headers: { 'content-type': BINARY, location: '/payments/1', etag: '"whole"' },
-      stream: pieces([new Uint8Array(CAP - 1).fill(1), new Uint8Array(2).fill(1)]),
+      body: new Uint8Array(CAP + 1).fill(1),
+    }),
+  ),
+  replaysWithoutBody(
+    'replays status and headers of a stream above replyBytesMax, and runs it once',
+    () => ({
+      status: 201,
+      headers: { 'content-type': BINARY, location: '/payments/1', etag: '"whole"' },
+      stream: chunksOf([new Uint8Array(CAP - 1).fill(1), new Uint8Array(2).fill(1)]),
     }),
     'streams',
   ),
   {
-    name: 'records a reply above the cap before its first byte leaves',
+    name: 'records a reply above replyBytesMax before its first byte is sent',
     needs: 'streams',
     async run(fixture) {
       const seen = gate()
@@ -97,7 +100,7 @@ export const bodyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'never replays half of a stream that failed as if it were whole',
+    name: 'never replays part of a failed stream as a whole reply',
     needs: 'streams',
     async run(fixture) {
       let calls = 0
@@ -105,11 +108,14 @@ export const bodyCases: readonly AdapterCase[] = [
         handle: () => ({
           status: 200,
           headers: { 'content-type': BINARY },
-          stream: ++calls === 1 ? failing([bytes('half')]) : pieces([bytes('half'), bytes('rest')]),
+          stream:
+            ++calls === 1
+              ? failingStream([bytes('half')])
+              : chunksOf([bytes('half'), bytes('rest')]),
         }),
       })
       const first = await sendOrCut({ port, key: 'key-1' })
-      assert.ok(first === undefined || first.status >= 500, 'the client took it for a success')
+      assert.ok(first === undefined || first.status >= 500, 'the client got a success')
       const second = await send({ key: 'key-1' })
       if (second.status === 409) return assert.equal(runs(), 1)
       assertRan(second, 200)
@@ -118,7 +124,7 @@ export const bodyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'cuts a stream off that fails above the cap, and never runs it again',
+    name: 'cuts a stream off when it fails above replyBytesMax, and does not run the handler again',
     needs: 'streams',
     async run(fixture) {
       const { port, send, runs } = await stage(fixture, {
@@ -126,7 +132,7 @@ export const bodyCases: readonly AdapterCase[] = [
         handle: () => ({
           status: 200,
           headers: { 'content-type': BINARY },
-          stream: failing([new Uint8Array(CAP + 1)]),
+          stream: failingStream([new Uint8Array(CAP + 1)]),
         }),
       })
       assert.equal(await sendOrCut({ port, key: 'key-1' }), undefined)
@@ -138,21 +144,21 @@ export const bodyCases: readonly AdapterCase[] = [
   },
 ]
 
-async function* pieces(chunks: readonly Uint8Array[]): AsyncGenerator<Uint8Array> {
+async function* chunksOf(chunks: readonly Uint8Array[]): AsyncGenerator<Uint8Array> {
   for (const chunk of chunks) yield chunk
 }
 
-async function* failing(chunks: readonly Uint8Array[]): AsyncGenerator<Uint8Array> {
+async function* failingStream(chunks: readonly Uint8Array[]): AsyncGenerator<Uint8Array> {
   for (const chunk of chunks) yield chunk
   throw new Error('the source of the stream failed')
 }
 
-function keptWhole(name: string, reply: () => CaseReply, needs?: 'streams'): AdapterCase {
+function replaysWhole(name: string, reply: () => CaseReply, needs?: 'streams'): AdapterCase {
   return {
     name,
     ...(needs === undefined ? {} : { needs }),
     async run(fixture) {
-      const isCapped = name.includes('exactly the cap')
+      const isCapped = name.includes('exactly replyBytesMax')
       const { send, runs } = await stage(fixture, {
         handle: reply,
         options: isCapped ? { replyBytesMax: CAP } : {},
@@ -166,7 +172,7 @@ function keptWhole(name: string, reply: () => CaseReply, needs?: 'streams'): Ada
   }
 }
 
-function elided(name: string, reply: () => CaseReply, needs?: 'streams'): AdapterCase {
+function replaysWithoutBody(name: string, reply: () => CaseReply, needs?: 'streams'): AdapterCase {
   return {
     name,
     ...(needs === undefined ? {} : { needs }),

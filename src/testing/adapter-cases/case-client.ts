@@ -1,4 +1,4 @@
-/** Sends exactly what a case asks for, and hides nothing of what comes back. */
+/** HTTP clients that send exactly the given request and return the reply unchanged. */
 import http from 'node:http'
 import net from 'node:net'
 
@@ -8,30 +8,30 @@ export interface Send {
   readonly method?: string
   /** @default '/payments' */
   readonly path?: string
-  /** Several are sent in a header line each. */
+  /** The idempotency key. An array is sent as one header line per key. */
   readonly key?: string | readonly string[]
   /** @default 'tenant-1' */
   readonly tenant?: string
   readonly headers?: http.OutgoingHttpHeaders
-  /** Sent as JSON. */
+  /** Body, sent as JSON. */
   readonly json?: unknown
   readonly body?: string | Uint8Array
-  /** Sent before the body, with chunked encoding. */
+  /** Body parts that are sent before `body`, with chunked encoding. */
   readonly chunks?: readonly (string | Uint8Array)[]
 }
 
 export interface Received {
   readonly status: number
-  /** Lower-case names; several lines of one header are joined by a comma and a space. */
+  /** Lower-case names. Several lines of one header are joined with a comma and a space. */
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly body: Buffer
   readonly text: string
 }
 
-/** What cases take for the tenant of a request. */
+/** The header from which the cases read the tenant of a request. */
 export const TENANT_HEADER = 'x-tenant'
 
-/** Each request has a connection of its own, so that no case depends on another's. */
+/** Each request uses a new connection, so that no case depends on another. */
 export function send(request: Send): Promise<Received> {
   return new Promise((resolve, reject) => {
     const { port, method = 'POST', path = '/payments', chunks = [] } = request
@@ -42,14 +42,14 @@ export function send(request: Send): Promise<Received> {
       const pieces: Buffer[] = []
       response.on('data', (piece: Buffer) => pieces.push(piece))
       response.on('error', reject)
-      response.on('end', () => resolve(received(response, Buffer.concat(pieces))))
+      response.on('end', () => resolve(toReceived(response, Buffer.concat(pieces))))
     })
     for (const chunk of chunks) sent.write(chunk)
     sent.end(bodyOf(request))
   })
 }
 
-/** The reply, or `undefined` where the server has cut the connection instead. */
+/** Returns the reply, or `undefined` if the server cut the connection. */
 export async function sendOrCut(request: Send): Promise<Received | undefined> {
   try {
     return await send(request)
@@ -58,7 +58,7 @@ export async function sendOrCut(request: Send): Promise<Received | undefined> {
   }
 }
 
-/** A raw connection: what it sends is exactly what is asked for, and it may be cut at any time. */
+/** A raw connection that sends exactly the given bytes and can be cut at any time. */
 export class RawClient {
   readonly #socket: net.Socket
   #received = ''
@@ -78,7 +78,7 @@ export class RawClient {
       this.#received += chunk.toString('latin1')
       this.#onNews()
     })
-    // A connection that is cut is what some cases ask for.
+    // Some cases cut the connection on purpose.
     socket.on('error', () => undefined)
     socket.on('close', () => this.#onNews())
   }
@@ -87,7 +87,7 @@ export class RawClient {
     this.#socket.write(text, 'latin1')
   }
 
-  /** Resolves once what was received matches, or the connection is closed. */
+  /** Resolves when the received text matches `pattern` or the connection is closed. */
   until(pattern: RegExp): Promise<string> {
     return new Promise((resolve) => {
       this.#onNews = () => {
@@ -97,18 +97,18 @@ export class RawClient {
     })
   }
 
-  /** Ends the connection with a reset, as a crashed or impatient client does. */
+  /** Ends the connection with a reset, like a client that crashes. */
   cut(): void {
     this.#socket.resetAndDestroy()
   }
 
-  /** Ends the connection in good order. */
+  /** Ends the connection with a regular close. */
   close(): void {
     this.#socket.destroy()
   }
 }
 
-/** A request as it goes over the wire, for `RawClient`. */
+/** A request as raw HTTP text, for `RawClient`. */
 export function rawRequest(request: Omit<Send, 'port' | 'chunks'>): string {
   const { method = 'POST', path = '/payments' } = request
   const content = Buffer.from(bodyOf(request) ?? '').toString('latin1')
@@ -131,7 +131,7 @@ function bodyOf({ json, body }: Omit<Send, 'port'>): string | Uint8Array | undef
   return json === undefined ? body : JSON.stringify(json)
 }
 
-function received(response: http.IncomingMessage, body: Buffer): Received {
+function toReceived(response: http.IncomingMessage, body: Buffer): Received {
   const headers: Record<string, string> = {}
   for (let i = 0; i + 1 < response.rawHeaders.length; i += 2) {
     const name = response.rawHeaders[i]!.toLowerCase()

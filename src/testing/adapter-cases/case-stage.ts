@@ -1,7 +1,7 @@
-/** What most cases need: an app, somebody who counts, and sentences about what came back. */
+/** Shared set-up of the cases: an app with counted runs, and assertions on replies. */
 import assert from 'node:assert/strict'
-import type { RecordState } from '../../core/record.ts'
-import type { RecordView, Store } from '../../core/store.ts'
+import type { RecordState } from '../../core/record/record.ts'
+import type { RecordView, Store } from '../../core/store/store.ts'
 import type {
   AdapterFixture,
   CaseHandler,
@@ -12,22 +12,22 @@ import type {
 } from './adapter-case.ts'
 import { send, TENANT_HEADER, type Received, type Send } from './case-client.ts'
 
-/** Of the app; or of its only route, for what routes may say. */
+/** The app of a case, or its only route. */
 export interface Setup {
-  /** Of `POST /payments`. */
+  /** Handler of `POST /payments`. */
   readonly handle?: CaseHandler
-  /** What this route says differently. */
+  /** Options that this route overrides. */
   readonly route?: Partial<CaseOptions>
-  /** In place of that route. */
+  /** Replaces the default route. */
   readonly routes?: readonly CaseRoute[]
-  /** Of the whole app. The tenant is that of the header, unless they say otherwise. */
+  /** Options of all routes. By default the tenant is read from `TENANT_HEADER`. */
   readonly options?: Partial<CaseOptions>
   readonly status?: CaseStatus
 }
 
 export interface Stage {
   readonly port: number
-  /** How often a handler was entered. */
+  /** Number of handler calls. */
   readonly runs: () => number
   readonly send: (request?: Omit<Send, 'port'>) => Promise<Received>
 }
@@ -57,7 +57,7 @@ export async function stage({ subject, store }: AdapterFixture, setup: Setup): P
   return { port, runs: () => runs, send: (request) => send({ port, ...request }) }
 }
 
-/** A reply for handlers whose reply does not matter. */
+/** Reply of handlers whose reply does not matter to the case. */
 export const created: CaseReply = {
   status: 201,
   headers: { 'content-type': 'text/plain' },
@@ -72,13 +72,13 @@ export function jsonReply(value: unknown, status = 200): CaseReply {
 export const REPLAYED = 'idempotent-replayed'
 export const EXPIRES = 'idempotency-expires'
 
-/** The reply of a run, not of a record. */
+/** Asserts that the reply comes from a run, not from a record. */
 export function assertRan(reply: Received, status: number): void {
   assert.equal(reply.status, status, reply.text)
   assert.equal(reply.headers[REPLAYED], undefined)
 }
 
-/** The message stays short: showing how two large bodies differ takes longer than the case. */
+/** Shows only the start of both bodies: a diff of two large bodies takes longer than the case. */
 export function assertBytes(actual: Uint8Array, expected: Uint8Array): void {
   if (Buffer.compare(actual, expected) === 0) return
   const [got, wanted] = [actual, expected].map((bytes) => `${bytes.length} bytes: ${shown(bytes)}`)
@@ -88,7 +88,7 @@ export function assertBytes(actual: Uint8Array, expected: Uint8Array): void {
 const shown = (bytes: Uint8Array): string =>
   JSON.stringify(Buffer.from(bytes.subarray(0, 100)).toString('latin1'))
 
-/** The recorded reply: same status, same bytes, and marked. */
+/** Asserts that this is the recorded reply: same status, same bytes, marked as a replay. */
 export function assertReplay(replay: Received, first: Received): void {
   assert.equal(replay.status, first.status, replay.text)
   assertBytes(replay.body, first.body)
@@ -96,7 +96,7 @@ export function assertReplay(replay: Received, first: Received): void {
   assert.equal(replay.headers[REPLAYED], 'true')
 }
 
-/** One of our own answers, in the words of the `ietf` profile. */
+/** Asserts that the reply is a problem of the `ietf` profile. */
 export function assertProblem(
   reply: Received,
   status: number,
@@ -123,7 +123,7 @@ export const assertInProgress = (reply: Received): void =>
 export const assertUnknown = (reply: Received): void =>
   assertProblem(reply, 409, 'idempotency_outcome_unknown')
 
-/** Something that has not happened yet, and can be waited for. */
+/** A promise, and the function that resolves it. */
 export function gate<Value = void>(): { passed: Promise<Value>; open: (value: Value) => void } {
   let open!: (value: Value) => void
   const passed = new Promise<Value>((resolve) => {
@@ -134,23 +134,23 @@ export function gate<Value = void>(): { passed: Promise<Value>; open: (value: Va
 
 const STATES: readonly RecordState[] = ['in_progress', 'completed', 'failed_retryable', 'unknown']
 
-/** Every record there is. */
+/** All records of the store. */
 export async function recordsOf(store: Store): Promise<RecordView[]> {
   const found = await Promise.all(STATES.map((state) => store.list({ state, limit: 100 })))
   return found.flat()
 }
 
-/** The only record there is. */
+/** The only record of the store. */
 export async function recordOf(store: Store): Promise<RecordView> {
   const [record, ...others] = await recordsOf(store)
-  assert.ok(record !== undefined, 'nothing was recorded')
-  assert.equal(others.length, 0, 'more than one record')
+  assert.ok(record !== undefined, 'expected a record, found none')
+  assert.equal(others.length, 0, 'expected one record, found several')
   return record
 }
 
 type Call = 'claim' | 'settle'
 
-/** The same store, but each call first passes `before`: it may throw, wait, or look on. */
+/** Wraps a store: each call first runs `before`, which may throw or wait. */
 export function watched(
   store: Store,
   before: (call: Call, count: number) => void | Promise<void>,

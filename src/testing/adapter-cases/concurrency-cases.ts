@@ -1,4 +1,4 @@
-/** Requests that come together: one of them runs, and the others learn of it. */
+/** Concurrent requests: one runs, and the others are answered without running. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, AdapterFixture, CaseOptions } from './adapter-case.ts'
 import type { Received, Send } from './case-client.ts'
@@ -22,7 +22,7 @@ const LEASE_MS = 60_000
 
 type Request = Omit<Send, 'port'>
 
-/** A handler that runs until it is let go, and tells when it has begun. */
+/** A handler that signals when it starts and runs until it is released. */
 function held() {
   const entered = gate()
   const go = gate()
@@ -36,7 +36,7 @@ function held() {
 
 export const concurrencyCases: readonly AdapterCase[] = [
   {
-    name: 'runs one of ten requests that come at once, and refuses the others for now',
+    name: 'runs one of ten concurrent requests, and answers 409 to the others',
     async run(fixture) {
       const crowd = crowded(10)
       const app = await stage(fixture, { handle: crowd.handle })
@@ -44,7 +44,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'runs one of ten requests that come at once after the record has expired',
+    name: 'runs one of ten concurrent requests after the record has expired',
     async run(fixture) {
       const crowd = crowded(10)
       let isFirst = true
@@ -62,7 +62,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'lets a duplicate wait for the result where whileInProgress says so',
+    name: "lets a duplicate wait for the result when whileInProgress is 'wait'",
     async run(fixture) {
       const { handle, entered, letGo } = held()
       const claims = gate()
@@ -85,7 +85,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'refuses a duplicate for now that has waited long enough',
+    name: 'answers 409 to a duplicate that has waited for its maximum time',
     async run(fixture) {
       await whileHeld(fixture, { whileInProgress: { waitMs: 1 } }, async ({ send }) => {
         assertInProgress(await send({ key: 'key-1' }))
@@ -93,7 +93,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells a duplicate where to ask where whileInProgress says accepted',
+    name: "answers 202 with a Location to a duplicate when whileInProgress is 'accepted'",
     async run(fixture) {
       const statusUrl = (recordId: string) => `/status/${recordId}`
       await whileHeld(fixture, { whileInProgress: 'accepted', statusUrl }, async ({ send }) => {
@@ -106,7 +106,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'refuses another request under a key in use for what it is, not for now',
+    name: 'reports a mismatch, not a conflict, for another request under a key in use',
     async run(fixture) {
       await whileHeld(fixture, {}, async ({ send }) => {
         assertMismatch(await send({ key: 'key-1', json: { amount: 2 } }))
@@ -172,7 +172,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "refuses a key on a second route where scopeBy says 'tenant'",
+    name: "refuses a key on a second route when scopeBy is 'tenant'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         options: { scopeBy: 'tenant' },
@@ -185,7 +185,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'runs nothing again whose holder fell silent: its outcome is unknown',
+    name: 'does not run a request again after its lease lapsed: the outcome is unknown',
     async run(fixture) {
       const { handle, entered, letGo } = held()
       const { send, runs } = await stage(fixture, { handle })
@@ -194,14 +194,14 @@ export const concurrencyCases: readonly AdapterCase[] = [
       fixture.clock.advance(LEASE_MS)
       assertUnknown(await send({ key: 'key-1' }))
       letGo()
-      // The holder is back, and knows what happened: that settles it.
+      // The first holder returns with the outcome, which settles the key.
       assertRan(await slow, 201)
       assertReplay(await send({ key: 'key-1' }), await slow)
       assert.equal(runs(), 1)
     },
   },
   {
-    name: 'lets no holder report success whose lease another has taken over',
+    name: 'reports no success from a holder whose key was taken over',
     async run(fixture) {
       let calls = 0
       const first = held()
@@ -225,7 +225,7 @@ export const concurrencyCases: readonly AdapterCase[] = [
   },
 ]
 
-/** While the first request with `key-1` runs. */
+/** Runs `act` while the first request with `key-1` is in its handler. */
 async function whileHeld(
   fixture: AdapterFixture,
   options: Partial<CaseOptions>,
@@ -242,7 +242,7 @@ async function whileHeld(
   assert.equal(app.runs(), 1)
 }
 
-/** Handlers wait until every request has either begun or been answered. */
+/** Handlers wait until every request has either started or been answered. */
 function crowded(size: number) {
   const request: Request = { key: 'key-1', json: { amount: 1 } }
   const all = gate()

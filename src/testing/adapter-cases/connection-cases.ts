@@ -1,4 +1,4 @@
-/** Connections: clients that go away, and those that stay. */
+/** Connections: clients that disconnect, and connections that stay open. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, AdapterFixture, CaseHandler, CaseOptions } from './adapter-case.ts'
 import { RawClient, rawRequest, type Send } from './case-client.ts'
@@ -17,13 +17,13 @@ import {
 
 const PAYMENT = { key: 'key-1', json: { amount: 5, to: 'ann' } }
 const WAYS = [
-  { how: 'is cut off', leave: (client: RawClient) => client.cut() },
-  { how: 'hangs up', leave: (client: RawClient) => client.close() },
+  { how: 'resets its connection', leave: (client: RawClient) => client.cut() },
+  { how: 'closes its connection', leave: (client: RawClient) => client.close() },
 ]
 
 export const connectionCases: readonly AdapterCase[] = [
   ...WAYS.flatMap(({ how, leave }) => [
-    leaving(`finishes the work of a client that ${how}, and replays it to the retry`, {
+    disconnectCase(`finishes the work of a client that ${how}, and replays it to the retry`, {
       leave,
       handle: async (request, gone) => {
         await gone
@@ -31,7 +31,7 @@ export const connectionCases: readonly AdapterCase[] = [
       },
       body: '{"got":{"amount":5,"to":"ann"}}',
     }),
-    leaving(`finishes the empty reply for a client that ${how}`, {
+    disconnectCase(`finishes an empty reply for a client that ${how}`, {
       leave,
       handle: async (_request, gone) => {
         await gone
@@ -41,7 +41,7 @@ export const connectionCases: readonly AdapterCase[] = [
     }),
   ]),
   {
-    ...leaving('finishes the stream for a client that was cut off in the middle of it', {
+    ...disconnectCase('finishes the stream for a client that resets its connection in the middle', {
       leave: (client) => client.cut(),
       handle: (_request, gone) => ({
         status: 200,
@@ -57,10 +57,10 @@ export const connectionCases: readonly AdapterCase[] = [
     needs: 'streams',
   },
   {
-    name: 'keeps the key of a client that went away while its handler still runs',
+    name: 'keeps the key of a disconnected client while its handler still runs',
     needs: 'disconnects',
     async run(fixture) {
-      const { app, client, handlerGone } = await begun(
+      const { app, client, handlerGone } = await startedRequest(
         fixture,
         async (_request, gone) => {
           await gone
@@ -69,7 +69,7 @@ export const connectionCases: readonly AdapterCase[] = [
         'conflict',
       )
       client.cut()
-      await noticed(app)
+      await settledSockets(app)
       assertInProgress(await app.send(PAYMENT))
       assert.equal((await recordOf(fixture.store)).state, 'in_progress')
       handlerGone.open()
@@ -77,7 +77,7 @@ export const connectionCases: readonly AdapterCase[] = [
     },
   },
   ...[
-    { how: 'with a length', head: 'Content-Length: 100\r\n', part: '{"amount"' },
+    { how: 'with a Content-Length', head: 'Content-Length: 100\r\n', part: '{"amount"' },
     { how: 'in chunks', head: 'Transfer-Encoding: chunked\r\n', part: '9\r\n{"amount"\r\n' },
   ].map(({ how, head, part }): AdapterCase => ({
     name: `neither runs nor records an upload ${how} that was cut off`,
@@ -88,16 +88,16 @@ export const connectionCases: readonly AdapterCase[] = [
       const lines = 'Host: localhost\r\nX-Tenant: tenant-1\r\nIdempotency-Key: key-1\r\n'
       const type = 'Content-Type: application/json\r\n'
       client.write(`POST /payments HTTP/1.1\r\n${lines}${type}${head}\r\n${part}`)
-      await noticed(app)
+      await settledSockets(app)
       client.cut()
-      await noticed(app)
+      await settledSockets(app)
       assert.equal(app.runs(), 0)
       assert.deepEqual(await recordsOf(fixture.store), [])
       assertRan(await app.send(PAYMENT), 201)
     },
   })),
   {
-    name: 'answers run, replay and refusal over one connection that is kept',
+    name: 'answers a run, a replay and a refusal over one keep-alive connection',
     async run(fixture) {
       const { port, runs } = await stage(fixture, {})
       const client = await RawClient.open(port)
@@ -113,7 +113,7 @@ export const connectionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'answers requests in their order that come without waiting for each other',
+    name: 'answers pipelined requests in order',
     async run(fixture) {
       const { port, runs } = await stage(fixture, {
         handle: async (request) => jsonReply(await request.json(), 201),
@@ -130,7 +130,7 @@ export const connectionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'asks for the body of a client that waits to be asked',
+    name: 'sends 100 Continue to a client that waits for it before it sends the body',
     async run(fixture) {
       const { port, runs } = await stage(fixture, {
         handle: async (request) => jsonReply(await request.json(), 201),
@@ -148,23 +148,23 @@ export const connectionCases: readonly AdapterCase[] = [
   },
 ]
 
-interface Leaving {
+interface DisconnectCase {
   readonly leave: (client: RawClient) => void
   readonly handle: Handle
-  /** Of the reply that the retry gets. */
+  /** Body of the reply to the retry. */
   readonly body: string
 }
 
 type Handle = (request: Parameters<CaseHandler>[0], gone: Promise<void>) => ReturnType<CaseHandler>
 
-function leaving(name: string, { leave, handle, body }: Leaving): AdapterCase {
+function disconnectCase(name: string, { leave, handle, body }: DisconnectCase): AdapterCase {
   return {
     name,
     needs: 'disconnects',
     async run(fixture) {
-      const { app, client, handlerGone } = await begun(fixture, handle)
+      const { app, client, handlerGone } = await startedRequest(fixture, handle)
       leave(client)
-      await noticed(app)
+      await settledSockets(app)
       handlerGone.open()
       const retry = await app.send(PAYMENT)
       assert.ok(retry.status < 300, retry.text)
@@ -175,8 +175,8 @@ function leaving(name: string, { leave, handle, body }: Leaving): AdapterCase {
   }
 }
 
-/** A client whose request has reached its handler. */
-async function begun(
+/** Opens a client whose request has reached its handler. */
+async function startedRequest(
   fixture: AdapterFixture,
   handle: Handle,
   whileInProgress?: CaseOptions['whileInProgress'],
@@ -194,7 +194,7 @@ async function begun(
   return { app, client, handlerGone }
 }
 
-/** A route whose retries wait, unless it says otherwise, and one to look the server up by. */
+/** Serves a route whose retries wait by default, and a ping route. */
 async function withPing(
   fixture: AdapterFixture,
   handle: CaseHandler,
@@ -217,8 +217,8 @@ async function withPing(
   return { port, send, runs: () => runs }
 }
 
-/** A round trip later, the server has seen what the kernel had to tell it before. */
-async function noticed({ send }: Stage): Promise<void> {
+/** Waits one round trip: then the server has handled earlier events of its sockets. */
+async function settledSockets({ send }: Stage): Promise<void> {
   const ping: Omit<Send, 'port'> = { method: 'GET', path: '/ping' }
   for (let trip = 0; trip < 2; trip++) assert.equal((await send(ping)).status, 204)
 }

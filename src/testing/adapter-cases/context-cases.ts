@@ -1,7 +1,7 @@
-/** What a handler knows of its key, and what it can do about it. */
+/** The context of a handler: what it knows about its key, and what it can do with it. */
 import assert from 'node:assert/strict'
-import { createEngine } from '../../core/engine.ts'
-import { currentIdempotency } from '../../http/current.ts'
+import { createEngine } from '../../core/engine/engine.ts'
+import { currentIdempotency } from '../../http/guard/current.ts'
 import type { AdapterCase, CaseHandler } from './adapter-case.ts'
 import {
   assertRan,
@@ -24,7 +24,7 @@ const knowing: CaseHandler = ({ idempotency }) => {
 
 export const contextCases: readonly AdapterCase[] = [
   {
-    name: 'tells the handler its key, its scope, its record and its attempt',
+    name: 'gives the handler its key, scope, record id and attempt',
     async run(fixture) {
       const { send } = await stage(fixture, { handle: knowing })
       const reply = await send({ key: '"key-1"', tenant: 'ann' })
@@ -46,7 +46,7 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'gives every attempt of a key the same ids and downstream keys, and no other key',
+    name: 'gives every attempt of a key the same ids and downstream keys, unlike another key',
     async run(fixture) {
       const seen: string[][] = []
       const { send } = await stage(fixture, {
@@ -68,7 +68,7 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells the handler that it holds its key',
+    name: 'confirms to the handler that it holds its key',
     async run(fixture) {
       const { send } = await stage(fixture, {
         handle: ({ idempotency }) => {
@@ -80,13 +80,13 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'stops a handler that runs for too long, whose outcome is then unknown',
+    name: 'stops a handler after its maximum run time, with an unknown outcome',
     async run(fixture) {
       const { store, clock } = fixture
       const entered = gate()
       const stopped = gate<unknown>()
       const { send, runs } = await stage(fixture, {
-        options: { engine: createEngine({ store, clock, maxRunMs: 1_000 }) },
+        options: { engine: createEngine({ store, clock, runTimeoutMs: 1_000 }) },
         handle: async ({ idempotency }) => {
           const { signal } = idempotency!
           const aborted = new Promise((resolve) => {
@@ -107,7 +107,7 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'keeps a reply for longer where its handler asks for that',
+    name: 'keeps a reply for longer when its handler extends the retention',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         options: { retentionMs: HOUR_MS },
@@ -127,7 +127,7 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'finds the key from deep inside what the handler calls',
+    name: 'finds the context from functions that the handler calls',
     async run(fixture) {
       const deep = async (): Promise<string> => {
         await Promise.resolve()
@@ -148,7 +148,7 @@ export const contextCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'finds no key where the route is not protected',
+    name: 'finds no context when the route is not protected',
     async run(fixture) {
       const { send } = await stage(fixture, {
         routes: [
@@ -164,7 +164,7 @@ export const contextCases: readonly AdapterCase[] = [
   },
 ]
 
-/** The same object, whose methods may be called by themselves. */
+/** Copies the context with bound methods, so that they can be called alone. */
 function boundTo(context: NonNullable<Parameters<CaseHandler>[0]['idempotency']>) {
   return {
     recordId: context.recordId,
@@ -173,7 +173,7 @@ function boundTo(context: NonNullable<Parameters<CaseHandler>[0]['idempotency']>
   }
 }
 
-/** The code of the error that this throws. */
+/** Returns the code of the error that `run` throws. */
 function codeOf(run: () => unknown): unknown {
   try {
     run()

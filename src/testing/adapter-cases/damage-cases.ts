@@ -1,7 +1,7 @@
-/** Records that were damaged, copied or written by other software: never a wrong reply. */
+/** Records that were damaged, copied or written by other software cause no wrong reply. */
 import assert from 'node:assert/strict'
-import type { ClaimOutcome, Store } from '../../core/store.ts'
-import { encodeReply, type StoredReply } from '../../http/reply-codec.ts'
+import type { ClaimOutcome, Store } from '../../core/store/store.ts'
+import { encodeReply, type StoredReply } from '../../http/reply/reply-codec.ts'
 import type { AdapterCase, AdapterFixture } from './adapter-case.ts'
 import {
   assertProblem,
@@ -18,7 +18,7 @@ import type { Received } from './case-client.ts'
 const assertUnreadable = (reply: Received): void =>
   assertProblem(reply, 409, 'idempotency_reply_unreadable')
 
-/** Ignores whose reply it is: the worst cipher that a route can have. */
+/** A cipher that ignores the context, so it decrypts the reply of any record. */
 const plainText = {
   encrypt: (bytes: Uint8Array) => bytes,
   decrypt: (bytes: Uint8Array) => bytes,
@@ -26,7 +26,7 @@ const plainText = {
 
 export const damageCases: readonly AdapterCase[] = [
   {
-    name: 'returns 409 where one bit of the recorded reply is wrong, and runs nothing again',
+    name: 'returns 409 when one bit of the recorded reply is flipped, and does not run again',
     async run(fixture) {
       const rows = new EditedRows(fixture.store)
       const { send, runs } = await stageOn(rows, fixture, {
@@ -35,7 +35,7 @@ export const damageCases: readonly AdapterCase[] = [
       const first = await send({ key: 'key-1' })
       const { recordId } = await recordOf(fixture.store)
       const { result } = (await fixture.store.read({ recordId }))!
-      // A step that is no divisor of 8 meets every part of the bytes and every place in a byte.
+      // 13 is no divisor of 8, so the loop reaches every field and every bit position of a byte.
       for (let bit = 0; bit < result!.length * 8; bit += 13) {
         rows.edit = (bytes) => flipped(bytes, bit)
         assertUnreadable(await send({ key: 'key-1' }))
@@ -48,7 +48,7 @@ export const damageCases: readonly AdapterCase[] = [
   ...[{}, { encryption: plainText }].map((options): AdapterCase => {
     const kind = 'encryption' in options ? 'encrypted ' : ''
     return {
-      name: `returns 409 where the ${kind}reply of another tenant is in the record`,
+      name: `returns 409 when the record holds the ${kind}reply of another tenant`,
       async run(fixture) {
         const rows = new EditedRows(fixture.store)
         const setup = { options, handle: () => jsonReply({ secret: 'of ann' }, 201) }
@@ -68,7 +68,7 @@ export const damageCases: readonly AdapterCase[] = [
     }
   }),
   ...[0, 100, 101, 199, 600, 999].map((status) =>
-    written(`returns 409 for a recorded status of ${status}`, { status }, assertUnreadable),
+    forgedReplyCase(`returns 409 for a recorded status of ${status}`, { status }, assertUnreadable),
   ),
   ...(
     [
@@ -78,13 +78,13 @@ export const damageCases: readonly AdapterCase[] = [
       ['value', ['x-a', 'snow \u2603']],
     ] as const
   ).map(([part, header]) =>
-    written(
+    forgedReplyCase(
       `returns 409 for a recorded header ${part} of ${JSON.stringify(header)}`,
       { headers: [header] },
       assertUnreadable,
     ),
   ),
-  written(
+  forgedReplyCase(
     'replays a recorded reply without the headers that are never recorded',
     {
       headers: [
@@ -106,8 +106,8 @@ export const damageCases: readonly AdapterCase[] = [
   ),
 ]
 
-/** A record whose checksum is right, and whose reply is one that a handler cannot have sent. */
-function written(
+/** A record with a valid checksum and a reply that no handler can have sent. */
+function forgedReplyCase(
   name: string,
   changes: Partial<StoredReply>,
   check: (reply: Received) => void,
@@ -132,7 +132,7 @@ function stageOn(rows: EditedRows, fixture: AdapterFixture, setup: Setup): Promi
   return stage({ ...fixture, store: rows.store }, setup)
 }
 
-/** The same store, as it would be with other bytes in the rows of finished records. */
+/** Wraps a store and replaces the bytes of completed records. */
 class EditedRows {
   edit: (result: Uint8Array) => Uint8Array = (bytes) => bytes
   readonly store: Store

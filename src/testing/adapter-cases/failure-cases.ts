@@ -1,78 +1,78 @@
-/** What failures of a handler mean: their class must reach the guard in every framework. */
+/** Failures of a handler: every framework must pass the error on to the guard unchanged. */
 import assert from 'node:assert/strict'
-import type { Failure } from '../../core/failure.ts'
+import type { Failure } from '../../core/attempt/failure.ts'
 import { NotExecutedError, OutcomeUnknownError } from '../../core/errors.ts'
 import type { AdapterCase, CaseHandler } from './adapter-case.ts'
 import { assertRan, assertReplay, assertUnknown, created, recordOf, stage } from './case-stage.ts'
 
 export const failureCases: readonly AdapterCase[] = [
-  again('throws at once', 'declared', () => {
+  runsAgain('throws at once', 'declared', () => {
     throw new Error('broken')
   }),
-  again('throws after it has waited', 'declared', async (request) => {
+  runsAgain('throws after it has waited', 'declared', async (request) => {
     await request.json()
     await Promise.resolve()
     throw new Error('broken')
   }),
-  again('throws something that is no error', 'declared', () => {
+  runsAgain('throws a value that is not an Error', 'declared', () => {
     // eslint-disable-next-line typescript/only-throw-error
     throw 'broken'
   }),
-  again('throws a NotExecutedError', 'proven', async (request) => {
+  runsAgain('throws a NotExecutedError', 'proven', async (request) => {
     request.idempotency!.downstreamKey('charge')
     await Promise.resolve()
     throw new NotExecutedError('the card was refused before anything was sent')
   }),
-  again('replies with 500 and has declared that it did nothing', 'proven', (request) => {
+  runsAgain('replies with 500 after it declared that it did nothing', 'proven', (request) => {
     request.idempotency!.notExecuted()
     return { status: 500, body: 'no' }
   }),
-  again('replies with 500 and has reported a NotExecutedError', 'proven', (request) => {
+  runsAgain('replies with 500 after it reported a NotExecutedError', 'proven', (request) => {
     request.idempotency!.failed(new NotExecutedError())
     return { status: 500, body: 'no' }
   }),
-  again('refuses with 409 and has reported a NotExecutedError', 'proven', (request) => {
+  runsAgain('replies with 409 after it reported a NotExecutedError', 'proven', (request) => {
     request.idempotency!.failed(new NotExecutedError())
     return { status: 409, body: 'no' }
   }),
-  doubted('refuses with 400 and has reported an OutcomeUnknownError', (request) => {
+  staysUnknown('replies with 400 after it reported an OutcomeUnknownError', (request) => {
     request.idempotency!.failed(new OutcomeUnknownError())
     return { status: 400, body: 'no' }
   }),
-  doubted('throws an OutcomeUnknownError', async () => {
+  staysUnknown('throws an OutcomeUnknownError', async () => {
     await Promise.resolve()
     throw new OutcomeUnknownError('the provider did not answer')
   }),
-  doubted('throws the error of a lost network call', async () => {
+  staysUnknown('throws the error of a lost network call', async () => {
     await Promise.resolve()
     throw Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
   }),
-  doubted('throws an error that was caused by a lost call', () => {
+  staysUnknown('throws an error that was caused by a lost call', () => {
     const cause = Object.assign(new Error('other side closed'), { code: 'UND_ERR_SOCKET' })
     throw new TypeError('fetch failed', { cause })
   }),
-  doubted('throws after an outside effect has begun', (request) => {
+  staysUnknown('throws after an outside effect has begun', (request) => {
     request.idempotency!.downstreamKey('charge')
     throw new Error('broken')
   }),
-  doubted('replies with 500 after an outside effect has begun', (request) => {
+  staysUnknown('replies with 500 after an outside effect has begun', (request) => {
     request.idempotency!.downstreamKey('charge')
     return { status: 500, body: 'no' }
   }),
-  doubted('replies with 500 and has declared that nobody can know', (request) => {
+  staysUnknown('replies with 500 after it declared the outcome unknown', (request) => {
     request.idempotency!.outcomeUnknown()
     return { status: 500, body: 'no' }
   }),
-  hidden('has called unknown itself', (request) => {
+  hidesSuccess('declared unknown', (request) => {
     request.idempotency!.outcomeUnknown()
     return created
   }),
-  hidden('has reported an OutcomeUnknownError about', (request) => {
+  hidesSuccess('reported as an OutcomeUnknownError', (request) => {
     request.idempotency!.failed(new OutcomeUnknownError())
     return created
   }),
   {
-    name: 'shows onError the very error that the handler threw',
+    name: 'passes onError the same error object that the handler threw',
     async run(fixture) {
       class CardRefused extends Error {}
       const thrown = new CardRefused('refused')
@@ -99,7 +99,7 @@ export const failureCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'gives a key that failed to one of the requests that come next',
+    name: 'gives a key that failed to one of the next concurrent requests',
     async run(fixture) {
       let calls = 0
       const { send, runs } = await stage(fixture, {
@@ -117,10 +117,10 @@ export const failureCases: readonly AdapterCase[] = [
   },
 ]
 
-/** A first attempt that fails so may be run again; the record says how that is known. */
-function again(what: string, proof: 'declared' | 'proven', fail: CaseHandler): AdapterCase {
+/** The failed first attempt may run again. The record states whether that is proven. */
+function runsAgain(what: string, proof: 'declared' | 'proven', fail: CaseHandler): AdapterCase {
   return {
-    name: `lets a handler run again that ${what}`,
+    name: `runs a handler again when it ${what}`,
     async run(fixture) {
       const attempts: unknown[] = []
       const { send, runs } = await stage(fixture, {
@@ -143,10 +143,10 @@ function again(what: string, proof: 'declared' | 'proven', fail: CaseHandler): A
   }
 }
 
-/** Nobody runs it again: it may have had an effect. */
-function doubted(what: string, handle: CaseHandler): AdapterCase {
+/** The failed attempt may have had an effect, so it must not run again. */
+function staysUnknown(what: string, handle: CaseHandler): AdapterCase {
   return {
-    name: `lets nobody run again a handler that ${what}`,
+    name: `does not run a handler again when it ${what}`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { handle })
       const first = await send({ key: 'key-1' })
@@ -158,10 +158,10 @@ function doubted(what: string, handle: CaseHandler): AdapterCase {
   }
 }
 
-/** A client that has seen a success must never cause a second run, and here one might follow. */
-function hidden(what: string, handle: CaseHandler): AdapterCase {
+/** The client must not see a success of an unknown outcome: a later verdict may allow a rerun. */
+function hidesSuccess(what: string, handle: CaseHandler): AdapterCase {
   return {
-    name: `shows no success that the handler ${what}`,
+    name: `replies with no success that the handler ${what}`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { handle })
       assertUnknown(await send({ key: 'key-1' }))

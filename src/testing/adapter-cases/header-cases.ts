@@ -1,4 +1,4 @@
-/** Which headers of a reply come again with its replay. */
+/** Headers of a reply that are repeated in its replay. */
 import assert from 'node:assert/strict'
 import { gzipSync } from 'node:zlib'
 import type { AdapterCase, CaseReply } from './adapter-case.ts'
@@ -6,7 +6,7 @@ import type { Received } from './case-client.ts'
 import { assertRan, assertReplay, EXPIRES, REPLAYED, stage, type Setup } from './case-stage.ts'
 
 export const headerCases: readonly AdapterCase[] = [
-  headers('repeats the headers that describe the reply', {
+  headers('replays the headers that describe the reply', {
     sent: {
       'cache-control': 'private, max-age=60',
       'content-disposition': 'attachment; filename="a.txt"',
@@ -22,15 +22,15 @@ export const headerCases: readonly AdapterCase[] = [
     },
     repeated: 'all',
   }),
-  headers('repeats several lines of one header', {
+  headers('replays several lines of one header', {
     sent: { link: ['</a>; rel="next"', '</b>; rel="prev"'] },
     repeated: 'all',
   }),
-  headers('repeats no header that describes the moment or the caller', {
+  headers('replays no header that describes the connection or the caller', {
     sent: { 'x-request-id': 'r-1', 'x-ratelimit-remaining': '9', 'www-authenticate': 'Basic' },
     repeated: [],
   }),
-  headers('repeats what storeHeaders names besides the usual headers', {
+  headers('replays the headers that storeHeaders names and the default headers', {
     sent: { 'X-Payment-Id': 'pay_1', 'x-request-id': 'r-1', location: '/payments/1' },
     repeated: ['X-Payment-Id', 'location'],
     setup: { options: { storeHeaders: ['x-payment-id'] } },
@@ -60,7 +60,7 @@ export const headerCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells the length of each reply it sends',
+    name: 'sends the length of each reply',
     async run(fixture) {
       const { send } = await stage(fixture, {
         handle: () => ({ status: 200, body: 'twelve bytes' }),
@@ -74,7 +74,7 @@ export const headerCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'lets no handler pass its first reply off as a replay',
+    name: 'does not let a handler mark its first reply as a replay',
     async run(fixture) {
       const { send } = await stage(fixture, {
         handle: () => ({ status: 200, headers: { 'idempotency-expires': 'never' }, body: 'x' }),
@@ -90,7 +90,7 @@ export const headerCases: readonly AdapterCase[] = [
 
 interface HeaderCase {
   readonly sent: NonNullable<CaseReply['headers']>
-  /** Names of those that come again. */
+  /** Names of the headers that the replay repeats. */
   readonly repeated: readonly string[] | 'all'
   readonly setup?: Setup
 }

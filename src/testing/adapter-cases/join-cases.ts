@@ -1,22 +1,22 @@
-/** Handlers that complete their key in a transaction which they have begun themselves. */
+/** Handlers that complete their key in a transaction that they opened themselves. */
 import assert from 'node:assert/strict'
-import type { Completion, Lease, Store } from '../../core/store.ts'
+import type { Completion, Lease, Store } from '../../core/store/store.ts'
 import type { AdapterCase, CaseReply } from './adapter-case.ts'
 import { assertRan, assertReplay, assertUnknown, recordOf, REPLAYED, stage } from './case-stage.ts'
 
-/** What the transaction commits; what the handler sends besides it goes nowhere. */
+/** The reply that the transaction commits. The guard sends it instead of the handler's reply. */
 const COMMITTED = { status: 201, headers: { location: '/payments/1' }, body: { id: 'pay-1' } }
 
 export const joinCases: readonly AdapterCase[] = [
   ...[
     { sent: 'another reply', end: () => ({ status: 200, body: 'something else' }) },
     { sent: 'a failure', end: () => ({ status: 500, body: 'too late' }) },
-    { sent: 'a reply that is larger', end: () => ({ status: 201, body: 'x'.repeat(5_000) }) },
+    { sent: 'a larger reply', end: () => ({ status: 201, body: 'x'.repeat(5_000) }) },
   ].map(({ sent, end }) =>
     joining(`sends what the handler's own transaction has committed, not ${sent}`, end),
   ),
   {
-    name: "runs nothing again that throws after the handler's own transaction has committed",
+    name: 'runs nothing again when the handler throws after its own transaction has committed',
     async run(fixture) {
       const { store, commit } = joinable(fixture.store)
       const { send, runs } = await stage(
@@ -30,8 +30,8 @@ export const joinCases: readonly AdapterCase[] = [
           },
         },
       )
-      // Where errors become replies, the committed one takes their place. Where they leave by
-      // themselves, the retry has it.
+      // A framework that turns errors into replies sends the committed reply instead. Otherwise the
+      // retry gets it.
       const first = await send({ key: 'key-1' })
       assert.ok(first.status === 201 || first.status >= 500, first.text)
       const replay = await send({ key: 'key-1' })
@@ -41,7 +41,7 @@ export const joinCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "shows no success that the handler's own transaction has not committed",
+    name: "replies with no success when the handler's own transaction has not committed",
     async run(fixture) {
       const { store } = joinable(fixture.store)
       const { send, runs } = await stage(
@@ -53,7 +53,7 @@ export const joinCases: readonly AdapterCase[] = [
           },
         },
       )
-      // The handler's mistake: it goes the way of its errors.
+      // A handler that skips its commit is treated like a handler that throws.
       assert.ok((await send({ key: 'key-1' })).status >= 500)
       assert.equal((await recordOf(fixture.store)).state, 'unknown')
       assertUnknown(await send({ key: 'key-1' }))
@@ -89,12 +89,12 @@ function joining(name: string, end: () => CaseReply): AdapterCase {
   }
 }
 
-/** A transaction of the application, as far as these cases go: it holds what it will complete. */
+/** A transaction of the application. It stages a completion until the commit. */
 class OwnTransaction {
   staged: (Completion & { readonly lease: Lease }) | undefined
 }
 
-/** The same store, but it can be joined: what was staged takes effect with the commit. */
+/** Wraps a store with `join`: a staged completion takes effect with the commit. */
 function joinable(store: Store) {
   const settleIn: NonNullable<Store['settleIn']> = async (tx, lease, completion) => {
     assert.ok(tx instanceof OwnTransaction)

@@ -1,4 +1,4 @@
-/** Where a key is, what counts as one, and what is said to those who send none. */
+/** Keys: where the guard reads them, which are valid, and the answer to a missing key. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, CaseOptions } from './adapter-case.ts'
 import type { Received, Send } from './case-client.ts'
@@ -8,7 +8,7 @@ type Request = Omit<Send, 'port'>
 
 export const keyCases: readonly AdapterCase[] = [
   {
-    name: 'refuses a request without a key, and says how to send one',
+    name: 'refuses a request without a key, and explains how to send one',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {})
       const reply = await send({ json: { amount: 1 } })
@@ -19,26 +19,26 @@ export const keyCases: readonly AdapterCase[] = [
     },
   },
   refused('an empty key', { key: '' }),
-  refused('a key of nothing but quotes', { key: '""' }),
-  refused('a quoted key that does not end', { key: '"key-1' }),
-  refused('a key with a comma, which may be two', { key: 'key-1,key-2' }),
+  refused('a key that consists only of quotes', { key: '""' }),
+  refused('a quoted key without a closing quote', { key: '"key-1' }),
+  refused('a key with a comma, which may be two keys', { key: 'key-1,key-2' }),
   refused('a key with characters outside ASCII', { key: 'k\u00e9y' }),
   refused('a key of 256 characters', { key: 'k'.repeat(256) }),
-  refused('two different keys in two lines', { key: ['key-1', 'key-2'] }),
-  refused('the same key in two lines', { key: ['key-1', 'key-1'] }),
-  refused('two quoted keys in two lines', { key: ['"key-1"', '"key-2"'] }),
-  same('takes a quoted and a bare key for the same key', [
+  refused('two different keys in two header lines', { key: ['key-1', 'key-2'] }),
+  refused('the same key in two header lines', { key: ['key-1', 'key-1'] }),
+  refused('two quoted keys in two header lines', { key: ['"key-1"', '"key-2"'] }),
+  same('treats a quoted and a bare key as the same key', [
     { key: '"8e03978e-40d5"' },
     { key: '8e03978e-40d5' },
     { key: '  "8e03978e-40d5"  ' },
   ]),
-  same('takes keys as real clients send them, base64 included', [
+  same('accepts keys as common clients send them, base64 included', [
     { key: 'ab+/cd==' },
     { key: '"ab+/cd=="' },
   ]),
-  same('takes a key of 255 characters', [{ key: 'k'.repeat(255) }]),
+  same('accepts a key of 255 characters', [{ key: 'k'.repeat(255) }]),
   {
-    name: 'keeps keys apart that differ only in case',
+    name: 'keeps keys that differ only in case apart',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {})
       assertRan(await send({ key: 'Key' }), 201)
@@ -47,7 +47,7 @@ export const keyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'keeps the longest key of the longest tenant apart from its neighbours',
+    name: 'keeps the longest key of the longest tenant apart from similar keys',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {})
       const tenant = 't'.repeat(255)
@@ -60,7 +60,7 @@ export const keyCases: readonly AdapterCase[] = [
     },
   },
   same(
-    'takes the key from the header that the route names',
+    'reads the key from the header that the route names',
     [{ headers: { 'x-request': 'k-1' } }],
     {
       route: { keyHeader: 'X-Request' },
@@ -68,37 +68,36 @@ export const keyCases: readonly AdapterCase[] = [
     },
   ),
   same(
-    'takes the key from the field of the body that the route names',
+    'reads the key from the body field that the route names',
     [{ json: { meta: { requestId: 'k-1' }, amount: 5 } }],
     { route: { keyField: 'meta.requestId' }, refuses: { key: 'k-1', json: { amount: 5 } } },
   ),
+  same('reads the key from a form field', [{ body: 'request_id=k-1&amount=5', headers: form() }], {
+    route: { keyField: 'request_id' },
+    refuses: { body: 'amount=5', headers: form() },
+  }),
   same(
-    'takes the key from a field of a form',
-    [{ body: 'request_id=k-1&amount=5', headers: form() }],
-    { route: { keyField: 'request_id' }, refuses: { body: 'amount=5', headers: form() } },
-  ),
-  same(
-    'takes the key from where the function of the route finds it',
+    'reads the key with the keyFrom function of the route',
     [{ headers: { 'x-event': 'evt_1' } }],
     { route: { keyFrom: (head) => head.header('x-event') }, refuses: { key: 'k-1' } },
   ),
   refused('a key that does not match keyPattern', { key: 'abc' }, { keyPattern: /^pay_\w+$/ }),
-  same('takes a key that matches keyPattern', [{ key: 'pay_1' }, { key: '"pay_1"' }], {
+  same('accepts a key that matches keyPattern', [{ key: 'pay_1' }, { key: '"pay_1"' }], {
     route: { keyPattern: /^pay_\w+$/ },
   }),
   refused('a key shorter than keyLengthMin', { key: 'short' }, { keyLengthMin: 16 }),
   refused('a key longer than keyLengthMax', { key: 'k'.repeat(65) }, { keyLengthMax: 64 }),
-  refused("a bare key where the route says keySyntax: 'strict'", { key: 'k' }, strict()),
-  same("takes a quoted key where the route says keySyntax: 'strict'", [{ key: '"k"' }], {
+  refused("a bare key when keySyntax is 'strict'", { key: 'k' }, strict()),
+  same("accepts a quoted key when keySyntax is 'strict'", [{ key: '"k"' }], {
     route: strict(),
   }),
   refused(
-    'an e-mail address as a key where refusePersonalKeys is set',
+    'an e-mail address as a key when refusePersonalKeys is set',
     { key: 'ann@example.com' },
     { refusePersonalKeys: true },
   ),
   {
-    name: 'says nothing of a refused key in the problem about it',
+    name: 'does not repeat a refused key in the problem',
     async run(fixture) {
       const { send } = await stage(fixture, { route: { refusePersonalKeys: true } })
       const reply = await send({ key: 'ann@example.com' })
@@ -107,7 +106,7 @@ export const keyCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'runs a request without a key unprotected where keyRequired is false',
+    name: 'runs a request without a key unprotected when keyRequired is false',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { keyRequired: false },
@@ -153,7 +152,7 @@ function refused(what: string, request: Request, route: Partial<CaseOptions> = {
 
 interface SameKey {
   readonly route?: Partial<CaseOptions>
-  /** Sent without a key, as this route sees it. */
+  /** The same request without a key, which this route refuses. */
   readonly refuses?: Request
 }
 

@@ -1,4 +1,4 @@
-/** Profiles, what routes say differently, and options that are wrong. */
+/** Profiles, options of single routes, and invalid options. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, CaseOptions } from './adapter-case.ts'
 import { TENANT_HEADER, type Received } from './case-client.ts'
@@ -19,7 +19,7 @@ const HOUR_MS = 3_600_000
 
 export const optionCases: readonly AdapterCase[] = [
   {
-    name: 'speaks like Stripe where the profile says so',
+    name: "replies in the Stripe error format when the profile is 'stripe'",
     async run(fixture) {
       const entered = gate()
       const go = gate()
@@ -47,7 +47,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'keeps a 500 where the profile is that of Stripe',
+    name: "replays a 500 when the profile is 'stripe'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         options: { profile: 'stripe' },
@@ -60,7 +60,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'makes a key one for all routes of a tenant where the profile is that of Stripe',
+    name: "shares a key between all routes of a tenant when the profile is 'stripe'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         options: { profile: 'stripe' },
@@ -72,7 +72,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'lets one route speak another profile than the others',
+    name: 'lets one route use a different profile',
     async run(fixture) {
       const { send } = await stage(fixture, {
         routes: [
@@ -102,7 +102,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'protects the methods that a route names, and only those',
+    name: 'protects only the methods that a route names',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         routes: ['PUT', 'POST'].map((method) => ({
@@ -120,7 +120,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'keeps replies for as long as a route says',
+    name: 'keeps replies for the retention of their route',
     async run(fixture) {
       const { send } = await stage(fixture, {
         routes: [
@@ -138,7 +138,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "refuses an expired key for good where a route says afterExpiry: 'refuse'",
+    name: "refuses an expired key permanently when afterExpiry is 'refuse'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { afterExpiry: 'refuse', retentionMs: HOUR_MS },
@@ -150,7 +150,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'caps requests and replies where a route says so, and nowhere else',
+    name: 'limits requests and replies only on the route that sets the limits',
     async run(fixture) {
       const handle = () => ({ status: 200, body: 'x'.repeat(50) })
       const { send } = await stage(fixture, {
@@ -174,7 +174,7 @@ export const optionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'links to the page that a route names',
+    name: 'links to the documentation page that a route names',
     async run(fixture) {
       const { send } = await stage(fixture, { route: { docsUrl: 'https://example.com/keys' } })
       const { headers } = await send({})
@@ -183,11 +183,11 @@ export const optionCases: readonly AdapterCase[] = [
   },
   ...overrideCases,
   refusedAtStart('an option that does not exist', { tennant: () => 'ann' }),
-  refusedAtStart('a value that an option does not know', { profile: 'paypal' }),
+  refusedAtStart('an unknown value of an option', { profile: 'paypal' }),
   refusedAtStart('no tenant', { tenant: undefined }),
   refusedAtStart('no store', { store: undefined }),
   refusedAtStart('options that contradict each other', { keyField: 'id', keyHeader: 'x-id' }),
-  refusedAtStart('a wrong option of a route', {}, { retention: 1 }),
+  refusedAtStart('an invalid option of a route', {}, { retention: 1 }),
   refusedAtStart('a route that would replay cookies', {}, { storeHeaders: ['set-cookie'] }),
 ]
 
@@ -200,7 +200,7 @@ function assertStripe(reply: Received, status: number, type: string): void {
   assert.equal(typeof error['message'], 'string')
 }
 
-/** Protection that was asked for wrongly must not be found missing by the first double charge. */
+/** A wrong configuration must fail at start-up, not at the first double charge. */
 function refusedAtStart(what: string, options: object, route?: object): AdapterCase {
   return {
     name: `does not start with ${what}`,

@@ -1,4 +1,4 @@
-/** What all routes are told, and what one of them is told instead. */
+/** Options of all routes, and the options that one route overrides. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, CaseHead, CaseOptions } from './adapter-case.ts'
 import type { Received, Send } from './case-client.ts'
@@ -20,19 +20,19 @@ const LEASE_MS = 60_000
 
 const PATHS = ['/all', '/own'] as const
 
-/** What became of a request: it ran, it was a replay, or it was refused by this code. */
+/** The request ran, was replayed, or was refused with this code. */
 type Outcome = 'ran' | 'replayed' | `idempotency_${string}`
 
 interface Override {
-  /** What is said for all routes. */
+  /** Options of all routes. */
   readonly all: Partial<CaseOptions>
-  /** What one route says instead. */
+  /** Options that one route overrides. */
   readonly own: Partial<CaseOptions>
-  /** Sent to both routes, one after the other, with what each makes of it. */
+  /** Requests that are sent to both routes in order, with the outcome of each route. */
   readonly steps: readonly (readonly [Omit<Send, 'port'>, all: Outcome, own: Outcome])[]
-  /** The handlers reply with it. @default 201 */
+  /** Status of the handlers' replies. @default 201 */
   readonly status?: number
-  /** Passes between two steps. @default 0 */
+  /** Time between two steps. @default 0 */
   readonly waitMs?: number
 }
 
@@ -50,7 +50,7 @@ const user = (name: string, role: string) => ({
 const header = (name: string) => (head: CaseHead) => head.header(name)
 const plain = { key: 'key-1', json }
 
-/** Where all say one thing and a route another, each does as it was told. */
+/** Each route follows its own options, and the options of all routes where it has none. */
 export const overrideCases: readonly AdapterCase[] = [
   override('tenant', {
     all: {},
@@ -78,12 +78,12 @@ export const overrideCases: readonly AdapterCase[] = [
       [{ headers: { 'x-own': 'k' } }, missing, 'ran'],
     ],
   }),
-  override('keyField instead of a header', {
+  override('keyField in place of a header', {
     all: { keyHeader: 'X-All', keySyntax: 'strict' },
     own: { keyField: 'id' },
     steps: [[{ json }, missing, 'ran']],
   }),
-  override('keyFrom instead of a field', {
+  override('keyFrom in place of a field', {
     all: { keyField: 'id' },
     own: { keyFrom: header('x-own') },
     steps: [
@@ -91,7 +91,7 @@ export const overrideCases: readonly AdapterCase[] = [
       [inBoth, 'replayed', 'ran'],
     ],
   }),
-  override('keyHeader instead of a function', {
+  override('keyHeader in place of a function', {
     all: { keyFrom: header('x-all') },
     own: { keyHeader: 'idempotency-key' },
     steps: [
@@ -154,14 +154,14 @@ export const overrideCases: readonly AdapterCase[] = [
   }),
   override('afterExpiry', {
     all: { afterExpiry: 'refuse', retentionMs: HOUR_MS },
-    own: { afterExpiry: 'new' },
+    own: { afterExpiry: 'rerun' },
     waitMs: HOUR_MS,
     steps: [
       [plain, 'ran', 'ran'],
       [plain, 'idempotency_key_expired', 'ran'],
     ],
   }),
-  override('profile, with all that it means', {
+  override('profile with all its defaults', {
     all: { profile: 'stripe' },
     own: { profile: 'ietf' },
     status: 500,
@@ -171,7 +171,7 @@ export const overrideCases: readonly AdapterCase[] = [
     ],
   }),
   {
-    name: "does with a key in use what a route says, not what all say: 'whileInProgress'",
+    name: 'lets a route override the option whileInProgress for a key in use',
     async run(fixture) {
       const { handle, entered, letGo } = heldOnBoth()
       const { send, runs } = await stage(fixture, {
@@ -191,7 +191,7 @@ export const overrideCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "does with a holder that fell silent what a route says, not what all say: 'onLapse'",
+    name: 'lets a route override the option onLapse for a lapsed key',
     async run(fixture) {
       const { handle, entered, letGo } = heldOnBoth()
       const { send, runs } = await stage(fixture, {
@@ -212,7 +212,7 @@ export const overrideCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'makes a key one for those routes that say so, and for no others',
+    name: "shares a key only between the routes whose scopeBy is 'tenant'",
     async run(fixture) {
       const own = { options: { scopeBy: 'tenant' as const }, handle: () => created }
       const { send, runs } = await stage(fixture, {
@@ -229,7 +229,7 @@ export const overrideCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "does without the store what a route says, not what all say: 'storeFailure'",
+    name: 'lets a route override the option onStoreFailure while the store is down',
     async run(fixture) {
       const store = watched(fixture.store, () => {
         throw new Error('connection refused')
@@ -237,10 +237,10 @@ export const overrideCases: readonly AdapterCase[] = [
       const { send, runs } = await stage(
         { ...fixture, store },
         {
-          options: { storeFailure: 'open' },
+          options: { onStoreFailure: 'open' },
           routes: [
             { path: '/all', handle: () => created },
-            { path: '/own', options: { storeFailure: 'closed' }, handle: () => created },
+            { path: '/own', options: { onStoreFailure: 'closed' }, handle: () => created },
           ],
         },
       )
@@ -257,7 +257,7 @@ function override(
   { all, own, steps, status = 201, waitMs = 0 }: Override,
 ): AdapterCase {
   return {
-    name: `goes by what a route says, not by what all say: ${what}`,
+    name: `lets a route override the option ${what}`,
     async run(fixture) {
       const handle = () => ({ ...created, status })
       const { send } = await stage(fixture, {
@@ -283,7 +283,7 @@ function outcomeOf({ headers, text }: Received): string {
   return (JSON.parse(text) as { code: string }).code
 }
 
-/** A handler that two routes share. Its first two calls run until they are let go. */
+/** A handler that two routes share. Its first two calls run until they are released. */
 function heldOnBoth() {
   const entered = gate()
   const go = gate()

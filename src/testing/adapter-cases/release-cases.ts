@@ -1,6 +1,6 @@
-/** Which replies release the key instead of being recorded. */
+/** Replies that release the key and are not recorded. */
 import assert from 'node:assert/strict'
-import type { HttpReply } from '../../http/exchange.ts'
+import type { HttpReply } from '../../http/guard/exchange.ts'
 import type { AdapterCase, CaseReply } from './adapter-case.ts'
 import {
   assertRan,
@@ -17,7 +17,7 @@ const REFUSAL = jsonReply({ error: 'no such customer' }, 404)
 
 export const releaseCases: readonly AdapterCase[] = [
   {
-    name: 'runs a request again after a reply that releases its key by releaseOn',
+    name: 'runs a request again after a reply that releaseOn releases',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { releaseOn: ({ status }) => status === 404 },
@@ -37,7 +37,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'shows releaseOn the status, the headers and the body of a reply',
+    name: 'passes releaseOn the status, the headers and the body of a reply',
     async run(fixture) {
       const seen: HttpReply[] = []
       const { send } = await stage(fixture, {
@@ -58,7 +58,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   },
   ...[200, 201, 303].map((status): AdapterCase => ({
-    name: `records a ${status} without asking releaseOn`,
+    name: `records a ${status} without calling releaseOn`,
     async run(fixture) {
       let asked = 0
       const { send, runs } = await stage(fixture, {
@@ -72,7 +72,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   })),
   {
-    name: 'keeps an outcome unknown although releaseOn releases it, once an effect has begun',
+    name: 'keeps an outcome unknown after an effect has begun, even when releaseOn returns true',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { releaseOn: () => true },
@@ -87,7 +87,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'rolls back a transaction whose reply is released by releaseOn',
+    name: 'rolls back a transaction when releaseOn releases its reply',
     async run(fixture) {
       const replies = [404, 201]
       const { send, runs } = await stage(fixture, {
@@ -106,7 +106,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'lets a request run that was refused before its handler was entered',
+    name: 'runs a retry after the framework rejected the request before its handler was called',
     needs: 'validation',
     async run(fixture) {
       let isValid = false
@@ -127,7 +127,7 @@ export const releaseCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'records the 400 of a handler that was entered',
+    name: 'records the 400 of a handler that was called',
     needs: 'validation',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
@@ -141,7 +141,7 @@ export const releaseCases: readonly AdapterCase[] = [
   },
 ]
 
-/** A handler that gives these replies one after the other, and then `created`. */
+/** A handler that returns these replies in order, and then `created`. */
 function inTurn(...replies: CaseReply[]): () => CaseReply {
   return () => replies.shift() ?? created
 }

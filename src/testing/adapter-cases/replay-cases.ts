@@ -1,4 +1,4 @@
-/** Which replies are recorded, and what a replay looks like. */
+/** Replies that are recorded, and their replays. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, CaseReply } from './adapter-case.ts'
 import {
@@ -18,7 +18,7 @@ const DAY_MS = 24 * 60 * 60 * 1000
 
 export const replayCases: readonly AdapterCase[] = [
   {
-    name: 'runs the handler once and gives every retry its reply, marked as a replay',
+    name: 'runs the handler once and replays its reply to every retry',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         handle: async (request) => jsonReply({ got: await request.json() }, 201),
@@ -33,7 +33,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'publishes when the record of a key expires, with the first reply and with replays',
+    name: 'sends the expiry of the record with the first reply and with replays',
     async run(fixture) {
       const { send } = await stage(fixture, {})
       const expires = new Date(fixture.clock.nowMs() + DAY_MS).toUTCString()
@@ -46,7 +46,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   ...[401, 429, 500].map((status): AdapterCase => ({
-    name: `publishes no expiry with a ${status}, which is not recorded`,
+    name: `sends no expiry with a ${status}, which is not recorded`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { handle: () => ({ status, body: 'no' }) })
       for (let count = 1; count <= 2; count++) {
@@ -58,7 +58,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   })),
   {
-    name: 'runs a handler again whose record has expired',
+    name: 'runs a handler again when its record has expired',
     async run(fixture) {
       const { send, runs } = await stage(fixture, { options: { retentionMs: 3_600_000 } })
       assertRan(await send({ key: 'key-1' }), 201)
@@ -68,7 +68,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   ...[200, 201, 202, 204, 205].map((status) =>
-    recorded(`replays ${status} with an empty body, and does not run it again`, { status }),
+    recorded(`replays a ${status} with an empty body, and does not run it again`, { status }),
   ),
   ...[301, 302, 303, 307, 308].map((status) =>
     recorded(`replays a ${status} with its location`, {
@@ -77,20 +77,20 @@ export const replayCases: readonly AdapterCase[] = [
     }),
   ),
   ...[400, 404, 409, 410, 415, 422].map((status) =>
-    recorded(`replays a ${status} of the handler: it is an answer about the work`, {
+    recorded(`replays a ${status} of the handler, because it is an outcome of the work`, {
       status,
       headers: { 'content-type': 'application/json' },
       body: `{"error":"${status}"}`,
     }),
   ),
   ...[401, 403, 408, 425, 429].map((status) =>
-    runAgain(`keeps no ${status}: it says nothing about the work`, status),
+    runAgain(`does not record a ${status}, because it rejects the request before any work`, status),
   ),
   ...[500, 503].map((status) =>
-    runAgain(`keeps no ${status} of the handler, and runs it again`, status),
+    runAgain(`does not record a ${status} of the handler, and runs it again`, status),
   ),
   ...[502, 504].map((status): AdapterCase => ({
-    name: `takes a ${status} of the handler for a lost call, whose outcome is unknown`,
+    name: `treats a ${status} of the handler as a lost call with an unknown outcome`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { handle: () => ({ status, body: 'lost' }) })
       assertRan(await send({ key: 'key-1' }), status)
@@ -99,7 +99,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   })),
   {
-    name: 'declares a 5xx harmless, and says so in the record',
+    name: 'releases the key after a 5xx, and records that the handler declared no effect',
     async run(fixture) {
       const { send } = await stage(fixture, { handle: () => ({ status: 500, body: 'no' }) })
       assertRan(await send({ key: 'key-1' }), 500)
@@ -108,7 +108,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "records a 500 where the route says onError: 'store'",
+    name: "records a 500 when onError is 'store'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { onError: 'store' },
@@ -121,7 +121,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: "lets nobody run it again after a 500 where the route says onError: 'unknown'",
+    name: "does not run again after a 500 when onError is 'unknown'",
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         route: { onError: 'unknown' },
@@ -133,7 +133,7 @@ export const replayCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'protects PATCH as well',
+    name: 'protects PATCH requests',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
         routes: [{ method: 'PATCH', path: '/payments', handle: () => created }],
@@ -145,7 +145,7 @@ export const replayCases: readonly AdapterCase[] = [
   },
   ...['HEAD', 'GET', 'PUT', 'DELETE'].map(untouched),
   {
-    name: 'leaves a route alone that is mounted without protection',
+    name: 'leaves a route without protection unchanged',
     async run(fixture) {
       const contexts: unknown[] = []
       const { send, runs } = await stage(fixture, {
@@ -205,10 +205,10 @@ function runAgain(name: string, status: number): AdapterCase {
   }
 }
 
-/** A route for HEAD comes first: some frameworks make one of every GET. */
+// The HEAD route comes first, because some frameworks add one for every GET route.
 function untouched(method: string): AdapterCase {
   return {
-    name: `leaves ${method} alone, with a key or without`,
+    name: `leaves ${method} requests unchanged, with a key or without`,
     async run(fixture) {
       let contexts = 0
       const methods = method === 'HEAD' ? ['HEAD', 'GET'] : [method]

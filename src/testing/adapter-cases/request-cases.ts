@@ -1,4 +1,4 @@
-/** Which requests are the same request, and what becomes of a key that is used for another one. */
+/** Fingerprints: which requests are the same, and the refusal of another one under a used key. */
 import assert from 'node:assert/strict'
 import { deflateSync, gunzipSync, gzipSync } from 'node:zlib'
 import type { AdapterCase, CaseOptions } from './adapter-case.ts'
@@ -65,47 +65,47 @@ export const requestCases: readonly AdapterCase[] = [
       assert.equal(runs(), 1)
     },
   })),
-  same('whatever the order of the members and the spaces of JSON', [
+  same('when its JSON has another member order or spacing', [
     json('{"amount":100,"to":{"name":"ann","id":7}}'),
     json('{ "to": { "id": 7, "name": "\\u0061nn" },\r\n  "amount": 1e2 }'),
   ]),
-  same('whatever the parameters of its media type', [
+  same('when its media type has other parameters', [
     { body: '{"a":1}', headers: JSON_TYPE },
     { body: '{"a":1}', headers: { 'content-type': 'application/json; charset=utf-8' } },
   ]),
-  same('whatever boundary its parts are separated by', [
+  same('when its multipart boundary differs', [
     multipart('first-boundary', 'the file'),
     multipart('----another.boundary', 'the file'),
   ]),
-  same('whether its upload is chunked or not', [
+  same('when its upload is chunked', [
     json('{"amount":1}'),
     { chunks: ['{"amou', 'nt":', '1}'], headers: JSON_TYPE },
     { chunks: ['{"amount":1}'], headers: JSON_TYPE },
   ]),
-  same('whether it is compressed or not', [
+  same('when its body is compressed', [
     { body: 'the same bytes', headers: BINARY },
     packed('gzip', gzipSync('the same bytes')),
     packed('gzip', gzipSync('the same bytes', { level: 0 })),
     packed('deflate', deflateSync('the same bytes')),
   ]),
-  same('whether it was compressed at first', [
+  same('when the first body was compressed and its own is not', [
     packed('gzip', gzipSync('the same bytes')),
     { body: 'the same bytes', headers: BINARY },
   ]),
-  same('if it is the same form', [{ body: 'to=ann&amount=1', headers: FORM }]),
-  same('if it is the same text', [{ body: 'pay \u20ac 5 to ann', headers: TEXT }]),
-  same('if it has no body', [{}, { headers: { 'content-length': '0' } }]),
-  same('whatever its other headers say', [
+  same('when its form is the same', [{ body: 'to=ann&amount=1', headers: FORM }]),
+  same('when its text is the same', [{ body: 'pay \u20ac 5 to ann', headers: TEXT }]),
+  same('when both have no body', [{}, { headers: { 'content-length': '0' } }]),
+  same('when its other headers differ', [
     { json: { a: 1 }, headers: { 'user-agent': 'one', 'x-attempt': '1' } },
     { json: { a: 1 }, headers: { 'user-agent': 'two', 'x-attempt': '2' } },
   ]),
   same(
-    'if the fields are the same that the route compares',
+    'when the fields in fingerprintFields are the same',
     [{ json: { amount: 5, sentAt: 'monday' } }, { json: { sentAt: 'tuesday', amount: 5 } }],
     { fingerprintFields: ['amount'] },
   ),
   other(
-    'another value of a field that the route compares',
+    'another value of a field in fingerprintFields',
     { json: { amount: 5, sentAt: 'monday' } },
     { json: { amount: 6, sentAt: 'monday' } },
     { fingerprintFields: ['amount'] },
@@ -120,7 +120,7 @@ export const requestCases: readonly AdapterCase[] = [
     { what: 'JSON', request: { json: { amount: 1 } } },
     { what: 'a chunked upload', request: { chunks: ['{"amount"', ':1}'], headers: JSON_TYPE } },
   ].map(({ what, request }): AdapterCase => ({
-    name: `gives the handler the body it would have had: ${what}`,
+    name: `passes ${what} to the handler as it would arrive without the guard`,
     async run(fixture) {
       const { send } = await stage(fixture, {
         handle: async (request) => jsonReply(await request.json()),
@@ -133,7 +133,7 @@ export const requestCases: readonly AdapterCase[] = [
     { what: 'text', request: { body: 'plain \u20ac text', headers: TEXT } },
     { what: 'compressed bytes', request: packed('gzip', gzipSync('unpacked')), sent: 'unpacked' },
   ].map(({ what, request, sent }): AdapterCase => ({
-    name: `gives the handler the body it would have had: ${what}`,
+    name: `passes ${what} to the handler as they would arrive without the guard`,
     async run(fixture) {
       const got: Uint8Array[] = []
       const { send } = await stage(fixture, {
@@ -146,11 +146,11 @@ export const requestCases: readonly AdapterCase[] = [
       assert.equal(unpacked(got[0]!).toString(), sent ?? request.body)
     },
   })),
-  tooLarge('by its length', { body: 'x'.repeat(101), headers: BINARY }),
-  tooLarge('chunk by chunk', { chunks: ['x'.repeat(60), 'x'.repeat(60)], headers: BINARY }),
+  tooLarge('by its Content-Length', { body: 'x'.repeat(101), headers: BINARY }),
+  tooLarge('in chunks', { chunks: ['x'.repeat(60), 'x'.repeat(60)], headers: BINARY }),
   tooLarge('once unpacked', packed('gzip', gzipSync('x'.repeat(10_000)))),
   {
-    name: 'tells requests to one route with other parameters apart by their path',
+    name: 'distinguishes requests to one route with other parameters by their path',
     needs: 'templates',
     async run(fixture) {
       const { send, runs } = await stage(fixture, {
@@ -169,7 +169,7 @@ export const requestCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'still knows its keys when a parameter of the route is renamed',
+    name: 'recognises its keys after a route parameter is renamed',
     needs: 'templates',
     async run(fixture) {
       const serve = (path: string) => stage(fixture, { routes: [{ path, handle: () => created }] })
@@ -182,7 +182,7 @@ export const requestCases: readonly AdapterCase[] = [
   },
 ]
 
-/** The key belongs to the first request, before and after somebody has tried another. */
+/** The key belongs to the first request, before and after a different request under it. */
 function other(
   what: string,
   request: Request,
@@ -210,7 +210,7 @@ function same(
   route: Partial<CaseOptions> = {},
 ): AdapterCase {
   return {
-    name: `takes a request for the same ${what}`,
+    name: `recognises a request as the same ${what}`,
     async run(fixture) {
       const { send, runs } = await stage(fixture, { route })
       const first = await send({ key: 'key-1', ...requests[0] })
@@ -259,7 +259,7 @@ function multipart(boundary: string, file: string): Request {
   return { body: body.join('\r\n'), headers: { 'content-type': type } }
 }
 
-/** Some frameworks unpack what a client has compressed, others leave that to the handler. */
+/** Some frameworks decompress a request body, others leave that to the handler. */
 function unpacked(bytes: Uint8Array): Buffer {
   const isPacked = bytes[0] === 0x1f && bytes[1] === 0x8b
   return isPacked ? gunzipSync(bytes) : Buffer.from(bytes)

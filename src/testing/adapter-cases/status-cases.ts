@@ -1,8 +1,8 @@
-/** What a client is told that asks, by the id of its record, what became of its request. */
+/** Answers of the status route, where a client asks for the outcome of its request by record id. */
 import assert from 'node:assert/strict'
-import { createEngine } from '../../core/engine.ts'
-import type { Store } from '../../core/store.ts'
-import type { StatusOptions } from '../../http/status-options.ts'
+import { createEngine } from '../../core/engine/engine.ts'
+import type { Store } from '../../core/store/store.ts'
+import type { StatusOptions } from '../../http/status/status-options.ts'
 import type { AdapterCase, AdapterFixture, CaseHead, CaseReply } from './adapter-case.ts'
 import { TENANT_HEADER, type Received, type Send } from './case-client.ts'
 import {
@@ -26,10 +26,10 @@ const DAY_MS = 24 * HOUR_MS
 
 export const statusCases: readonly AdapterCase[] = [
   {
-    name: 'tells who asks for a request by its id that it is under way',
+    name: 'answers a status request for a running request with 202',
     async run(fixture) {
       const { handle, entered, go } = held()
-      const { send, ask } = await asked(fixture, { handle })
+      const { send, ask } = await stageWithStatus(fixture, { handle })
       const first = send({ key: 'key-1' })
       await entered
       const { recordId, createdAt } = await recordOf(fixture.store)
@@ -42,17 +42,17 @@ export const statusCases: readonly AdapterCase[] = [
         code: 'idempotency_accepted',
       })
       assertMayBeAskedAgain(answer, recordId)
-      // It is a question: the key is as it was.
+      // A status request does not change the key.
       assertInProgress(await send({ key: 'key-1' }))
       go()
       assertRan(await first, 201)
     },
   },
   {
-    name: 'leads a duplicate from the Location of its 202 to the reply of the first',
+    name: 'leads a duplicate from the Location of its 202 to the reply of the first request',
     async run(fixture) {
       const { handle, entered, go } = held()
-      const { send, ask } = await asked(fixture, {
+      const { send, ask } = await stageWithStatus(fixture, {
         handle,
         route: { whileInProgress: 'accepted', statusUrl },
       })
@@ -67,9 +67,12 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'sends who has its work accepted to where it can ask, and tells there that it waits',
+    name: 'returns 202 with a Location whose status is `pending`',
     async run(fixture) {
-      const { send, ask, runs } = await asked({ ...fixture, store: accepting(fixture.store) })
+      const { send, ask, runs } = await stageWithStatus({
+        ...fixture,
+        store: accepting(fixture.store),
+      })
       const accepted = await send({ key: 'key-1' })
       assert.equal(accepted.status, 202, accepted.text)
       const [record] = await fixture.store.list({ state: 'pending', limit: 2 })
@@ -83,7 +86,7 @@ export const statusCases: readonly AdapterCase[] = [
       assert.equal(runs(), 0)
     },
   },
-  finished('shows who asks the finished reply as a retry gets it', {
+  completedCase('answers a status request for a completed request like a retry', {
     status: 201,
     headers: {
       'content-type': 'application/json; charset=utf-8',
@@ -92,21 +95,23 @@ export const statusCases: readonly AdapterCase[] = [
     },
     body: '{"paymentId":"pay_1"}',
   }),
-  finished('shows who asks the bytes of a binary reply', {
+  completedCase('answers a status request with the bytes of a binary reply', {
     status: 200,
     headers: { 'content-type': 'application/pdf', 'cache-control': 'private, max-age=60' },
     body: Uint8Array.from({ length: 512 }, (_, n) => n % 256),
   }),
-  finished('shows who asks a finished reply without a body', { status: 204 }),
-  finished('shows who asks a finished reply that is an error of the handler', {
+  completedCase('answers a status request for a completed reply without a body', { status: 204 }),
+  completedCase('answers a status request for a completed reply that is an error of the handler', {
     status: 422,
     headers: { 'content-type': 'application/problem+json' },
     body: '{"title":"card declined"}',
   }),
   {
-    name: 'shows who asks with HEAD the head of the finished reply and no body',
+    name: 'answers a HEAD status request with the headers of the reply and no body',
     async run(fixture) {
-      const { send, ask } = await asked(fixture, { handle: () => jsonReply({ paid: 'yes' }, 201) })
+      const { send, ask } = await stageWithStatus(fixture, {
+        handle: () => jsonReply({ paid: 'yes' }, 201),
+      })
       await send({ key: 'key-1' })
       const { recordId } = await recordOf(fixture.store)
       const whole = await ask(recordId)
@@ -123,7 +128,7 @@ export const statusCases: readonly AdapterCase[] = [
     async run(fixture) {
       const flip = (bytes: Uint8Array) => bytes.map((byte) => byte ^ 0x5a)
       const encryption = { encrypt: flip, decrypt: flip }
-      const { send, ask } = await asked(
+      const { send, ask } = await stageWithStatus(
         fixture,
         { options: { encryption }, handle: () => jsonReply({ paid: true }, 201) },
         { encryption },
@@ -133,9 +138,9 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells nobody whether an id is of another tenant, of nothing, or no id at all',
+    name: 'answers 404 alike for an id of another tenant, an unused id and an invalid id',
     async run(fixture) {
-      const { send, ask } = await asked(fixture, {
+      const { send, ask } = await stageWithStatus(fixture, {
         handle: () => jsonReply({ secret: 'of ann' }, 201),
       })
       await send({ key: 'key-1', tenant: 'ann' })
@@ -152,9 +157,11 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'shows nothing to who asks without a tenant',
+    name: 'answers a status request without a tenant with 500',
     async run(fixture) {
-      const { send, ask } = await asked(fixture, { handle: () => jsonReply({ secret: 1 }, 201) })
+      const { send, ask } = await stageWithStatus(fixture, {
+        handle: () => jsonReply({ secret: 1 }, 201),
+      })
       await send({ key: 'key-1' })
       const { recordId } = await recordOf(fixture.store)
       const answer = await ask(recordId, { tenant: '' })
@@ -163,9 +170,9 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells who asks too late that the reply is no longer kept',
+    name: 'answers a status request after the retention with 410',
     async run(fixture) {
-      const { send, ask } = await asked(fixture, { options: { retentionMs: HOUR_MS } })
+      const { send, ask } = await stageWithStatus(fixture, { options: { retentionMs: HOUR_MS } })
       assertRan(await send({ key: 'key-1' }), 201)
       const { recordId } = await recordOf(fixture.store)
       fixture.clock.advance(HOUR_MS - 1)
@@ -175,18 +182,22 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'tells who asks that an outcome is unknown, and when to ask again',
+    name: 'answers a status request for an unknown outcome with a Retry-After',
     async run(fixture) {
-      const { send, ask } = await asked(fixture, { handle: () => ({ status: 502, body: 'lost' }) })
+      const { send, ask } = await stageWithStatus(fixture, {
+        handle: () => ({ status: 502, body: 'lost' }),
+      })
       assertRan(await send({ key: 'key-1' }), 502)
       const { recordId } = await recordOf(fixture.store)
       assertUnknown(await ask(recordId))
     },
   },
   {
-    name: 'tells who asks for a request that was given up to send it again, not to wait',
+    name: 'answers a status request for a released key with 409, so that the client sends it again',
     async run(fixture) {
-      const { send, ask, runs } = await asked(fixture, { handle: () => ({ status: 500 }) })
+      const { send, ask, runs } = await stageWithStatus(fixture, {
+        handle: () => ({ status: 500 }),
+      })
       assertRan(await send({ key: 'key-1' }), 500)
       const { recordId } = await recordOf(fixture.store)
       const answer = await ask(recordId)
@@ -199,13 +210,13 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'takes a store that fails for no answer at all, never for "not found"',
+    name: 'answers a status request with an error when the store fails, never with 404',
     async run(fixture) {
       let isBroken = false
       const store = withRead(fixture.store, () => {
         if (isBroken) throw new Error('the store is away')
       })
-      const { send, ask } = await asked({ ...fixture, store })
+      const { send, ask } = await stageWithStatus({ ...fixture, store })
       assertRan(await send({ key: 'key-1' }), 201)
       const { recordId } = await recordOf(fixture.store)
       isBroken = true
@@ -217,9 +228,9 @@ export const statusCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'takes the id from where the options say',
+    name: 'reads the record id with the function in the options',
     async run(fixture) {
-      const { send, ask } = await asked(
+      const { send, ask } = await stageWithStatus(
         fixture,
         {},
         { recordId: (head) => head.header('x-record') },
@@ -236,44 +247,50 @@ const MISSING = '01900000-0000-7000-8000-000000000000'
 
 const statusUrl = (recordId: string) => `/operations/${recordId}`
 
-/** Said anew for each message, or by the server about the connection. */
-const OF_THE_MESSAGE = ['date', 'connection', 'keep-alive', 'content-length', 'transfer-encoding']
+/** Headers that the server sets for each message or connection. */
+const PER_MESSAGE_HEADERS = [
+  'date',
+  'connection',
+  'keep-alive',
+  'content-length',
+  'transfer-encoding',
+]
 
 function headersOf({ headers }: Received): Record<string, string | undefined> {
-  const rest = Object.entries(headers).filter(([name]) => !OF_THE_MESSAGE.includes(name))
+  const rest = Object.entries(headers).filter(([name]) => !PER_MESSAGE_HEADERS.includes(name))
   return Object.fromEntries(rest)
 }
 
-interface Question extends Omit<Send, 'port' | 'path'> {
-  /** Asked when this is over. */
+interface StatusRequest extends Omit<Send, 'port' | 'path'> {
+  /** Send the status request after this promise. */
   readonly after?: Promise<unknown>
 }
 
-interface AskedStage extends Stage {
-  readonly ask: (recordId: string, question?: Question) => Promise<Received>
+interface StatusStage extends Stage {
+  readonly ask: (recordId: string, question?: StatusRequest) => Promise<Received>
 }
 
-/** An app whose guard and status handler share an engine that goes by the clock of the case. */
-async function asked(
+/** An app whose guard and status handler share an engine that uses the clock of the case. */
+async function stageWithStatus(
   fixture: AdapterFixture,
   setup: Setup = {},
   more: Partial<StatusOptions<CaseHead>> = {},
-): Promise<AskedStage> {
+): Promise<StatusStage> {
   const { store, clock } = fixture
-  // What has expired stays until a case looks at it.
+  // Expired records stay until a case reads them.
   const engine = createEngine({ store, clock, reapEveryMs: 0 })
   const tenant = (head: CaseHead) => head.header(TENANT_HEADER) ?? ''
   const options = { engine, statusUrl, ...setup.options }
   const status = { path: '/operations', options: { engine, tenant, statusUrl, ...more } }
   const app = await stage(fixture, { ...setup, options, status })
-  const ask = async (recordId: string, { after, ...question }: Question = {}) => {
+  const ask = async (recordId: string, { after, ...question }: StatusRequest = {}) => {
     await after
     return app.send({ method: 'GET', path: `/operations/${recordId}`, ...question })
   }
   return { ...app, ask }
 }
 
-/** What a client needs that is to come back. */
+/** Asserts the headers that tell a client when and where to ask again. */
 function assertMayBeAskedAgain({ headers }: Received, recordId: string): void {
   assert.match(headers['content-type'] ?? '', /^application\/json/)
   assert.match(headers['retry-after'] ?? '', /^[1-5]$/)
@@ -283,12 +300,12 @@ function assertMayBeAskedAgain({ headers }: Received, recordId: string): void {
   assert.equal(headers[REPLAYED], undefined)
 }
 
-/** The answer is what a retry gets, but no cache may keep it unless the handler said so. */
-function finished(name: string, reply: CaseReply): AdapterCase {
+/** The answer is what a retry gets, but without caching unless the handler allowed it. */
+function completedCase(name: string, reply: CaseReply): AdapterCase {
   return {
     name,
     async run(fixture) {
-      const { send, ask, runs } = await asked(fixture, { handle: () => reply })
+      const { send, ask, runs } = await stageWithStatus(fixture, { handle: () => reply })
       assertRan(await send({ key: 'key-1' }), reply.status)
       const { recordId } = await recordOf(fixture.store)
       fixture.clock.advance(DAY_MS / 2)
@@ -305,7 +322,7 @@ function finished(name: string, reply: CaseReply): AdapterCase {
   }
 }
 
-/** A handler that waits inside. */
+/** A handler that waits until it is released. */
 function held() {
   const entered = gate()
   const letGo = gate()
@@ -317,14 +334,14 @@ function held() {
   return { handle, entered: entered.passed, go: () => letGo.open() }
 }
 
-/** The same store, for which every claim is one for later. */
+/** Wraps a store: every claim is made in accept mode. */
 function accepting(store: Store): Store {
   return withCall(store, 'claim', (requests: Parameters<Store['claim']>[0]) =>
     store.claim(requests.map((request) => ({ ...request, mode: 'accept' }))),
   )
 }
 
-/** The same store, but reading a record first passes `before`, which may throw. */
+/** Wraps a store: every read first calls `before`, which may throw. */
 function withRead(store: Store, before: () => void): Store {
   return withCall(store, 'read', async (ref: Parameters<Store['read']>[0]) => {
     before()

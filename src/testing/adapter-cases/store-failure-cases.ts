@@ -1,6 +1,6 @@
-/** A store that fails, and options that cannot tell whose key it is: nothing runs unseen. */
+/** A failing store, and options that cannot name the owner of a key: nothing runs unprotected. */
 import assert from 'node:assert/strict'
-import { createEngine } from '../../core/engine.ts'
+import { createEngine } from '../../core/engine/engine.ts'
 import type { EngineEvent } from '../../core/events.ts'
 import type { AdapterCase, AdapterFixture, CaseHandler, CaseOptions } from './adapter-case.ts'
 import {
@@ -17,9 +17,9 @@ import {
 
 export const storeFailureCases: readonly AdapterCase[] = [
   {
-    name: 'runs nothing while the store cannot say whether it may',
+    name: 'runs nothing while the store fails at the claim',
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const { send, runs, broken } = await breakable(fixture)
         broken.add('claim')
         assertProblem(await send({ key: 'key-1' }), 503, 'idempotency_store_unavailable')
@@ -30,9 +30,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   {
-    name: 'answers when the store does not, and runs nothing',
+    name: 'answers when the store does not respond, and runs nothing',
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const { send, runs, hanging, reached } = await breakable(fixture)
         hanging.add('claim')
         const first = send({ key: 'key-1' })
@@ -43,9 +43,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   {
-    name: "runs unprotected where the route says storeFailure: 'open', and reports it",
+    name: "runs unprotected when onStoreFailure is 'open', and reports it",
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const contexts: unknown[] = []
         const { send, runs, broken, events } = await breakable(
           fixture,
@@ -53,7 +53,7 @@ export const storeFailureCases: readonly AdapterCase[] = [
             contexts.push(request.idempotency)
             return created
           },
-          { storeFailure: 'open' },
+          { onStoreFailure: 'open' },
         )
         broken.add('claim')
         const reply = await send({ key: 'key-1' })
@@ -65,9 +65,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   {
-    name: 'acknowledges no work whose reply could not be recorded, and replays it once it is',
+    name: 'confirms no work whose reply is not recorded, and replays it once it is recorded',
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const { send, runs, broken, reached } = await breakable(fixture)
         broken.add('settle')
         const first = send({ key: 'key-1' })
@@ -82,9 +82,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   {
-    name: 'sends the reply once the store recovers in time',
+    name: 'sends the reply when the store recovers in time',
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const { send, runs, broken, reached } = await breakable(fixture)
         broken.add('settle')
         const first = send({ key: 'key-1' })
@@ -97,9 +97,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   ...tenants().map(({ what, tenant }): AdapterCase => ({
-    name: `runs and records nothing where the tenant ${what}`,
+    name: `runs and records nothing when the tenant ${what}`,
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const { send, runs } = await stage(fixture, { options: { tenant } })
         const reply = await send({ key: 'key-1' })
         assert.ok(reply.status >= 400, reply.text)
@@ -108,9 +108,9 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   })),
   {
-    name: 'runs and records nothing where the principal cannot be told',
+    name: 'runs and records nothing when the principal function fails',
     run: (fixture) =>
-      withoutAccidents(async () => {
+      withoutUnhandledRejection(async () => {
         const principal = () => Promise.reject(new Error('no session'))
         const { send, runs } = await stage(fixture, { route: { principal } })
         assert.ok((await send({ key: 'key-1' })).status >= 400)
@@ -119,7 +119,7 @@ export const storeFailureCases: readonly AdapterCase[] = [
       }),
   },
   {
-    name: 'takes no new work once the engine is closed',
+    name: 'refuses new work once the engine is closed',
     async run(fixture) {
       const { send, runs, engine } = await breakable(fixture)
       const first = await send({ key: 'key-1' })
@@ -134,21 +134,21 @@ export const storeFailureCases: readonly AdapterCase[] = [
 function tenants(): { what: string; tenant: CaseOptions['tenant'] }[] {
   return [
     {
-      what: 'throws',
+      what: 'function throws',
       tenant: () => {
         throw new Error('no session')
       },
     },
-    { what: 'is refused later', tenant: () => Promise.reject(new Error('no session')) },
+    { what: 'function rejects', tenant: () => Promise.reject(new Error('no session')) },
     { what: 'is empty', tenant: () => '' },
     { what: "is 'undefined'", tenant: () => String(undefined) },
-    { what: 'is no string', tenant: () => 7 as unknown as string },
+    { what: 'is not a string', tenant: () => 7 as unknown as string },
   ]
 }
 
 type Call = 'claim' | 'settle'
 
-/** A store whose calls fail or hang while they are in the sets; its engine goes by the clock. */
+/** A store whose calls fail or hang while they are in these sets. Its engine uses the clock. */
 async function breakable(
   fixture: AdapterFixture,
   handle: CaseHandler = () => created,
@@ -169,8 +169,8 @@ async function breakable(
   return { ...app, engine, broken, hanging, events, reached: reached.passed }
 }
 
-/** A promise that nobody waits for would end the process of a user. */
-async function withoutAccidents(run: () => Promise<void>): Promise<void> {
+/** Asserts that `run` causes no unhandled rejection, which would end the process of a user. */
+async function withoutUnhandledRejection(run: () => Promise<void>): Promise<void> {
   const accidents: unknown[] = []
   const onAccident = (error: unknown) => void accidents.push(error)
   process.on('unhandledRejection', onAccident)

@@ -1,9 +1,9 @@
-/** Work that commits together with its key, in the store's own database. */
+/** Work that commits together with its key, in the database of the store. */
 import assert from 'node:assert/strict'
 import type { AdapterCase, AdapterFixture, CaseHandler, CaseRequest } from './adapter-case.ts'
 import { assertInProgress, assertRan, assertReplay, recordOf, stage } from './case-stage.ts'
 
-/** As much of the transaction of `sqliteStore` as the cases use. */
+/** The part of a `sqliteStore` transaction that the cases use. */
 interface Tx {
   exec(sql: string): void
   prepare(sql: string): {
@@ -12,7 +12,7 @@ interface Tx {
   }
 }
 
-/** Whatever the handler sends after its transaction has replied goes nowhere. */
+/** The handler's reply after its transaction has replied. The guard does not send it. */
 const TOO_LATE = { status: 500, body: 'too late' }
 
 export const transactionCases: readonly AdapterCase[] = [
@@ -40,7 +40,7 @@ export const transactionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'rolls back a transaction that throws, and may run again',
+    name: 'rolls back a transaction that throws, and runs it again on a retry',
     async run(fixture) {
       let calls = 0
       const { pay, rows } = await ledger(fixture, async (request) => {
@@ -62,7 +62,7 @@ export const transactionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'rolls back a transaction whose reply is not to be recorded, and sends that reply',
+    name: 'rolls back a transaction whose reply is not recorded, and sends that reply',
     async run(fixture) {
       let calls = 0
       const later = { status: 503, body: 'come back later' }
@@ -99,7 +99,7 @@ export const transactionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'lets the handler answer the failure of its transaction itself',
+    name: 'lets the handler answer the failure of its transaction',
     async run(fixture) {
       const { pay, rows, runs } = await ledger(fixture, async (request) => {
         try {
@@ -121,7 +121,7 @@ export const transactionCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'commits one row for ten requests that come at once',
+    name: 'commits one row for ten concurrent requests',
     async run(fixture) {
       const { pay, rows, runs } = await ledger(fixture, async (request) => {
         await inTransaction(request, (tx) => {
@@ -155,7 +155,7 @@ function insert(tx: Tx, id: string): void {
   tx.prepare('INSERT INTO ledger (id) VALUES (?)').run(id)
 }
 
-/** An app that writes into a ledger, and one that reads it the same way. */
+/** An app with a route that writes to a ledger and a route that reads it. */
 async function ledger(fixture: AdapterFixture, handle: CaseHandler) {
   const { send, runs } = await stage(fixture, { handle })
   const reader = await stage(fixture, {

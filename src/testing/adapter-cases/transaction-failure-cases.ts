@@ -1,8 +1,8 @@
-/** Transactions whose begin or commit fails: the guard answers, whatever the framework replies. */
+/** Transactions whose begin or commit fails: the guard answers, in every framework. */
 import assert from 'node:assert/strict'
-import { createEngine } from '../../core/engine.ts'
+import { createEngine } from '../../core/engine/engine.ts'
 import { StoreFailedError } from '../../core/errors.ts'
-import type { Store } from '../../core/store.ts'
+import type { Store } from '../../core/store/store.ts'
 import type { AdapterCase, AdapterFixture, CaseHandler, CaseOptions } from './adapter-case.ts'
 import {
   assertProblem,
@@ -16,17 +16,17 @@ import {
 } from './case-stage.ts'
 
 /**
- * How a transaction fails. `begin`: its work is not entered. `commit`: nothing of it is kept.
- * `answer`: it has committed, and the answer to the commit is lost.
+ * How a transaction fails. `begin`: its work does not start. `commit`: everything is rolled back.
+ * `answer`: the transaction has committed, and the answer to the commit is lost.
  */
-type Trouble = 'begin' | 'commit' | 'answer'
+type TransactionFailure = 'begin' | 'commit' | 'answer'
 
 export const transactionFailureCases: readonly AdapterCase[] = [
   unavailable('cannot begin', 'begin'),
   unavailable('cannot commit', 'commit'),
-  unavailable('cannot begin where failures are stored', 'begin', { onError: 'store' }),
+  unavailable("cannot begin and onError is 'store'", 'begin', { onError: 'store' }),
   {
-    name: 'sends the reply of a transaction that has committed, although its answer is lost',
+    name: 'sends the reply of a committed transaction when the answer to the commit is lost',
     async run(fixture) {
       const { pay, runs, troubles } = await troubled(fixture)
       troubles.push('answer')
@@ -37,14 +37,14 @@ export const transactionFailureCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'says that the outcome is not recorded while nobody can tell whether it was committed',
+    name: 'answers OUTCOME_NOT_RECORDED while the store cannot confirm a commit',
     async run(fixture) {
       const { pay, runs, troubles, settling, clock } = await troubled(fixture)
       troubles.push('answer')
       settling.isBroken = true
       const first = pay()
       await settling.reached
-      // Once to find out about the commit, and once to record the doubt.
+      // The first timeout ends the check of the commit, the second the attempt to record the doubt.
       await clock.advanceAsync(5_000)
       await clock.advanceAsync(5_000)
       assertProblem(await first, 503, 'idempotency_outcome_not_recorded')
@@ -56,7 +56,7 @@ export const transactionFailureCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'says that the outcome is unknown where that is all the record can tell',
+    name: 'answers that the outcome is unknown when the record cannot be settled otherwise',
     async run(fixture) {
       const { pay, runs, troubles, settling, clock } = await troubled(fixture)
       troubles.push('commit')
@@ -72,7 +72,7 @@ export const transactionFailureCases: readonly AdapterCase[] = [
     },
   },
   {
-    name: 'says that the outcome is unknown where an effect has begun before a transaction fails',
+    name: 'answers that the outcome is unknown when an effect has begun before a transaction fails',
     async run(fixture) {
       const { pay, runs, troubles } = await troubled(fixture, (request) => {
         request.idempotency!.downstreamKey('charge')
@@ -85,7 +85,7 @@ export const transactionFailureCases: readonly AdapterCase[] = [
     },
   },
   ...[409, 503].map((status): AdapterCase => ({
-    name: `sends the ${status} of a handler that has caught the failure of its transaction`,
+    name: `sends the ${status} of a handler that caught the failure of its transaction`,
     async run(fixture) {
       const { pay, troubles } = await troubled(fixture, async (request) => {
         try {
@@ -99,7 +99,7 @@ export const transactionFailureCases: readonly AdapterCase[] = [
       const first = await pay()
       assertRan(first, status)
       assert.equal(first.text, 'not now')
-      // A 409 is recorded, and a 503 is not.
+      // A 409 is recorded, a 503 is not.
       const second = await pay()
       if (status === 409) assertReplay(second, first)
       else assertRan(second, 201)
@@ -107,14 +107,14 @@ export const transactionFailureCases: readonly AdapterCase[] = [
   })),
 ]
 
-/** Nothing was kept, and the client is told so in words that it may act on. */
+/** Everything was rolled back, and the problem states that the request was not executed. */
 function unavailable(
   what: string,
-  trouble: Trouble,
+  trouble: TransactionFailure,
   route: Partial<CaseOptions> = {},
 ): AdapterCase {
   return {
-    name: `says that nothing was executed where a transaction ${what}`,
+    name: `answers that nothing was executed when a transaction ${what}`,
     async run(fixture) {
       const { pay, runs, troubles } = await troubled(fixture, paying, route)
       troubles.push(trouble)
@@ -140,7 +140,7 @@ async function troubled(
   route: Partial<CaseOptions> = {},
 ) {
   const { clock } = fixture
-  const troubles: Trouble[] = []
+  const troubles: TransactionFailure[] = []
   const reached = gate()
   const settling = { isBroken: false, reached: reached.passed }
   const store = watched(failing(fixture.store, troubles), (call) => {
@@ -155,8 +155,8 @@ async function troubled(
 
 type Begin = NonNullable<Store['transaction']>
 
-/** The same store, but each transaction takes one of the troubles, if any is left. */
-function failing(store: Store, troubles: Trouble[]): Store {
+/** Wraps a store: each transaction fails in the next way of `troubles`, if any is left. */
+function failing(store: Store, troubles: TransactionFailure[]): Store {
   const begin = store.transaction!.bind(store)
   const transaction: Begin = async (lease, work, signal) => {
     const trouble = troubles.shift()

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import type { Act } from '../../core/durable-store.ts'
-import type { ClaimRequest, RecordRef } from '../../core/store.ts'
+import type { Act } from '../../core/store/durable-store.ts'
+import type { ClaimRequest, RecordRef } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -34,7 +34,7 @@ import {
 
 type State = 'pending' | 'in_progress' | 'completed' | 'failed_retryable' | 'unknown'
 
-/** A record in some state, under a key of that name; with an operation unless told otherwise. */
+/** Creates a record in the given state. The key has the name of the state. */
 async function recordIn(
   fixture: DurableFixture,
   state: State,
@@ -52,7 +52,7 @@ async function recordIn(
   return recordId
 }
 
-/** That an act is refused in these states, and changes nothing. */
+/** Asserts that an act is refused in these states and changes nothing. */
 async function assertRefused(
   fixture: DurableFixture,
   actOn: (ref: RecordRef) => Act,
@@ -84,14 +84,14 @@ const RETRYABLE = { kind: 'failed_retryable' } as const
 
 export const recordActCases: readonly DurableCase[] = [
   {
-    name: 'completes an unknown record by a verdict',
+    name: "completes an unknown record by an operator's verdict",
     async run(fixture) {
       const { store, clock } = fixture
       const recordId = await recordIn(fixture, 'unknown')
       const verdict = { kind: 'completed', result: bytes('declined') } as const
       const outcome = ofKind(await act(fixture, resolveOf({ recordId }, verdict)), 'done')
       const record = await recordOf(fixture, recordId)
-      // What drivers make of bytes differs, and is not looked at.
+      // Drivers return different byte types, so the result is not compared here.
       assert.deepEqual({ ...outcome.record, result: undefined }, { ...record, result: undefined })
       assert.deepEqual([record.state, record.reconcileAt], ['completed', undefined])
       assert.deepEqual(record.completedAt, new Date(clock.nowMs()))
@@ -102,7 +102,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'frees an unknown record by a verdict, and has its operation due',
+    name: "releases an unknown record by an operator's verdict, and makes its operation due",
     async run(fixture) {
       const { store } = fixture
       const recordId = await recordIn(fixture, 'unknown')
@@ -121,7 +121,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives no verdict on another attempt, or on what is not unknown',
+    name: 'refuses a verdict on another attempt, or on a record that is not unknown',
     async run(fixture) {
       const recordId = await recordIn(fixture, 'unknown')
       const outcome = await act(fixture, resolveOf({ recordId }, RETRYABLE, 2))
@@ -133,7 +133,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'releases a record from its holder, who can then settle nothing',
+    name: 'releases a held record by an operator, after which the holder can settle nothing',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -157,7 +157,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'releases an unknown record, and one without an operation, for the next request',
+    name: 'releases an unknown record, with or without an operation, for the next request',
     async run(fixture) {
       const { store } = fixture
       const recordId = await recordIn(fixture, 'unknown')
@@ -170,7 +170,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'releases nothing that nobody holds and that is known',
+    name: 'refuses to release a record that is neither held nor unknown',
     async run(fixture) {
       const states = ['pending', 'completed', 'failed_retryable'] as const
       await assertRefused(fixture, (ref) => ({ kind: 'release', ref }), states)
@@ -178,7 +178,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'removes a stored result, so that the next request runs',
+    name: 'removes a stored result by an operator, so that the next request runs',
     async run(fixture) {
       const { store } = fixture
       const recordId = await recordIn(fixture, 'completed')
@@ -203,7 +203,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps a result that was removed by hand in the history',
+    name: 'keeps a result that an operator removed in the history',
     needs: 'history',
     async run(fixture) {
       const { store } = fixture
@@ -215,7 +215,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'removes no record that has no result',
+    name: 'refuses to remove a record without a result',
     async run(fixture) {
       const states = ['pending', 'in_progress', 'failed_retryable', 'unknown'] as const
       await assertRefused(fixture, (ref) => ({ kind: 'bust', ref }), states)
@@ -223,23 +223,23 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has a record looked into from now on, with all its tries before it',
+    name: 'requeues an unknown record: it is due at once, with its count of tries reset',
     async run(fixture) {
       const { store, clock } = fixture
       const recordId = await recordIn(fixture, 'unknown')
-      const { desk } = store.durable
-      assert.equal((await desk.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
-      assert.equal(await desk.postpone({ recordId, attempt: 1, inMs: undefined }), true)
+      const { operator } = store.durable
+      assert.equal((await operator.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
+      assert.equal(await operator.postpone({ recordId, attempt: 1, inMs: undefined }), true)
       clock.advance(5000)
       const { record } = ofKind(await act(fixture, { kind: 'requeue', ref: { recordId } }), 'done')
       const now = new Date(clock.nowMs())
       assert.deepEqual([record?.state, record?.reconcileAt, record?.tries], ['unknown', now, 0])
       await assertAudited(fixture, recordId, { act: 'requeue', detail: { from: 'unknown' } })
-      assert.equal((await desk.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
+      assert.equal((await operator.takeUnknown({ limit: 1, againMs: 1000 })).length, 1)
     },
   },
   {
-    name: 'has an operation run from now on that was to wait',
+    name: 'requeues an operation that waits: it is due at once',
     async run(fixture) {
       const { store } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -254,7 +254,7 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'requeues nothing that waits for nobody',
+    name: 'refuses to requeue a record that waits for neither a worker nor the reconciler',
     async run(fixture) {
       const { store } = fixture
       const requeue = (ref: RecordRef): Act => ({ kind: 'requeue', ref })
@@ -271,27 +271,29 @@ export const recordActCases: readonly DurableCase[] = [
 
 export const auditCases: readonly DurableCase[] = [
   {
-    name: 'has the audit newest first, of one subject or of all, and no more than was asked for',
+    name: 'lists the audit newest first, of one subject or of all, at most `limit` entries',
     async run(fixture) {
       const { store, clock } = fixture
-      const { desk } = store.durable
+      const { operator } = store.durable
       const first = await recordIn(fixture, 'unknown')
       const second = await recordIn(fixture, 'pending')
       for (const recordId of [first, second, first]) {
         ofKind(await act(fixture, { kind: 'requeue', ref: { recordId } }), 'done')
         clock.advance(10)
       }
-      const subjects = (await desk.audit({ limit: 10 })).map(({ subject }) => subject)
+      const subjects = (await operator.audit({ limit: 10 })).map(({ subject }) => subject)
       assert.deepEqual(subjects, [first, second, first])
-      const times = (await desk.audit({ subject: first, limit: 10 })).map(({ at }) => at.getTime())
+      const times = (await operator.audit({ subject: first, limit: 10 })).map(({ at }) =>
+        at.getTime(),
+      )
       assert.deepEqual(times, [clock.nowMs() - 10, clock.nowMs() - 30])
-      assert.equal((await desk.audit({ subject: first, limit: 1 })).length, 1)
-      assert.equal((await desk.audit({ limit: 2 })).length, 2)
-      assert.deepEqual(await desk.audit({ subject: 'nobody', limit: 10 }), [])
+      assert.equal((await operator.audit({ subject: first, limit: 1 })).length, 1)
+      assert.equal((await operator.audit({ limit: 2 })).length, 2)
+      assert.deepEqual(await operator.audit({ subject: 'absent', limit: 10 }), [])
     },
   },
   {
-    name: 'keeps who and why as they were told, and never a result',
+    name: 'stores who and why in the audit exactly as given, and never a result',
     async run(fixture) {
       const { store } = fixture
       const operation = operationOf({ input: bytes('secret input') })
@@ -299,7 +301,7 @@ export const auditCases: readonly DurableCase[] = [
       ofKind(await settle(store, doubtOf(lease)), 'settled')
       const by = { who: `O'Brien "決済" 😀 \\ ?`, why: `line one\nline two ${'x'.repeat(2000)}` }
       const verdict = { kind: 'completed', result: bytes('secret result') } as const
-      const outcome = await store.durable.desk.act(resolveOf({ recordId }, verdict), by)
+      const outcome = await store.durable.operator.act(resolveOf({ recordId }, verdict), by)
       ofKind(outcome, 'done')
       const entry = only(await auditOf(fixture, recordId))
       assert.deepEqual([entry.who, entry.why], [by.who, by.why])
@@ -307,7 +309,7 @@ export const auditCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps the audit of a record that is gone',
+    name: 'keeps the audit of a removed record',
     async run(fixture) {
       const { store } = fixture
       const recordId = await recordIn(fixture, 'completed')

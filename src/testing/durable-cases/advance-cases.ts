@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { isOncekeyError } from '../../core/errors.ts'
-import { newToken } from '../../core/identity.ts'
+import { newToken } from '../../core/record/identity.ts'
 import {
   bytes,
   claimRequest,
@@ -29,7 +29,7 @@ import {
 
 export const advanceCases: readonly DurableCase[] = [
   {
-    name: 'commits what the work wrote together with its step',
+    name: 'commits the writes of the work together with its step',
     async run(fixture) {
       const { store, note, notes } = fixture
       const lease = await hold(store)
@@ -47,7 +47,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'completes a record together with what the work wrote',
+    name: 'completes a record together with the writes of the work',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -62,7 +62,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'passes the error of the work on, and keeps nothing of it but the lease',
+    name: 'passes the error of the work on, and rolls back everything except the lease',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -85,7 +85,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps nothing of the work of somebody who does not hold the record',
+    name: 'rolls back the work of a caller that does not hold the record',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -112,7 +112,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps nothing of the work of a holder that has released the record',
+    name: 'rolls back the work of a holder that has released the record',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease } = await begin(fixture)
@@ -126,7 +126,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps nothing of work whose transaction phase is on record already',
+    name: 'rolls back work whose transaction phase is already on record',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease } = await begin(fixture, {}, { phase: transactionOf() })
@@ -139,7 +139,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps nothing of work whose effect was concluded by somebody else',
+    name: 'rolls back work whose effect an operator has already concluded',
     async run(fixture) {
       const { store, note, notes } = fixture
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
@@ -154,7 +154,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'hands over together with what the work wrote, once',
+    name: 'hands an operation over once, together with the writes of the work',
     async run(fixture) {
       const { store, note, notes } = fixture
       const lease = await hold(store)
@@ -170,7 +170,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'throws OUTCOME_UNKNOWN for work that ended the transaction itself',
+    name: 'throws OUTCOME_UNKNOWN when the work ended the transaction itself',
     async run(fixture) {
       const { store, commitInside, note } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -189,7 +189,7 @@ export const advanceCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no message for a transaction that has ended',
+    name: 'refuses to add a message to a transaction that has ended',
     async run(fixture) {
       const { store } = fixture
       const { lease } = await begin(fixture)
@@ -228,7 +228,7 @@ export const advanceCases: readonly DurableCase[] = [
     name: 'adds messages in a transaction that completes a key without an operation',
     async run(fixture) {
       const { store } = fixture
-      assert.ok(store.transaction !== undefined, `${store.name} store has no transactions`)
+      assert.ok(store.transaction !== undefined, `${store.name} store has no transaction() method`)
       const lease = await hold(store)
       const message = messageOf()
       const outcome = await store.transaction(lease, async (tx) => {

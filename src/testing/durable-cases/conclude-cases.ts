@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { Act, PhaseRef } from '../../core/durable-store.ts'
+import type { Act, PhaseRef } from '../../core/store/durable-store.ts'
 import {
   bytes,
   claim,
@@ -28,7 +28,7 @@ import {
   resultOf,
   textOf,
   transactionOf,
-  type Begun,
+  type StartedOperation,
   type DurableCase,
   type DurableFixture,
 } from './durable-case.ts'
@@ -44,8 +44,8 @@ function conclude(
   return { kind: 'conclude', phase, finding, attempt }
 }
 
-/** An operation whose first phase was sent, and nobody knows what became of it. */
-async function beginUnknown(fixture: DurableFixture): Promise<Begun> {
+/** Starts an operation whose first phase was sent with an unknown outcome. */
+async function beginUnknown(fixture: DurableFixture): Promise<StartedOperation> {
   const begun = await begin(fixture, {}, { phase: intentOf() })
   ofKind(await settle(fixture.store, doubtOf(begun.lease, 60_000)), 'settled')
   return begun
@@ -53,7 +53,7 @@ async function beginUnknown(fixture: DurableFixture): Promise<Begun> {
 
 export const concludeCases: readonly DurableCase[] = [
   {
-    name: 'concludes an effect that has happened, and lets a worker go on behind it',
+    name: 'concludes that an effect has happened, so that a worker continues after it',
     async run(fixture) {
       const { store, clock } = fixture
       const { recordId } = await beginUnknown(fixture)
@@ -79,7 +79,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes that an effect has not happened, so that it may be sent again',
+    name: 'concludes that an effect has not happened, so that a worker sends it again',
     async run(fixture) {
       const { clock } = fixture
       const { recordId } = await beginUnknown(fixture)
@@ -95,7 +95,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'finds the effect by its downstream key, byte by byte',
+    name: 'finds the effect to conclude by its downstream key, byte for byte',
     async run(fixture) {
       const { recordId } = await beginUnknown(fixture)
       for (const downstreamKey of ['DOWNSTREAM-1', 'downstream-1 ', 'downstream', '']) {
@@ -107,7 +107,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: "finds the effect by the provider's id",
+    name: "finds the effect to conclude by the provider's id",
     async run(fixture) {
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
       assert.deepEqual(await act(fixture, conclude({ providerId: 'ch_1' })), { kind: 'not_found' })
@@ -120,7 +120,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes the effect that is under way, not those before it',
+    name: 'concludes the effect that is in progress, not an earlier one',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture, {}, { phase: resultOf() })
       const phase = intentOf({ name: 'notify', number: 2, downstreamKey: 'downstream-2' })
@@ -138,7 +138,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes while somebody holds the record what has happened, and nothing else',
+    name: 'concludes that an effect happened, but not that it did not, while the record is held',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
       const refused = await act(fixture, conclude({ recordId }, NOT_EXECUTED))
@@ -153,7 +153,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes the effect of a record that was released, and leaves it as it is',
+    name: 'concludes the effect of a released record without changing its state',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
       const release = { ...releaseOf(lease, 'declared'), resumeAfterMs: 5000 }
@@ -164,7 +164,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes once, however often a webhook comes',
+    name: 'concludes an effect once when a webhook arrives several times',
     async run(fixture) {
       const { recordId } = await beginUnknown(fixture)
       const outcomes = await race(5, () => act(fixture, conclude({ recordId })))
@@ -176,7 +176,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes nothing about another attempt than the one that sent it last',
+    name: 'refuses to conclude an attempt that did not send the effect last',
     async run(fixture) {
       const { recordId } = await beginUnknown(fixture)
       const before = await recordOf(fixture, recordId)
@@ -188,7 +188,7 @@ export const concludeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'concludes nothing where there is no effect, no record, or a completed one',
+    name: 'refuses to conclude without an effect, without a record, or on a completed record',
     async run(fixture) {
       const { store } = fixture
       const plain = (await viewOf(store, await hold(store, { key: 'plain' }))).recordId

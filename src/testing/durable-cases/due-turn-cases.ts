@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { DueOperation, DueQuery } from '../../core/durable-store.ts'
+import type { DueOperation, DueQuery } from '../../core/store/durable-store.ts'
 import { only, RETENTION_MS } from '../store-cases/store-case.ts'
 import { begin, OPERATION, type DurableCase, type DurableFixture } from './durable-case.ts'
 import { assertEachReached, manyTenants, releaseAll, times } from './waiting-work.ts'
@@ -18,7 +18,7 @@ async function keys(fixture: DurableFixture, query: Partial<DueQuery> = {}): Pro
   return (await due(fixture, query)).map(({ record }) => record.key)
 }
 
-/** Tenant `a` has had very much due for a second; whatever comes now is due for less long. */
+/** Adds operations of tenant `a` that are one second longer due than any later one. */
 async function flood(fixture: DurableFixture, count: number): Promise<string[]> {
   const added = await releaseAll(fixture, times(count, { tenant: 'a' }))
   fixture.clock.advance(1000)
@@ -27,7 +27,7 @@ async function flood(fixture: DurableFixture, count: number): Promise<string[]> 
 
 export const dueTurnCases: readonly DurableCase[] = [
   {
-    name: 'has one operation of each tenant due before the second of any',
+    name: 'lists one due operation of each tenant before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
       await releaseAll(fixture, [{ tenant: 'b' }, { tenant: 'b' }, { tenant: 'c' }])
@@ -39,7 +39,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has the longest due of each tenant first',
+    name: 'lists the longest due operation of each tenant first',
     async run(fixture) {
       const { clock } = fixture
       const later = [{ tenant: 'b', afterMs: 30 }, { tenant: 'b', afterMs: 10 }, { tenant: 'a' }]
@@ -52,7 +52,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has one of each operation due that is asked for before the second of any',
+    name: 'lists one due operation of each requested name before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
       await releaseAll(fixture, [{ tenant: 'a', run: REFUND }])
@@ -61,7 +61,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'reaches every tenant of every operation with calls for one each',
+    name: 'reaches every tenant of every operation with calls of limit one',
     async run(fixture) {
       const operations = [OPERATION, { name: 'pay', version: 2 }, REFUND]
       await flood(fixture, 5)
@@ -77,7 +77,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'goes on with the tenants at which the call before has stopped',
+    name: 'continues with the tenants after those that the previous call returned',
     async run(fixture) {
       const names = ['a', 'b', 'c', 'd', 'e']
       await flood(fixture, 5)
@@ -91,7 +91,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has only one tenant due while the others wait for later, the longest due first',
+    name: 'lists the operations of one tenant by due time while the other tenants are not due',
     async run(fixture) {
       const { clock } = fixture
       const others = ['0', 'b', 'c'].map((tenant) => ({ tenant, afterMs: 5000 }))
@@ -108,7 +108,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has nothing due of tenants that are left out, however long it waits',
+    name: 'lists no operation of an excluded tenant, however long it waits',
     async run(fixture) {
       await flood(fixture, 150)
       await releaseAll(fixture, [{ tenant: 'b' }, { tenant: 'c' }])
@@ -120,10 +120,10 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has the next operation of a tenant due behind one that no worker may take any more',
+    name: 'lists the next operation of a tenant after one that expired before it ran',
     async run(fixture) {
       const { clock } = fixture
-      // Handed over and never run: past its expiry it waits for the reaper.
+      // Handed over and never run: after its expiry the operation waits for the reaper.
       const end = { kind: 'hand_over', afterMs: 0 } as const
       await begin(fixture, { tenant: 'b', key: 'abandoned' }, { end })
       clock.advance(1)
@@ -137,7 +137,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'tells tenants apart whose names are almost the same',
+    name: 'distinguishes tenants with almost the same name',
     async run(fixture) {
       const names = ['a', 'A', 'a ', 'ä', 'á', 'a\u0301', 'b']
       await releaseAll(fixture, [
@@ -150,7 +150,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has one operation due at once among very many tenants that wait for later',
+    name: 'lists one due operation in the first call among many tenants that are not due',
     async run(fixture) {
       const { clock } = fixture
       const waiting = manyTenants().map((tenant) => ({ tenant, afterMs: 5000 }))
@@ -164,7 +164,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has one operation due behind very many tenants that wait, where a flood is left out',
+    name: 'lists one due operation behind many waiting tenants when a busy tenant is excluded',
     async run(fixture) {
       await flood(fixture, 150)
       const names = manyTenants()
@@ -179,7 +179,7 @@ export const dueTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'reaches every one of very many tenants beside one that has much due',
+    name: 'reaches every one of many tenants beside one with many due operations',
     async run(fixture) {
       await flood(fixture, 50)
       const names = manyTenants()
@@ -188,7 +188,7 @@ export const dueTurnCases: readonly DurableCase[] = [
         names.map((tenant) => ({ tenant })),
       )
       const reached = new Set<string>()
-      // Twice what it takes where every call reaches as many as it asks for.
+      // Twice the number of calls that a store needs when each call returns its limit.
       for (let call = 0; call < 14; call++) {
         for (const tenant of await tenants(fixture, { limit: 50 })) reached.add(tenant)
       }

@@ -14,40 +14,42 @@ import type {
   Step,
   StoredOperation,
   StoredPhase,
-} from '../../core/durable-store.ts'
-import { newRecordId, newToken } from '../../core/identity.ts'
-import type { ClaimRequest, Lease, RecordView, Store } from '../../core/store.ts'
+} from '../../core/store/durable-store.ts'
+import { newRecordId, newToken } from '../../core/record/identity.ts'
+import type { ClaimRequest, Lease, RecordView, Store } from '../../core/store/store.ts'
 import type { FakeClock } from '../fake-clock.ts'
 import { bytes, hold, LEASE_MS, ofKind, only, viewOf } from '../store-cases/store-case.ts'
 
-/** A store with `durable`, on a database that has one more table: for the rows of a caller. */
+/** A store with `durable`, and one more table in its database that holds rows of the caller. */
 export interface DurableFixture {
-  /** Fresh and empty; every case gets its own. */
+  /** An empty store. Create a new one for every case. */
   readonly store: Store & { readonly durable: DurableStore }
-  /** The clock the store was opened with. */
+  /** The clock that the store was created with. */
   readonly clock: FakeClock
 
   /**
-   * Runs `work` in a transaction of the caller's own, on a connection that the store knows nothing
-   * of: commits when it returns, rolls back when it throws, and passes the error on. Several at
-   * once must be possible; where the database allows one writer, the next one waits.
+   * Runs `work` in a transaction of the caller, on a connection that the store does not manage.
+   * Commits when `work` returns; rolls back and throws the same error when it throws. Several calls
+   * may overlap; if the database allows a single writer, the next call waits.
    */
   readonly transact: (work: (tx: unknown) => void | Promise<void>) => Promise<void>
 
-  /** Writes a row into the caller's table, in a transaction of either kind. */
+  /** Writes a row into the caller's table, in a transaction of the caller or of the store. */
   readonly note: (tx: unknown, text: string) => Promise<void> | void
 
-  /** The rows of the caller's table that are committed, in any order. */
+  /** Returns the committed rows of the caller's table, in any order. */
   readonly notes: () => Promise<string[]>
 
-  /** Ends the transaction by SQL, as work of a store must not: a plain COMMIT. */
+  /**
+   * Ends the transaction with a plain SQL COMMIT. Work must not do this; a case checks the error.
+   */
   readonly commitInside: (tx: unknown) => Promise<void> | void
 }
 
 export interface DurableCase {
-  /** A sentence about behaviour. Also the name to skip it by. */
+  /** A whole statement about behaviour. Skip a case by this name. */
   readonly name: string
-  /** Runs only on stores that have this method. */
+  /** Run the case only on stores that have this method. */
   readonly needs?: 'history'
   readonly run: (fixture: DurableFixture) => Promise<void>
 }
@@ -58,17 +60,17 @@ export function operationOf(overrides: Partial<NewOperation> = {}): NewOperation
   return { ...OPERATION, input: bytes('input'), ...overrides }
 }
 
-export interface Begun {
+export interface StartedOperation {
   readonly lease: Lease
   readonly recordId: string
 }
 
-/** Holds a key and records an operation for it, with a first phase where one is given. */
+/** Holds a key and records an operation for it, with a first phase if `step` has one. */
 export async function begin(
   { store }: DurableFixture,
   overrides: Partial<ClaimRequest> = {},
   step: Step = {},
-): Promise<Begun> {
+): Promise<StartedOperation> {
   const lease = await hold(store, { onLapse: 'resume', ...overrides })
   const { recordId } = await viewOf(store, lease)
   const outcome = await store.durable.phases.record(lease, { operation: operationOf(), ...step })
@@ -104,18 +106,18 @@ export async function operationIn(
   return operation
 }
 
-/** The only phase of an operation. */
+/** Returns the only phase of an operation. */
 export async function phaseIn(fixture: DurableFixture, recordId: string): Promise<StoredPhase> {
   return only((await operationIn(fixture, recordId)).phases)
 }
 
-/** With bytes as text, so that what drivers make of them does not matter. */
-export function legible(phase: StoredPhase): unknown {
+/** Converts bytes to text, because drivers return different byte types. */
+export function withTextBytes(phase: StoredPhase): unknown {
   return { ...phase, request: textOf(phase.request), result: textOf(phase.result) }
 }
 
-export function textOf(given: Uint8Array | undefined): string | undefined {
-  return given === undefined ? undefined : new TextDecoder().decode(given)
+export function textOf(bytes: Uint8Array | undefined): string | undefined {
+  return bytes === undefined ? undefined : new TextDecoder().decode(bytes)
 }
 
 export async function recordOf({ store }: DurableFixture, recordId: string): Promise<RecordView> {
@@ -124,7 +126,7 @@ export async function recordOf({ store }: DurableFixture, recordId: string): Pro
   return view
 }
 
-/** The keys of what is due, in their order. */
+/** The keys of the due operations, in order. */
 export async function dueKeys(
   { store }: DurableFixture,
   query: Partial<Parameters<DurableStore['phases']['due']>[0]> = {},
@@ -136,15 +138,15 @@ export async function dueKeys(
 export const BY = { who: 'ops@example.com', why: 'the customer called' } as const
 
 export function act({ store }: DurableFixture, what: Act): Promise<ActOutcome> {
-  return store.durable.desk.act(what, BY)
+  return store.durable.operator.act(what, BY)
 }
 
-/** What the audit has of one subject, newest first. */
+/** The audit entries of one subject, newest first. */
 export function auditOf({ store }: DurableFixture, subject: string): Promise<AuditEntry[]> {
-  return store.durable.desk.audit({ subject, limit: 100 })
+  return store.durable.operator.audit({ subject, limit: 100 })
 }
 
-/** The only entry of one subject: who and why are as given, and the detail is JSON. */
+/** Asserts that a subject has exactly one audit entry, with `BY` and the given JSON detail. */
 export async function assertAudited(
   fixture: DurableFixture,
   subject: string,
@@ -157,7 +159,7 @@ export async function assertAudited(
 }
 
 export async function assertNoAudit({ store }: DurableFixture): Promise<void> {
-  assert.deepEqual(await store.durable.desk.audit({ limit: 100 }), [])
+  assert.deepEqual(await store.durable.operator.audit({ limit: 100 }), [])
 }
 
 export function messageOf(overrides: Partial<NewMessage> = {}): NewMessage {
@@ -172,7 +174,7 @@ export function messageOf(overrides: Partial<NewMessage> = {}): NewMessage {
   }
 }
 
-/** Adds messages in one transaction of the caller's own. */
+/** Adds messages in one transaction of the caller. Returns their ids. */
 export async function add(
   { store, transact }: DurableFixture,
   ...messages: readonly Partial<NewMessage>[]
@@ -197,7 +199,7 @@ export function claimMessages(
   })
 }
 
-/** The ids of what is due, in their order. They are taken. */
+/** Claims due messages and returns their ids in order. */
 export async function takeIds(
   fixture: DurableFixture,
   overrides: Partial<MessageClaim> = {},
@@ -205,7 +207,7 @@ export async function takeIds(
   return (await claimMessages(fixture, overrides)).map(({ id }) => id)
 }
 
-/** Takes the only message that is due. */
+/** Claims the only message that is due. */
 export async function takeOne(
   fixture: DurableFixture,
   overrides: Partial<MessageClaim> = {},
@@ -213,17 +215,17 @@ export async function takeOne(
   return only(await claimMessages(fixture, overrides))
 }
 
-type Settled = MessageSettlement extends infer One
+type SettlementFields = MessageSettlement extends infer One
   ? One extends MessageSettlement
     ? Omit<One, 'id' | 'token'>
     : never
   : never
 
-/** Settles under the lease of a message that was taken. */
+/** Settles a message under the lease of its claim. */
 export async function settleMessage(
   { store }: DurableFixture,
   { id, token }: { readonly id: string; readonly token: string },
-  settled: Settled,
+  settled: SettlementFields,
 ): Promise<boolean> {
   const settlement = { id, token, ...settled } as MessageSettlement
   return only(await store.durable.outbox.settle([settlement]))

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { MESSAGE_ERROR_LENGTH_MAX, MESSAGE_ERRORS_MAX } from '../../core/durable-store.ts'
-import { newRecordId, newToken } from '../../core/identity.ts'
+import { MESSAGE_ERROR_LENGTH_MAX, MESSAGE_ERRORS_MAX } from '../../core/store/durable-store.ts'
+import { newRecordId, newToken } from '../../core/record/identity.ts'
 import { LEASE_MS, only } from '../store-cases/store-case.ts'
 import {
   act,
@@ -20,7 +20,7 @@ import {
   type DurableFixture,
 } from './durable-case.ts'
 
-/** Adds a message and lets it die. Gives its id. */
+/** Adds a message and settles it as dead. Returns its id. */
 async function addDead(fixture: DurableFixture, partition?: string): Promise<string> {
   const [id] = await add(fixture, { partition })
   const held = await takeOne(fixture)
@@ -31,7 +31,7 @@ async function addDead(fixture: DurableFixture, partition?: string): Promise<str
 
 export const messageSettleCases: readonly DurableCase[] = [
   {
-    name: 'ends a message that was relayed, with the id that its provider gave it',
+    name: 'marks a relayed message as done, with the id from its provider',
     async run(fixture) {
       const { clock } = fixture
       await add(fixture, {}, {})
@@ -49,7 +49,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'shows the provider id that one attempt has noted to the next',
+    name: 'shows the provider id that one attempt recorded to the next attempt',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -69,7 +69,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a message again when it was to be tried again, with its errors on record',
+    name: 'gives a message again after a retry settlement, with its errors on record',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -93,7 +93,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps the last errors of a message, none of them longer than allowed',
+    name: 'keeps the last errors of a message, each within the maximum length',
     async run(fixture) {
       const [id] = await add(fixture, {})
       const tries = MESSAGE_ERRORS_MAX + 3
@@ -106,7 +106,8 @@ export const messageSettleCases: readonly DurableCase[] = [
         kept.map(({ attempt, error }) => [attempt, error]),
         Array.from({ length: MESSAGE_ERRORS_MAX }, (_, n) => [n + 4, text(n + 4)]),
       )
-      // Longer than allowed, cut within a pair of surrogates, and with what no text may hold.
+      // Longer than the maximum, cut inside a surrogate pair, with a NUL that no text column
+      // accepts.
       const long = `\0${'x'.repeat(MESSAGE_ERROR_LENGTH_MAX - 2)}😀${'y'.repeat(5000)}`
       assert.equal(await settleMessage(fixture, await takeOne(fixture), deadOf(true, long)), true)
       const last = (await messageIn(fixture, id!)).errors.at(-1)
@@ -116,7 +117,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a message back unused, as if nobody had taken it',
+    name: 'returns a message without counting the attempt',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -129,7 +130,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'ends a message that cannot be relayed, and gives it to nobody',
+    name: 'marks a message as dead, and gives it to no further claim',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -145,7 +146,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the word of nobody but the one who holds the message',
+    name: 'refuses the settlement of a message from any caller but its holder',
     async run(fixture) {
       const { store, clock } = fixture
       const [id] = await add(fixture, {})
@@ -165,12 +166,12 @@ export const messageSettleCases: readonly DurableCase[] = [
       const view = await messageIn(fixture, id!)
       assert.deepEqual([view.state, view.attempt, view.errors], ['held', 2, []])
       assert.equal(await settleMessage(fixture, held, DONE), true)
-      const nobody = { ...DONE, id: newRecordId(0), token: newToken() }
-      assert.deepEqual(await store.durable.outbox.settle([nobody]), [false])
+      const absent = { ...DONE, id: newRecordId(0), token: newToken() }
+      assert.deepEqual(await store.durable.outbox.settle([absent]), [false])
     },
   },
   {
-    name: 'takes the word of a silent holder for as long as nobody else has the message',
+    name: 'accepts a settlement after the lease ended while no other claim has the message',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -181,7 +182,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'recognises a settlement that is repeated, and writes it once',
+    name: 'recognises a repeated settlement, and writes it once',
     async run(fixture) {
       const { clock } = fixture
       for (const settled of [DONE, retryOf('once', 60_000), deadOf(true, 'once')]) {
@@ -202,7 +203,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no other settlement of a message that is settled',
+    name: 'refuses a different settlement of a settled message',
     async run(fixture) {
       const [id] = await add(fixture, {})
       const held = await takeOne(fixture)
@@ -215,7 +216,7 @@ export const messageSettleCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'settles many messages at once, each on its own',
+    name: 'settles many messages in one call, each independently',
     async run(fixture) {
       const { store } = fixture
       await add(fixture, {}, {}, {}, {})
@@ -237,7 +238,7 @@ export const messageSettleCases: readonly DurableCase[] = [
 
 export const messageActCases: readonly DurableCase[] = [
   {
-    name: 'makes a dead message ready again, with all its attempts before it',
+    name: 'makes a dead message ready again, with its earlier attempts still on record',
     async run(fixture) {
       const { clock } = fixture
       const id = await addDead(fixture)
@@ -264,7 +265,7 @@ export const messageActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps the order of a partition whose dead messages come back, the first of them first',
+    name: 'keeps the order of a partition when its dead messages are retried, first message first',
     async run(fixture) {
       const [first, second] = await add(fixture, { partition: 'p' }, { partition: 'p' })
       assert.equal(await settleMessage(fixture, await takeOne(fixture), deadOf(false)), true)
@@ -279,7 +280,7 @@ export const messageActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a dead message up',
+    name: 'drops a dead message',
     async run(fixture) {
       const { clock } = fixture
       const id = await addDead(fixture)
@@ -298,7 +299,7 @@ export const messageActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'acts on dead messages and on no others',
+    name: 'retries and drops dead messages only',
     async run(fixture) {
       const [id] = await add(fixture, {})
       const retry = { kind: 'retry_message', messageId: id! } as const
@@ -322,7 +323,7 @@ export const messageActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the late word of nobody who held a message before it was made ready again',
+    name: 'refuses a late settlement from before a message was made ready again',
     async run(fixture) {
       await add(fixture, {})
       const held = await takeOne(fixture)

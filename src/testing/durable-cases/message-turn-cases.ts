@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import type { MessageClaim, NewMessage } from '../../core/durable-store.ts'
-import { newToken } from '../../core/identity.ts'
+import type { MessageClaim, NewMessage } from '../../core/store/durable-store.ts'
+import { newToken } from '../../core/record/identity.ts'
 import { LEASE_MS, only } from '../store-cases/store-case.ts'
 import {
   add,
@@ -18,7 +18,7 @@ import { assertEachReached, longText, manyTenants, times } from './waiting-work.
 const TOPICS = ['receipts', 'invoices'] as const
 const P = { partition: 'p' } as const
 
-/** The topics and tenants of what is due. They are taken. */
+/** Claims due messages and returns their topics and tenants. */
 async function takeTurns(
   fixture: DurableFixture,
   claim: Partial<MessageClaim> = {},
@@ -27,7 +27,7 @@ async function takeTurns(
   return held.map(({ topic, tenant = 'none' }) => `${topic} ${tenant}`).toSorted()
 }
 
-/** Very much of tenant `a`, due for longer than what comes now. */
+/** Adds many messages of tenant `a` that are longer due than any later message. */
 async function flood(
   fixture: DurableFixture,
   count: number,
@@ -40,7 +40,7 @@ async function flood(
 
 export const messageTenantCases: readonly DurableCase[] = [
   {
-    name: 'keeps the tenant of a message, and that it has none',
+    name: 'stores the tenant of a message, or that it has no tenant',
     async run(fixture) {
       const { outbox } = fixture.store.durable
       const tenant = `Größe ' " \\ 決済 😀 %_ {table} $1 ?`
@@ -58,7 +58,7 @@ export const messageTenantCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes messages whose names are as long as they may be',
+    name: 'accepts messages with names of the longest allowed length',
     async run(fixture) {
       const name = longText(255)
       const names = { topic: name, tenant: name }
@@ -70,14 +70,14 @@ export const messageTenantCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no message of a tenant that is left out, however long it waits',
+    name: 'claims no message of an excluded tenant, however long it waits',
     async run(fixture) {
       await flood(fixture, 150)
       await add(fixture, { tenant: 'b' }, { tenant: 'A' }, { tenant: 'a ', ...P }, {}, P)
       const taken = await takeTurns(fixture, { withoutTenants: ['a', ''], limit: 5 })
       assert.deepEqual(taken, ['receipts A', 'receipts a ', 'receipts b'])
       const rest = await takeTurns(fixture, { withoutTenants: ['a', 'never heard of'], limit: 5 })
-      // The partition waits for the message that is held.
+      // The partition is blocked by its held message.
       assert.deepEqual(rest, ['receipts none'])
       assert.deepEqual(await takeTurns(fixture, { withoutTenants: ['a'] }), [])
       assert.equal((await takeTurns(fixture, { withoutTenants: [] })).length, 100)
@@ -103,7 +103,7 @@ export const messageTenantCases: readonly DurableCase[] = [
 
 export const messageTurnCases: readonly DurableCase[] = [
   {
-    name: 'takes one message of each topic before the second of any',
+    name: 'claims one message of each topic before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
       await add(fixture, { topic: 'invoices', tenant: 'a' })
@@ -111,7 +111,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes one message of each tenant before the second of any',
+    name: 'claims one message of each tenant before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
       await add(fixture, { tenant: 'b' }, { tenant: 'b' }, {}, {})
@@ -121,7 +121,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the longest due message of each tenant first',
+    name: 'claims the longest due message of each tenant first',
     async run(fixture) {
       const { clock } = fixture
       const ids = await add(
@@ -135,9 +135,9 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the longest due message of one tenant first, with or without a partition',
+    name: 'claims the longest due message of one tenant first, with or without a partition',
     async run(fixture) {
-      // A store may alternate between several queries.
+      // A store may alternate between several queries, so one claim is not enough.
       for (let look = 0; look < 4; look++) {
         const ids = await add(
           fixture,
@@ -152,7 +152,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes at most as many of each topic as its limit says',
+    name: 'claims at most the limit of each topic',
     async run(fixture) {
       const [receipts, invoices] = TOPICS
       const tenants = ['a', 'b', undefined, 'a', 'b', undefined]
@@ -176,7 +176,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'reaches every topic and tenant with claims for one message each',
+    name: 'reaches every topic and tenant with claims of limit one',
     async run(fixture) {
       await flood(fixture, 20)
       const tenants = ['a', 'b', undefined]
@@ -189,7 +189,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the next message of one tenant while all of another are held',
+    name: 'claims the next message of one tenant while all messages of another are held',
     async run(fixture) {
       await add(fixture, { tenant: 'a' }, { tenant: 'b', delayMs: 5000 }, { delayMs: 5000 })
       assert.deepEqual(await takeTurns(fixture, { limit: 1 }), ['receipts a'])
@@ -199,7 +199,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes only the heads of partitions, whichever tenant has its turn',
+    name: 'claims only the heads of partitions when tenants take turns',
     async run(fixture) {
       const ids = await add(
         fixture,
@@ -217,7 +217,7 @@ export const messageTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a repeated claim what it has taken, by whichever turns',
+    name: 'returns the same messages to a repeated claim when tenants and topics take turns',
     async run(fixture) {
       await flood(fixture, 10)
       await add(fixture, { tenant: 'b' }, { topic: 'invoices' }, { topic: 'invoices' })
@@ -236,7 +236,7 @@ export const messageTurnCases: readonly DurableCase[] = [
 
 export const messageFloodCases: readonly DurableCase[] = [
   {
-    name: 'takes the message of another tenant at once beside very many of one',
+    name: 'claims the message of another tenant at once beside many messages of one tenant',
     async run(fixture) {
       await flood(fixture, 300)
       await add(fixture, { tenant: 'b' })
@@ -244,7 +244,7 @@ export const messageFloodCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the message of another tenant at once beside very many partitions of one',
+    name: 'claims the message of another tenant at once beside many partitions of one tenant',
     async run(fixture) {
       await flood(fixture, 300, (n) => ({ partition: `of a ${n}` }))
       await add(fixture, { tenant: 'b', ...P }, { tenant: 'b', ...P }, { partition: 'none' })
@@ -253,7 +253,7 @@ export const messageFloodCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes one message at once among very many tenants that wait for later',
+    name: 'claims one due message at once among many tenants that are not due',
     async run(fixture) {
       const waiting = manyTenants().map((tenant) => ({ tenant, delayMs: 5000 }))
       await add(fixture, ...waiting)
@@ -264,13 +264,13 @@ export const messageFloodCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the messages of very many tenants beside one that has much due',
+    name: 'claims the messages of many tenants beside one with many due messages',
     async run(fixture) {
       await flood(fixture, 300)
       const names = manyTenants()
       await add(fixture, ...names.map((tenant) => ({ tenant })))
       const reached = new Set<string>()
-      // Twice what it takes where every claim reaches as many as it asks for.
+      // Twice the number of claims that a store needs when each claim returns its limit.
       for (let call = 0; call < 14; call++) {
         for (const turn of await takeTurns(fixture, { limit: 50 })) reached.add(turn)
       }

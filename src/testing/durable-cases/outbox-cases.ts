@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { isOncekeyError } from '../../core/errors.ts'
-import { newRecordId, newToken } from '../../core/identity.ts'
+import { newRecordId, newToken } from '../../core/record/identity.ts'
 import { assertBytes, bytes, LEASE_MS, only, race } from '../store-cases/store-case.ts'
 import {
   add,
@@ -47,7 +47,7 @@ export const addCases: readonly DurableCase[] = [
     },
   },
   {
-    name: "adds no message whose caller's transaction is rolled back",
+    name: "adds no message when the caller's transaction is rolled back",
     async run(fixture) {
       const { store, transact, note, notes } = fixture
       const message = messageOf({ partition: 'customer-1' })
@@ -64,7 +64,7 @@ export const addCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'refuses to add to what is no transaction, and to one that has ended',
+    name: 'refuses to add a message to a value that is no transaction, and to an ended transaction',
     async run(fixture) {
       const { store, transact } = fixture
       for (const wrong of [undefined, null, 7, 'tx', {}, []]) {
@@ -81,7 +81,7 @@ export const addCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'adds no second message under an id that is taken',
+    name: 'adds no second message under an id that is in use',
     async run(fixture) {
       const id = newRecordId(0)
       await add(fixture, { id, payload: bytes('first') })
@@ -90,7 +90,7 @@ export const addCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps large and empty payloads, and any text, as they were given',
+    name: 'stores large and empty payloads and any text unchanged',
     async run(fixture) {
       const { store } = fixture
       const large = new Uint8Array(1024 * 1024 + 1).fill(0xcd)
@@ -124,7 +124,7 @@ export const addCases: readonly DurableCase[] = [
 
 export const messageClaimCases: readonly DurableCase[] = [
   {
-    name: 'gives a message with all that its receiver needs',
+    name: 'returns a claimed message with every field that its receiver needs',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, { key: 'order-1' })
@@ -150,7 +150,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives no message before its delay is over',
+    name: 'gives a message only after its delay',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, { delayMs: 500 })
@@ -162,7 +162,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives nobody else a message until its lease is over, and then as another attempt',
+    name: 'gives a message to no other claim until its lease ends, and then as the next attempt',
     async run(fixture) {
       const { clock } = fixture
       const [id] = await add(fixture, {})
@@ -175,23 +175,23 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives the same claim what it has taken, and nothing more',
+    name: 'returns the same messages to a repeated claim, and no others',
     async run(fixture) {
       await add(fixture, {}, {}, {})
       const token = newToken()
       const first = await claimMessages(fixture, { token, limit: 2 })
       assert.equal(first.length, 2)
       const again = await claimMessages(fixture, { token, limit: 2 })
-      const legible = (held: typeof first) =>
+      const withTextBytes = (held: typeof first) =>
         held
           .map(({ payload, ...rest }) => ({ ...rest, payload: textOf(payload) }))
           .toSorted((one, other) => (one.id < other.id ? -1 : 1))
-      assert.deepEqual(legible(again), legible(first))
+      assert.deepEqual(withTextBytes(again), withTextBytes(first))
       assert.equal((await takeIds(fixture)).length, 1)
     },
   },
   {
-    name: 'gives the longest due of each topic first, of all topics that were asked for',
+    name: 'claims the longest due message of each requested topic first',
     async run(fixture) {
       const { clock } = fixture
       const delays = [30, 10, 40, 20, 9000]
@@ -209,7 +209,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives messages that were due at the same time in the order they were added',
+    name: 'claims messages with the same due time in the order they were added',
     async run(fixture) {
       const ids = await add(fixture, ...Array.from({ length: 20 }, () => ({})))
       const taken = [
@@ -220,7 +220,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives messages of the topics that were asked for, and of no others',
+    name: 'claims messages of the requested topics only',
     async run(fixture) {
       const topics = ['receipts', 'Receipts', 'receipts ', 'réceipts', 'receipt']
       const ids = await add(fixture, ...topics.map((topic) => ({ topic })))
@@ -231,7 +231,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives each message to one of many who ask at once',
+    name: 'gives each message to one of many concurrent claims',
     async run(fixture) {
       const ids = await add(fixture, ...Array.from({ length: 40 }, () => ({})))
       const taken = await race(8, () => takeIds(fixture, { limit: 10 }))
@@ -241,7 +241,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'prolongs leases, and only those that are held',
+    name: 'renews message leases that are held, and no others',
     async run(fixture) {
       const { store, clock } = fixture
       const { outbox } = store.durable
@@ -264,7 +264,7 @@ export const messageClaimCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'counts every message of a claim as held for as long as it asked',
+    name: 'holds every message of a claim for the requested lease',
     async run(fixture) {
       const { clock } = fixture
       await add(fixture, {}, { partition: 'one' })
@@ -304,16 +304,16 @@ export const messageListCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has no message under an id that nobody added',
+    name: 'finds no message under an unused id',
     async run({ store }) {
       assert.equal(await store.durable.outbox.read(newRecordId(0)), undefined)
     },
   },
   {
-    name: 'prunes messages that are over for long enough, and no others',
+    name: 'prunes messages that ended long enough ago, and no others',
     async run(fixture) {
       const { store, clock } = fixture
-      const { outbox, desk } = store.durable
+      const { outbox, operator } = store.durable
       await add(fixture, { key: 'done' }, { key: 'dropped' }, { key: 'dead' }, { key: 'held' })
       const held = await claimMessages(fixture)
       const of = (key: string) => held.find((one) => one.key === key)!
@@ -322,7 +322,7 @@ export const messageListCases: readonly DurableCase[] = [
       assert.equal(await settleMessage(fixture, of('dropped'), dead), true)
       assert.equal(await settleMessage(fixture, of('dead'), dead), true)
       const drop = { kind: 'drop_message', messageId: of('dropped').id } as const
-      await desk.act(drop, { who: 'ops', why: 'test' })
+      await operator.act(drop, { who: 'ops', why: 'test' })
       await add(fixture, { key: 'ready', delayMs: 60_000_000 })
 
       clock.advance(1000)

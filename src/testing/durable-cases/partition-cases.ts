@@ -17,15 +17,15 @@ import {
 
 const P = { partition: 'p' } as const
 
-/** Takes the head of the partition, which must be `id`, and settles it as done. */
+/** Claims the head of the partition, asserts that it is `id`, and settles it as done. */
 async function relay(fixture: DurableFixture, id: string | undefined): Promise<void> {
   const held = await takeOne(fixture)
   assert.equal(held.id, id)
   assert.equal(await settleMessage(fixture, held, DONE), true)
 }
 
-/** Takes the head, which must be `id`, and lets it die. */
-async function die(fixture: DurableFixture, id: string, blocks: boolean): Promise<void> {
+/** Claims the head of the partition, asserts that it is `id`, and settles it as dead. */
+async function settleAsDead(fixture: DurableFixture, id: string, blocks: boolean): Promise<void> {
   const held = (await claimMessages(fixture)).find((one) => one.id === id)
   assert.ok(held !== undefined, 'expected to get the message')
   assert.equal(await settleMessage(fixture, held, deadOf(blocks)), true)
@@ -33,7 +33,7 @@ async function die(fixture: DurableFixture, id: string, blocks: boolean): Promis
 
 export const partitionCases: readonly DurableCase[] = [
   {
-    name: 'gives the messages of a partition one after the other, in their order',
+    name: 'gives the messages of a partition one at a time, in order',
     async run(fixture) {
       const ids = [...(await add(fixture, P, P)), ...(await add(fixture, P))]
       for (const id of ids) {
@@ -48,7 +48,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives messages of other partitions, other topics and none beside a partition',
+    name: 'gives messages of other partitions and topics, and of no partition, beside a held one',
     async run(fixture) {
       const ids = await add(
         fixture,
@@ -65,7 +65,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'holds a partition back while its head waits, for its delay or for another try',
+    name: 'blocks a partition while its head waits for its delay or for a retry',
     async run(fixture) {
       const { clock } = fixture
       const [first, second] = await add(fixture, { ...P, delayMs: 500 }, P)
@@ -83,7 +83,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives the head of a partition again when its lease is over, and not the next one',
+    name: 'gives the head of a partition again after its lease ended, and not the next message',
     async run(fixture) {
       const { clock } = fixture
       const [first, second] = await add(fixture, P, P)
@@ -98,7 +98,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'goes on with a partition whose head was given back unused',
+    name: 'gives the head of a partition again after it was returned unused',
     async run(fixture) {
       const [first, second] = await add(fixture, P, P)
       assert.equal(await settleMessage(fixture, await takeOne(fixture), { kind: 'return' }), true)
@@ -107,11 +107,11 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'holds a partition back behind a dead message until an operator has dropped it',
+    name: 'blocks a partition behind a dead message until an operator drops it',
     async run(fixture) {
       const { clock } = fixture
       const [first, second] = await add(fixture, P, P)
-      await die(fixture, first!, true)
+      await settleAsDead(fixture, first!, true)
       clock.advance(LEASE_MS)
       assert.deepEqual(await takeIds(fixture), [])
       const [third] = await add(fixture, P)
@@ -123,10 +123,10 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'goes on behind a dead message that was made ready again, once it is relayed',
+    name: 'continues a partition behind a dead message once it is retried and relayed',
     async run(fixture) {
       const [first, second] = await add(fixture, P, P)
-      await die(fixture, first!, true)
+      await settleAsDead(fixture, first!, true)
       const retry = { kind: 'retry_message', messageId: first! } as const
       assert.equal((await act(fixture, retry)).kind, 'done')
       await relay(fixture, first)
@@ -134,10 +134,10 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'goes on at once behind a dead message that does not hold its partition back',
+    name: 'continues a partition at once behind a dead message that does not block it',
     async run(fixture) {
       const [first, second, third] = await add(fixture, P, P, P)
-      await die(fixture, first!, false)
+      await settleAsDead(fixture, first!, false)
       await relay(fixture, second)
       const drop = { kind: 'drop_message', messageId: first! } as const
       assert.equal((await act(fixture, drop)).kind, 'done')
@@ -145,10 +145,10 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a dead message that comes back never beside another of its partition',
+    name: 'gives a retried dead message only while no other message of its partition is held',
     async run(fixture) {
       const [first, second, third] = await add(fixture, P, P, P)
-      await die(fixture, first!, false)
+      await settleAsDead(fixture, first!, false)
       const held = await takeOne(fixture)
       assert.equal(held.id, second)
       const retry = { kind: 'retry_message', messageId: first! } as const
@@ -160,10 +160,10 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a dead message that comes back before those that were added after it',
+    name: 'gives a retried dead message before the messages that were added after it',
     async run(fixture) {
       const [first, second] = await add(fixture, P, P)
-      await die(fixture, first!, false)
+      await settleAsDead(fixture, first!, false)
       const retry = { kind: 'retry_message', messageId: first! } as const
       assert.equal((await act(fixture, retry)).kind, 'done')
       await relay(fixture, first)
@@ -171,11 +171,11 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a dead message that comes back before a dead one that holds the others back',
+    name: 'gives a retried dead message before a later dead message that blocks the partition',
     async run(fixture) {
       const [first, second, third] = await add(fixture, P, P, P)
-      await die(fixture, first!, false)
-      await die(fixture, second!, true)
+      await settleAsDead(fixture, first!, false)
+      await settleAsDead(fixture, second!, true)
       const retry = { kind: 'retry_message', messageId: first! } as const
       assert.equal((await act(fixture, retry)).kind, 'done')
       await relay(fixture, first)
@@ -186,10 +186,10 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a dead message of an empty partition that comes back, and what follows',
+    name: 'gives a retried dead message of an empty partition, and then the next message',
     async run(fixture) {
       const [first] = await add(fixture, P)
-      await die(fixture, first!, false)
+      await settleAsDead(fixture, first!, false)
       const retry = { kind: 'retry_message', messageId: first! } as const
       assert.equal((await act(fixture, retry)).kind, 'done')
       const [second] = await add(fixture, P)
@@ -198,7 +198,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives no two messages of one partition to those who ask at once',
+    name: 'gives at most one message of a partition to concurrent claims',
     async run(fixture) {
       const partitions = ['a', 'b', 'c']
       const added = Array.from({ length: 12 }, (_, n) => ({ partition: partitions[n % 3]! }))
@@ -217,7 +217,7 @@ export const partitionCases: readonly DurableCase[] = [
   },
   {
     name: 'gives the messages of a partition in the order in which they were committed',
-    // One transaction has added and is still open; another adds, and would commit before it.
+    // One transaction has added a message and stays open; a second adds and tries to commit first.
     async run(fixture) {
       const { store, transact } = fixture
       const [early, late] = [messageOf(P), messageOf(P)]
@@ -231,7 +231,7 @@ export const partitionCases: readonly DurableCase[] = [
       const second = transact(async (tx) => {
         await store.durable.outbox.add(tx, late)
       })
-      // Time enough for the second to commit, if it did not wait.
+      // Enough time for the second transaction to commit if it does not wait.
       for (let n = 0; n < 20; n++) assert.deepEqual(await takeIds(fixture), [])
       go.open()
       await Promise.all([first, second])
@@ -240,7 +240,7 @@ export const partitionCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'keeps the order of a partition that many add to at once',
+    name: 'keeps the order of a partition to which many transactions add at once',
     async run(fixture) {
       const { store, transact } = fixture
       const committed: string[] = []
@@ -248,7 +248,7 @@ export const partitionCases: readonly DurableCase[] = [
         const messages = [messageOf(P), messageOf(P)]
         await transact(async (tx) => {
           for (const message of messages) await store.durable.outbox.add(tx, message)
-          // Nobody else can be between the first of these and the commit.
+          // The partition is locked from the first add to the commit, so this is the commit order.
           committed.push(...messages.map(({ id }) => id))
         })
       })
@@ -263,7 +263,7 @@ export const partitionCases: readonly DurableCase[] = [
   },
 ]
 
-/** A promise and the function that fulfils it. */
+/** A promise, and the function that resolves it. */
 function gate(): { readonly opened: Promise<void>; readonly open: () => void } {
   let open = () => {}
   const opened = new Promise<void>((resolve) => {

@@ -30,7 +30,7 @@ import {
 
 const HAND_OVER = { end: { kind: 'hand_over', afterMs: 0 } } as const
 
-/** Begins an operation and releases it, due `resumeAfterMs` from now. */
+/** Starts an operation and releases it, due in `resumeAfterMs`. */
 async function beginAndRelease(
   fixture: DurableFixture,
   key: string,
@@ -44,7 +44,7 @@ async function beginAndRelease(
 
 export const resumeCases: readonly DurableCase[] = [
   {
-    name: 'has a released operation due at once, and shows it whole',
+    name: 'makes a released operation due at once, and lists all its fields',
     async run(fixture) {
       const { store, clock } = fixture
       const recordId = await beginAndRelease(fixture, 'key-1')
@@ -56,7 +56,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has a released operation due no sooner than its release says',
+    name: 'makes a released operation due no sooner than its release requests',
     async run(fixture) {
       const { clock } = fixture
       await beginAndRelease(fixture, 'key-1', { resumeAfterMs: 500 })
@@ -67,7 +67,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has nothing due that has no operation',
+    name: 'lists no record without an operation as due',
     async run(fixture) {
       const { store } = fixture
       const lease = await hold(store)
@@ -80,7 +80,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has a lapsed operation due as soon as it was swept',
+    name: 'makes a lapsed operation due as soon as it is swept',
     async run(fixture) {
       const { store, clock } = fixture
       const { recordId } = await begin(fixture)
@@ -92,7 +92,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives a worker what was handed over, with its recovery point, and has it due no more',
+    name: 'hands a worker an operation at its recovery point, after which it is not due',
     async run(fixture) {
       const { store } = fixture
       const { recordId } = await begin(fixture, {}, { phase: transactionOf(), ...HAND_OVER })
@@ -106,7 +106,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'never says that an operation has timed out which has run before, and still has it due',
+    name: 'keeps an expired pending operation due, and does not abandon it, when it has run before',
     async run(fixture) {
       const { store, clock } = fixture
       const abandoned = { result: bytes('timed out'), retentionMs: RETENTION_MS }
@@ -126,7 +126,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives whoever comes next a released or lapsed operation at its recovery point',
+    name: 'gives a released or lapsed operation to the next claim at its recovery point',
     async run(fixture) {
       const { store, clock } = fixture
       const released = await begin(fixture, { key: 'released' }, { phase: transactionOf() })
@@ -148,7 +148,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has a released operation due that a client has asked for again, to be run later',
+    name: 'makes a released operation due at once when a client requests it again in accept mode',
     async run(fixture) {
       const { store, clock } = fixture
       const recordId = await beginAndRelease(fixture, 'key-1', { resumeAfterMs: 5000 })
@@ -160,7 +160,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has what is due longest of one tenant first, and no more than was asked for',
+    name: 'lists the operations of one tenant by due time, at most `limit`',
     async run(fixture) {
       const { clock } = fixture
       for (const [key, resumeAfterMs] of [
@@ -179,7 +179,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'tells operations that a worker knows from those that nobody here runs',
+    name: 'distinguishes operations that a worker knows from those that no worker here runs',
     async run(fixture) {
       const { store, clock } = fixture
       const names = [
@@ -216,7 +216,7 @@ export const resumeCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has nothing due that is held, unknown or completed',
+    name: 'lists no held, unknown or completed operation as due',
     async run(fixture) {
       const { store, clock } = fixture
       const settlements = { held: undefined, unknown: doubtOf, completed: completeOf } as const
@@ -233,7 +233,7 @@ export const resumeCases: readonly DurableCase[] = [
 
 export const keptOperationCases: readonly DurableCase[] = [
   {
-    name: 'never forgets a released operation, however late somebody comes',
+    name: 'keeps a released operation for any length of time',
     async run(fixture) {
       const { store, clock } = fixture
       const recordId = await beginAndRelease(fixture, 'key-1')
@@ -248,7 +248,7 @@ export const keptOperationCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'reaps what has expired behind released operations that never do',
+    name: 'reaps expired records behind released operations that never expire',
     async run(fixture) {
       const { store, clock } = fixture
       for (const key of ['kept-1', 'kept-2', 'kept-3']) await beginAndRelease(fixture, key)
@@ -263,7 +263,7 @@ export const keptOperationCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'removes operation and phases with the completed record that is reaped',
+    name: 'removes the operation and its phases when the completed record is reaped',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
@@ -282,7 +282,7 @@ export const keptOperationCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'begins anew, without the old operation, on a key whose record has expired',
+    name: 'starts without the old operation on a key whose record has expired',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease, recordId } = await begin(fixture, {}, { phase: transactionOf() })
@@ -296,7 +296,7 @@ export const keptOperationCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has nothing due that was handed over and that nobody may take any more',
+    name: 'lists no handed-over operation as due after its record expired',
     async run(fixture) {
       const { store, clock } = fixture
       await begin(fixture, {}, HAND_OVER)
@@ -305,7 +305,7 @@ export const keptOperationCases: readonly DurableCase[] = [
       clock.advance(1)
       assert.deepEqual(await dueKeys(fixture), [])
       ofKind(await claim(store, { mode: 'take' }), 'expired')
-      const abandoned = { result: bytes('nobody came'), retentionMs: RETENTION_MS }
+      const abandoned = { result: bytes('timed out'), retentionMs: RETENTION_MS }
       assert.equal((await store.reap({ limit: 10, abandoned })).abandoned, 1)
       ofKind(await claim(store), 'completed')
     },

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
-import type { Step, StepOutcome } from '../../core/durable-store.ts'
-import { newToken } from '../../core/identity.ts'
-import type { Lease } from '../../core/store.ts'
+import type { Step, StepOutcome } from '../../core/store/durable-store.ts'
+import { newToken } from '../../core/record/identity.ts'
+import type { Lease } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -22,7 +22,7 @@ import {
   begin,
   dueKeys,
   intentOf,
-  legible,
+  withTextBytes,
   operationIn,
   operationOf,
   phaseIn,
@@ -46,7 +46,7 @@ const COMPLETE = {
 
 export const stepCases: readonly DurableCase[] = [
   {
-    name: 'records an operation with its first step, and gives it back',
+    name: 'records an operation with its first step, and returns it',
     async run(fixture) {
       const { store } = fixture
       const lease = await hold(store)
@@ -63,14 +63,14 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has no operation for a record that nobody knows',
+    name: 'finds no operation for an unused record id',
     async run({ store }) {
       const { recordId } = claimRequest()
       assert.equal(await store.durable.phases.load(recordId), undefined)
     },
   },
   {
-    name: 'leaves the operation that is on record when it is brought again',
+    name: 'keeps the recorded operation when a later step brings another',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture)
       const operation = operationOf({ name: 'other', version: 9, input: bytes('other') })
@@ -86,7 +86,7 @@ export const stepCases: readonly DurableCase[] = [
       fixture.clock.advance(100)
       ofKind(await step(fixture, lease, { phase: transactionOf() }), 'advanced')
       const now = new Date(fixture.clock.nowMs())
-      assert.deepEqual(legible(await phaseIn(fixture, recordId)), {
+      assert.deepEqual(withTextBytes(await phaseIn(fixture, recordId)), {
         name: 'book',
         number: 1,
         kind: 'transaction',
@@ -104,7 +104,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'records that an effect is about to be sent, and then its result',
+    name: 'records the intent of an effect, and then its result',
     async run(fixture) {
       const { clock } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -124,19 +124,19 @@ export const stepCases: readonly DurableCase[] = [
         sentAt: sent,
         doneAt: undefined,
       }
-      assert.deepEqual(legible(await phaseIn(fixture, recordId)), intended)
+      assert.deepEqual(withTextBytes(await phaseIn(fixture, recordId)), intended)
       assert.equal((await recordOf(fixture, recordId)).recoveryPoint, 'started')
 
       clock.advance(700)
       ofKind(await step(fixture, lease, { phase: resultOf() }), 'advanced')
       const doneAt = new Date(clock.nowMs())
       const done = { state: 'done', result: 'charged', providerId: 'ch_1', doneAt }
-      assert.deepEqual(legible(await phaseIn(fixture, recordId)), { ...intended, ...done })
+      assert.deepEqual(withTextBytes(await phaseIn(fixture, recordId)), { ...intended, ...done })
       assert.equal((await recordOf(fixture, recordId)).recoveryPoint, 'charge')
     },
   },
   {
-    name: 'keeps the first request of an effect that is sent again, and notes when and by whom',
+    name: 'keeps the first request of an effect that is sent again, with the time and attempt',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease, recordId } = await begin(fixture, {}, { phase: intentOf() })
@@ -155,7 +155,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'records a result whose intent it never saw',
+    name: 'records a result whose intent was never recorded',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture)
       const phase = resultOf({ providerId: undefined })
@@ -168,7 +168,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'clears an effect that did not happen, as if it had never been intended',
+    name: 'clears an effect that did not happen, as if it had no intent',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture, {}, { phase: transactionOf() })
       const clear = { kind: 'clear', name: 'charge', number: 2 } as const
@@ -184,7 +184,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'has the phases of an operation in their order, however they were recorded',
+    name: 'returns the phases of an operation by number, in any recording order',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture)
       for (const number of [10, 2, 1, 3]) {
@@ -236,7 +236,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'tells a holder that repeats its completing step that the record is completed',
+    name: 'reports the completed record to a holder that repeats its completing step',
     async run(fixture) {
       const { lease } = await begin(fixture)
       ofKind(await step(fixture, lease, { end: COMPLETE }), 'advanced')
@@ -246,7 +246,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'hands over: the record is pending, due at once, and a repeated step says so again',
+    name: 'hands an operation over as pending and due, and answers a repeated step the same way',
     async run(fixture) {
       const { store, clock } = fixture
       const lease = await hold(store)
@@ -264,7 +264,7 @@ export const stepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'stores large inputs, requests and results, and empty ones, and any text',
+    name: 'stores large and empty inputs, requests and results, and any text',
     async run(fixture) {
       const large = new Uint8Array(1024 * 1024 + 1).fill(0xab)
       const name = `Größe ' " \\ 決済 😀 %_ {table} $1 ?`
@@ -294,7 +294,7 @@ export const stepCases: readonly DurableCase[] = [
 
 export const fencedStepCases: readonly DurableCase[] = [
   {
-    name: 'takes a step of no lease but the one that the record carries',
+    name: 'refuses a step with any lease but the current one of the record',
     async run(fixture) {
       const { lease, recordId } = await begin(fixture)
       const before = await recordOf(fixture, recordId)
@@ -315,7 +315,7 @@ export const fencedStepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no step of a holder whose record was taken over',
+    name: 'refuses a step from a holder whose record was taken over',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease, recordId } = await begin(fixture)
@@ -329,7 +329,7 @@ export const fencedStepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes the step of a silent holder for as long as nobody has noticed',
+    name: 'accepts a step after the lease ended while no other claim has the record',
     async run(fixture) {
       const { store, clock } = fixture
       const { lease } = await begin(fixture)
@@ -341,7 +341,7 @@ export const fencedStepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no step of a holder that has settled, and says what the record is',
+    name: 'refuses a step from a holder that has settled, and reports the state of the record',
     async run(fixture) {
       const { store } = fixture
       const settlements = {
@@ -363,7 +363,7 @@ export const fencedStepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'takes no other step of a holder that has handed over',
+    name: 'refuses a different step from a holder that has handed over',
     async run(fixture) {
       const { lease } = await begin(fixture, {}, { end: { kind: 'hand_over', afterMs: 0 } })
       const late = await step(fixture, lease, { phase: transactionOf() })
@@ -371,7 +371,7 @@ export const fencedStepCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'hands over for later, and does not count the attempt under which nothing ran',
+    name: 'hands an operation over for later without counting an attempt that ran nothing',
     async run(fixture) {
       const { store, clock } = fixture
       const handOver = { end: { kind: 'hand_over', afterMs: 1_000 } } as const

@@ -1,22 +1,22 @@
 import assert from 'node:assert/strict'
-import type { DueUnknown, UnknownRequest } from '../../core/durable-store.ts'
-import { OPERATION_LENGTH_MAX, TENANT_LENGTH_MAX } from '../../core/identity.ts'
+import type { DueUnknown, UnknownRequest } from '../../core/store/durable-store.ts'
+import { OPERATION_LENGTH_MAX, TENANT_LENGTH_MAX } from '../../core/record/identity.ts'
 import { claimRequest, LEASE_MS, ofKind, only } from '../store-cases/store-case.ts'
 import { OPERATION, type DurableCase, type DurableFixture } from './durable-case.ts'
-import { assertEachReached, doubtAll, longText, manyTenants, times } from './waiting-work.ts'
+import { assertEachReached, makeAllUnknown, longText, manyTenants, times } from './waiting-work.ts'
 
 const AGAIN_MS = 1000
 const REFUND = { name: 'refund', version: 1 } as const
-/** No operation on record: the turns go by that of the scope. */
+/** A record without an operation takes turns by the operation of its scope. */
 const PLAIN = { run: undefined, operation: 'POST /refunds' } as const
 
 type Request = Partial<UnknownRequest>
 
 function take({ store }: DurableFixture, request: Request = {}): Promise<DueUnknown[]> {
-  return store.durable.desk.takeUnknown({ limit: 100, againMs: AGAIN_MS, ...request })
+  return store.durable.operator.takeUnknown({ limit: 100, againMs: AGAIN_MS, ...request })
 }
 
-/** The operation that the turns of a record go by, and its tenant. */
+/** The operation by which a record takes turns, and its tenant. */
 function turnOf({ record, operation }: DueUnknown): string {
   const { name, version = '' } = operation ?? { name: record.operation }
   return `${name} ${version} ${record.tenant}`
@@ -30,18 +30,18 @@ async function takeKeys(fixture: DurableFixture, request: Request = {}): Promise
   return (await take(fixture, request)).map(({ record }) => record.key)
 }
 
-/** Very much of one operation and tenant, due for longer than what comes now. */
+/** Adds many records of one operation and tenant that are longer due than any later record. */
 async function flood(fixture: DurableFixture, count: number): Promise<void> {
-  await doubtAll(fixture, times(count, { tenant: 'a' }))
+  await makeAllUnknown(fixture, times(count, { tenant: 'a' }))
   fixture.clock.advance(500)
 }
 
 const WAIT_MS = 5000
 
-/** Operations with unknown records that wait for later: more than one call goes through. */
+/** Adds unknown records, not yet due, of more operations than one call reads. */
 async function waitInOperations(fixture: DurableFixture): Promise<void> {
   const operations = Array.from({ length: 150 }, (_, n) => `GET /${n}`)
-  await doubtAll(
+  await makeAllUnknown(
     fixture,
     operations.map((operation) => {
       return { tenant: 'b', run: undefined, operation, afterMs: WAIT_MS }
@@ -51,20 +51,24 @@ async function waitInOperations(fixture: DurableFixture): Promise<void> {
 
 export const unknownTurnCases: readonly DurableCase[] = [
   {
-    name: 'gives one unknown record of each operation before the second of any',
+    name: 'takes one unknown record of each operation before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
       const version2 = { tenant: 'a', run: { name: 'pay', version: 2 } }
-      await doubtAll(fixture, [{ tenant: 'a', run: REFUND }, { tenant: 'a', ...PLAIN }, version2])
+      await makeAllUnknown(fixture, [
+        { tenant: 'a', run: REFUND },
+        { tenant: 'a', ...PLAIN },
+        version2,
+      ])
       const expected = ['POST /refunds  a', 'pay 1 a', 'pay 2 a', 'refund 1 a']
       assert.deepEqual(await takeTurns(fixture, { limit: 4 }), expected)
     },
   },
   {
-    name: 'gives one unknown record of each tenant of an operation before the second of any',
+    name: 'takes one unknown record of each tenant of an operation before the second of any',
     async run(fixture) {
       await flood(fixture, 5)
-      await doubtAll(fixture, [{ tenant: 'b' }, { tenant: 'b' }, { tenant: 'c' }])
+      await makeAllUnknown(fixture, [{ tenant: 'b' }, { tenant: 'b' }, { tenant: 'c' }])
       assert.deepEqual(await takeTurns(fixture, { limit: 3 }), ['pay 1 a', 'pay 1 b', 'pay 1 c'])
       assert.equal((await take(fixture)).length, 5)
     },
@@ -78,7 +82,7 @@ export const unknownTurnCases: readonly DurableCase[] = [
         { tenant, run: REFUND },
         { tenant, ...PLAIN },
       ])
-      await doubtAll(fixture, works)
+      await makeAllUnknown(fixture, works)
       const turns = works.map(({ tenant, run }) => {
         return run === undefined ? `POST /refunds  ${tenant}` : `${run.name} 1 ${tenant}`
       })
@@ -86,16 +90,16 @@ export const unknownTurnCases: readonly DurableCase[] = [
       await assertEachReached(turns, async () => {
         const turn = turnOf(only(await take(fixture, { limit: 1 })))
         left.set(turn, left.get(turn)! - 1)
-        assert.ok(left.get(turn)! >= 0, `${turn} was given before it was due again`)
+        assert.ok(left.get(turn)! >= 0, `${turn} was taken before it was due again`)
         return turn
       })
     },
   },
   {
-    name: 'counts a try on the unknown records that it gives, and leaves the others as they are',
+    name: 'counts a try on the unknown records that it takes, and on no others',
     async run(fixture) {
       const { store, clock } = fixture
-      await doubtAll(fixture, [...times(3, { tenant: 'a' }), { tenant: 'b' }])
+      await makeAllUnknown(fixture, [...times(3, { tenant: 'a' }), { tenant: 'b' }])
       const taken = await take(fixture, { limit: 2 })
       for (const { record } of taken) {
         assert.equal(record.tries, 1)
@@ -117,12 +121,12 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives no unknown record of an operation that is left out',
+    name: 'takes no unknown record of an excluded operation',
     async run(fixture) {
       await flood(fixture, 150)
       const pay = { tenant: 'a', run: undefined, operation: 'pay' }
       const version2 = { tenant: 'a', run: { name: 'pay', version: 2 } }
-      await doubtAll(fixture, [pay, version2, { tenant: 'b' }])
+      await makeAllUnknown(fixture, [pay, version2, { tenant: 'b' }])
       const withoutOperations = [OPERATION, { name: 'never heard of', version: 1 }]
       assert.deepEqual(await takeTurns(fixture, { withoutOperations, limit: 5 }), [
         'pay  a',
@@ -133,10 +137,10 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'leaves out by the operation of the scope only what has no operation on record',
+    name: 'excludes a record by the operation of its scope only when it has no operation on record',
     async run(fixture) {
       const scope = { tenant: 'a', operation: 'pay' }
-      await doubtAll(fixture, [
+      await makeAllUnknown(fixture, [
         { ...scope, run: undefined },
         { ...scope, run: OPERATION },
         { ...scope, run: REFUND },
@@ -148,10 +152,10 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives no unknown record of a tenant that is left out',
+    name: 'takes no unknown record of an excluded tenant',
     async run(fixture) {
       await flood(fixture, 150)
-      await doubtAll(fixture, [
+      await makeAllUnknown(fixture, [
         { tenant: 'a', ...PLAIN },
         { tenant: 'b', ...PLAIN },
         { tenant: 'A' },
@@ -164,7 +168,7 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives unknown records whose names are as long as they may be, and those beside them',
+    name: 'takes unknown records with names of the longest allowed length, and those beside them',
     async run(fixture) {
       const { store, clock } = fixture
       const tenant = longText(TENANT_LENGTH_MAX)
@@ -176,10 +180,10 @@ export const unknownTurnCases: readonly DurableCase[] = [
       for (const outcome of await store.claim(requests)) ofKind(outcome, 'claimed')
       clock.advance(LEASE_MS)
       assert.equal((await store.sweep({ limit: 10 })).length, 2)
-      // More than are asked for, so that they are given in turns.
+      // More than the limit, so that they are taken in turns.
       const named = { name: longText(255), version: 1 }
       const escaped = String.raw`\x \\ \ ' 😀`
-      await doubtAll(fixture, [
+      await makeAllUnknown(fixture, [
         { tenant, operation, run: undefined },
         { tenant, operation, run: named },
         { tenant, operation: escaped, run: undefined },
@@ -191,14 +195,16 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives unknown records behind very many operations that wait, beside one that has most',
+    name: 'takes unknown records behind many operations that are not due, beside a busy one',
     async run(fixture) {
       const rounds = Array.from({ length: 5 }, (_, n) => `GET /quiet/${n}`)
       const callsMax = 6
       await flood(fixture, rounds.length * callsMax * 10)
       await waitInOperations(fixture)
       for (const operation of rounds) {
-        const key = only(await doubtAll(fixture, [{ tenant: 'a', run: undefined, operation }]))
+        const key = only(
+          await makeAllUnknown(fixture, [{ tenant: 'a', run: undefined, operation }]),
+        )
         const taken = new Set<string>()
         for (let call = 0; call < callsMax && !taken.has(key); call++) {
           for (const one of await takeKeys(fixture, { limit: 10 })) taken.add(one)
@@ -208,48 +214,48 @@ export const unknownTurnCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'gives one unknown record behind very many that wait, where a flood is left out',
+    name: 'takes one unknown record behind many that are not due when a busy operation is excluded',
     async run(fixture) {
       await flood(fixture, 150)
       const names = manyTenants()
-      await doubtAll(
+      await makeAllUnknown(
         fixture,
         names.map((tenant) => ({ tenant, afterMs: WAIT_MS })),
       )
       await waitInOperations(fixture)
       const tenant = `${names.toSorted().at(-1)!}-due`
       const due = [{ tenant }, { tenant, run: undefined, operation: 'GET /due' }]
-      const keys = await doubtAll(fixture, due)
+      const keys = await makeAllUnknown(fixture, due)
       const request = { withoutTenants: ['a'], limit: 1 }
       const taken = [...(await takeKeys(fixture, request)), ...(await takeKeys(fixture, request))]
       assert.deepEqual(taken.toSorted(), keys.toSorted())
       assert.deepEqual(await takeKeys(fixture, request), [])
-      const key = only(await doubtAll(fixture, [due[1]!]))
+      const key = only(await makeAllUnknown(fixture, [due[1]!]))
       assert.deepEqual(await takeKeys(fixture, { withoutOperations: [OPERATION] }), [key])
     },
   },
   {
-    name: 'gives one unknown record at once among very many tenants that wait for later',
+    name: 'takes one unknown record at once among many tenants that are not due',
     async run(fixture) {
       const tenants = manyTenants()
       const waiting = tenants.map((tenant) => ({ tenant, afterMs: 5000 }))
-      await doubtAll(fixture, waiting)
-      const key = only(await doubtAll(fixture, [{ tenant: 'tenant-2', run: OPERATION }]))
+      await makeAllUnknown(fixture, waiting)
+      const key = only(await makeAllUnknown(fixture, [{ tenant: 'tenant-2', run: OPERATION }]))
       assert.deepEqual(await takeKeys(fixture, { withoutTenants: ['tenant-2'], limit: 2 }), [])
       assert.deepEqual(await takeKeys(fixture, { limit: 2 }), [key])
       assert.deepEqual(await takeKeys(fixture, { limit: 2 }), [])
     },
   },
   {
-    name: 'gives one unknown record at once among very many operations that wait for later',
+    name: 'takes one unknown record at once among many operations that are not due',
     async run(fixture) {
       const operations = Array.from({ length: 300 }, (_, n) => `GET /${n}`)
       const waiting = operations.map((operation) => {
         return { tenant: 'a', run: undefined, operation, afterMs: 5000 }
       })
-      await doubtAll(fixture, waiting)
+      await makeAllUnknown(fixture, waiting)
       const due = { tenant: 'a', run: undefined, operation: 'GET /2' }
-      const key = only(await doubtAll(fixture, [due]))
+      const key = only(await makeAllUnknown(fixture, [due]))
       const withoutOperations = [{ name: 'GET /2', version: undefined }]
       assert.deepEqual(await takeKeys(fixture, { withoutOperations, limit: 2 }), [])
       assert.deepEqual(await takeKeys(fixture, { limit: 2 }), [key])

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { UnrelayedQuery } from '../../core/durable-store.ts'
+import type { UnrelayedQuery } from '../../core/store/durable-store.ts'
 import { LEASE_MS } from '../store-cases/store-case.ts'
 import {
   add,
@@ -25,7 +25,7 @@ async function unrelayed(
 
 export const unrelayedCases: readonly DurableCase[] = [
   {
-    name: 'finds the longest due message of each topic that is not named',
+    name: 'finds the longest due message of each topic without a relay',
     async run(fixture) {
       const { clock } = fixture
       const dueAtMs = clock.nowMs()
@@ -46,7 +46,7 @@ export const unrelayedCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'finds no message before it has been due for so long',
+    name: 'finds no unrelayed message before it has been due for the given time',
     async run(fixture) {
       const { clock } = fixture
       await add(fixture, { topic: 'a', delayMs: 1_000 }, { topic: 'b', partition: 'p' })
@@ -60,7 +60,7 @@ export const unrelayedCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'finds no message that is held, done or dead, and one whose holder was lost',
+    name: 'finds no unrelayed message that is held, done or dead, but one whose lease ended',
     async run(fixture) {
       const { clock } = fixture
       await add(fixture, { topic: 'done' }, { topic: 'dead' }, { topic: 'held' })
@@ -80,7 +80,7 @@ export const unrelayedCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'finds a topic whose first partitions wait for something else',
+    name: 'finds a topic without a relay when its first partitions are blocked, held or delayed',
     async run(fixture) {
       const { clock } = fixture
       await add(fixture, { topic: 'a', partition: 'dead' }, { topic: 'a', partition: 'held' })
@@ -99,7 +99,7 @@ export const unrelayedCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'finds at most as many topics as were asked for, and steps over all that are named',
+    name: 'finds at most `limit` topics without a relay, and skips every topic that has one',
     async run(fixture) {
       const { clock } = fixture
       const topics = ['a', 'b', 'c', 'd', 'e']

@@ -1,24 +1,24 @@
-/** Work that waits for its turn: what the cases on turns are made of. */
+/** Work that waits for its turn, for the cases on fairness between tenants and operations. */
 import assert from 'node:assert/strict'
-import type { OperationName } from '../../core/durable-store.ts'
-import type { Lease, Settlement } from '../../core/store.ts'
+import type { OperationName } from '../../core/store/durable-store.ts'
+import type { Lease, Settlement } from '../../core/store/store.ts'
 import { claimRequest, doubtOf, ofKind, releaseOf } from '../store-cases/store-case.ts'
 import { OPERATION, operationOf, type DurableFixture } from './durable-case.ts'
 
 export interface WaitingWork {
   readonly tenant: string
-  /** The operation on record; `undefined`: none, only that of the scope. */
+  /** The operation on record, or `undefined` for a record without one. */
   readonly run?: OperationName | undefined
   /** The operation of the scope. */
   readonly operation?: string
   readonly afterMs?: number
 }
 
-/** Records in one batch, and steps that are recorded at once: no more than any store takes. */
+/** Records per batch and steps recorded at once: within the limits of every store. */
 const BATCH = 50
 const AT_ONCE = 10
 
-/** Operations that were released, each with a key of its own. Gives the keys. */
+/** Releases operations, each with a different key. Returns the keys. */
 export function releaseAll(
   fixture: DurableFixture,
   works: readonly WaitingWork[],
@@ -28,8 +28,8 @@ export function releaseAll(
   })
 }
 
-/** Records that became unknown, each with a key of its own. Gives the keys. */
-export function doubtAll(
+/** Creates unknown records, each with a different key. Returns the keys. */
+export function makeAllUnknown(
   fixture: DurableFixture,
   works: readonly WaitingWork[],
 ): Promise<string[]> {
@@ -75,28 +75,28 @@ async function settleSome(
   return requests.map(({ key }) => key)
 }
 
-/** No two works of one store have the same key. */
+/** Numbers the keys, so that no two records of one store have the same key. */
 let keysMade = 0
 
 export function times<Item>(count: number, item: Item): Item[] {
   return Array.from({ length: count }, () => item)
 }
 
-/** Characters of three bytes each, in an order that no database makes shorter. */
+/** Characters of three bytes each, in an order that no database compresses. */
 export function longText(length: number): string {
   let state = 1
   const next = () => (state = (state * 48_271) % 2_147_483_647)
   return Array.from({ length }, () => String.fromCodePoint(0x4e00 + (next() % 20_000))).join('')
 }
 
-/** Tenants that wait for later: more than one call goes through. */
+/** More tenants that wait for later than one call reads. */
 export function manyTenants(): string[] {
   return Array.from({ length: 300 }, (_, n) => `tenant-${n}`)
 }
 
 /**
- * Asks for one at a time until each of `expected` was reached. The turns are fair where none is
- * reached a third time before that.
+ * Takes items one at a time until each of `expected` was reached. Fails if an item is reached a
+ * third time before that, because then the turns are not fair.
  */
 export async function assertEachReached(
   expected: readonly string[],

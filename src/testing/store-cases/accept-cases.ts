@@ -24,7 +24,7 @@ const ABANDONED = { result: bytes('timed out'), retentionMs: 2 * RETENTION_MS }
 
 export const acceptCases: readonly StoreCase[] = [
   {
-    name: 'accepts a free key for a worker, and holds it for nobody',
+    name: 'accepts a free key for a worker without holding it',
     async run({ store, clock }) {
       const accepted = ofKind(await claim(store, { mode: 'accept' }), 'pending')
       assert.equal(accepted.accepted, true)
@@ -40,7 +40,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'recognises a repeated acceptance, and tells it from another one',
+    name: 'recognises a repeated accept by its token and tells it from another accept',
     async run({ store }) {
       const request = claimRequest({ mode: 'accept' })
       const first = ofKind(only(await store.claim([request])), 'pending')
@@ -50,7 +50,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'accepts a key for one of many racing requests',
+    name: 'accepts a key for one of many concurrent requests',
     async run({ store }) {
       const outcomes = await race(10, () => claim(store, { mode: 'accept' }))
       const accepted = outcomes.filter((outcome) => ofKind(outcome, 'pending').accepted)
@@ -58,7 +58,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'answers pending to whoever wants to hold what was accepted, and mismatch to another',
+    name: 'answers pending to a claim on an accepted key, and mismatch to a different request',
     async run({ store }) {
       await claim(store, { mode: 'accept' })
       ofKind(await claim(store), 'pending')
@@ -67,7 +67,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives what was accepted to exactly one of many workers',
+    name: 'gives an accepted key to exactly one of many workers',
     async run({ store }) {
       const { recordId } = ofKind(await claim(store, { mode: 'accept' }), 'pending')
       const outcomes = await race(10, () => claim(store, { mode: 'take' }))
@@ -82,7 +82,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lets a worker take what was released, and nothing that is absent or expired',
+    name: 'lets a worker take a released key, but neither an absent nor an expired one',
     async run({ store, clock }) {
       const request = claimRequest({ mode: 'take' })
       const gone = { kind: 'expired', recordId: request.recordId }
@@ -98,7 +98,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'accepts again what was released or has lapsed, and counts no run for it',
+    name: 'accepts a released or lapsed key again without counting another attempt',
     async run({ store, clock }) {
       const first = await hold(store)
       await settle(store, releaseOf(first))
@@ -117,7 +117,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'does not accept what is held, unknown or completed',
+    name: 'does not accept a key that is held, unknown or completed',
     async run({ store, clock }) {
       await hold(store, { key: 'held' })
       await settle(store, doubtOf(await hold(store, { key: 'doubtful' })))
@@ -132,7 +132,7 @@ export const acceptCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes no order about what was accepted from the token that accepted it',
+    name: 'does not let the token that accepted a key settle or renew it',
     async run({ store }) {
       const request = claimRequest({ mode: 'accept' })
       await store.claim([request])
@@ -160,7 +160,7 @@ export const acceptCases: readonly StoreCase[] = [
 
 export const abandonCases: readonly StoreCase[] = [
   {
-    name: 'leaves accepted records alone unless told what to complete them with',
+    name: 'leaves expired accepted records alone unless reap gets a result to complete them with',
     async run({ store, clock }) {
       await claim(store, { mode: 'accept' })
       clock.advance(10 * RETENTION_MS)
@@ -170,7 +170,7 @@ export const abandonCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'completes abandoned records with the given bytes, and keeps them one more retention',
+    name: 'completes abandoned records with the given bytes and keeps them one more retention',
     async run({ store, clock }) {
       await claim(store, { mode: 'accept' })
       clock.advance(RETENTION_MS - 1)
@@ -205,7 +205,7 @@ export const abandonCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'completes each abandoned record once, at most as many as asked at a time',
+    name: 'completes each abandoned record once, at most `limit` per call',
     async run({ store, clock }) {
       for (let n = 0; n < 6; n++) await claim(store, { key: `key-${n}`, mode: 'accept' })
       await finish(store, { key: 'done' })

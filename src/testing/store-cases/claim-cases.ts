@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { newToken } from '../../core/identity.ts'
+import { newToken } from '../../core/record/identity.ts'
 import {
   assertBytes,
   bytes,
@@ -25,7 +25,7 @@ const MIB = 1024 * 1024
 
 export const claimCases: readonly StoreCase[] = [
   {
-    name: 'takes nothing for the echo of a claim that was released unanswered',
+    name: 'does not hold a key for a delayed claim whose token was already released',
     async run({ store }) {
       const request = claimRequest()
       const { lease } = ofKind(await claim(store, request), 'claimed')
@@ -36,7 +36,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives a free key to exactly one of many racing claims',
+    name: 'gives a free key to exactly one of many concurrent claims',
     async run({ store }) {
       const outcomes = await race(20, () => claim(store))
       assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 19 })
@@ -44,16 +44,16 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives a key that comes twice in one batch to one of the two',
+    name: 'gives a key that occurs twice in one batch to one of the two claims',
     async run({ store }) {
       const outcomes = await store.claim([claimRequest(), claimRequest()])
       assert.deepEqual(tally(outcomes), { claimed: 1, in_progress: 1 })
     },
   },
   {
-    name: 'gives racing batches that overlap each key once',
+    name: 'gives each key once to concurrent batches that overlap',
     async run({ store }) {
-      // Every other batch the other way round: what locks row by row would deadlock.
+      // Every second batch is reversed: a store that locks rows in batch order would deadlock.
       const batches = await Promise.all(
         Array.from({ length: 8 }, (_, n) => {
           const requests = claimRequests(25)
@@ -64,7 +64,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes two hundred keys in one batch',
+    name: 'claims two hundred keys in one batch',
     async run({ store }) {
       const requests = claimRequests(200)
       const outcomes = await store.claim(requests)
@@ -96,7 +96,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'answers an empty batch with nothing',
+    name: 'answers an empty batch with an empty list',
     async run({ store }) {
       assert.deepEqual(await store.claim([]), [])
       assert.deepEqual(await store.settle([]), [])
@@ -105,7 +105,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'tells the winner its lease, its record and its expiry',
+    name: 'returns the lease, the record id and the expiry to the winning claim',
     async run({ store, clock }) {
       const request = claimRequest()
       const [outcome] = await store.claim([request])
@@ -120,7 +120,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'tells a duplicate how much of the lease is left',
+    name: 'returns the remaining lease time to a duplicate claim',
     async run({ store, clock }) {
       await hold(store)
       clock.advance(3000)
@@ -128,7 +128,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'recognises a claim that is repeated with its own token as the winner',
+    name: 'recognises a claim that is repeated with the same token as the winner',
     async run({ store }) {
       const request = claimRequest()
       const first = await store.claim([request])
@@ -137,7 +137,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'recognises a repeated claim of a later attempt as the winner, too',
+    name: 'recognises a repeated claim of a later attempt as the winner',
     async run({ store }) {
       await settle(store, releaseOf(await hold(store)))
       const token = newToken()
@@ -148,7 +148,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives a released key to one of many racing claims as the next attempt of its record',
+    name: 'gives a released key to one of many concurrent claims as the next attempt of its record',
     async run({ store }) {
       const first = ofKind(await claim(store), 'claimed')
       await settle(store, releaseOf(first.lease))
@@ -160,7 +160,7 @@ export const claimCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'forgets the last error when a new attempt starts',
+    name: 'clears the last error when a new attempt starts',
     async run({ store }) {
       const lease = await hold(store)
       await settle(store, releaseOf(lease, 'declared'))
@@ -177,7 +177,7 @@ export const claimCases: readonly StoreCase[] = [
 
 function mismatchCases(): StoreCase[] {
   const mismatch = (name: string, prepare: StoreCase['run']): StoreCase => ({
-    name: `refuses another request under the key ${name}, and changes nothing`,
+    name: `refuses a request with another fingerprint ${name}, and changes nothing`,
     async run(fixture) {
       const { store } = fixture
       await prepare(fixture)
@@ -192,19 +192,19 @@ function mismatchCases(): StoreCase[] {
     },
   })
   return [
-    mismatch('while it is held', async ({ store }) => {
+    mismatch('while the key is held', async ({ store }) => {
       await hold(store)
     }),
-    mismatch('once it is completed', async ({ store }) => {
+    mismatch('once the key is completed', async ({ store }) => {
       await finish(store)
     }),
-    mismatch('once it is released', async ({ store }) => {
+    mismatch('once the key is released', async ({ store }) => {
       await settle(store, releaseOf(await hold(store)))
     }),
-    mismatch('while its outcome is unknown', async ({ store }) => {
+    mismatch('while the key is unknown', async ({ store }) => {
       await settle(store, doubtOf(await hold(store)))
     }),
-    mismatch('after its lease lapsed', async ({ store, clock }) => {
+    mismatch('after the lease of the key lapsed', async ({ store, clock }) => {
       await hold(store, { onLapse: 'rerun' })
       clock.advance(LEASE_MS)
     }),
@@ -213,7 +213,7 @@ function mismatchCases(): StoreCase[] {
 
 function replayCases(): StoreCase[] {
   const replays = (what: string, result: () => Uint8Array): StoreCase => ({
-    name: `replays the same bytes: ${what}`,
+    name: `replays ${what} byte for byte`,
     async run({ store, clock }) {
       const lease = await finish(store, {}, result())
       const replay = ofKind(await claim(store), 'completed')
@@ -223,14 +223,14 @@ function replayCases(): StoreCase[] {
     },
   })
   return [
-    replays('text', () => bytes('{"id":"pay_1","note":"Grüße 🎉"}')),
-    replays('every byte there is', () => Uint8Array.from({ length: 256 }, (_, n) => n)),
-    replays('none at all', () => new Uint8Array(0)),
-    replays('one mebibyte', () => new Uint8Array(MIB).map((_, n) => (n * 31) % 251)),
+    replays('a text result', () => bytes('{"id":"pay_1","note":"Grüße 🎉"}')),
+    replays('a result with every byte value', () => Uint8Array.from({ length: 256 }, (_, n) => n)),
+    replays('an empty result', () => new Uint8Array(0)),
+    replays('a result of one mebibyte', () => new Uint8Array(MIB).map((_, n) => (n * 31) % 251)),
     {
-      name: 'keeps its own copy of a result, whatever becomes of the buffer it came in',
+      name: 'keeps a copy of a result, so that a later change to the buffer does not matter',
       async run({ store }) {
-        // A view into a larger buffer, as Node hands them out: its neighbours must not leak in.
+        // Node hands out views into a larger buffer: the bytes around the view must not leak in.
         const buffer = bytes('xx first xx')
         await finish(store, {}, buffer.subarray(3, 8))
         buffer.fill(0)
@@ -238,7 +238,7 @@ function replayCases(): StoreCase[] {
       },
     },
     {
-      name: 'writes nothing when it replays',
+      name: 'writes nothing during a replay',
       async run({ store, clock }) {
         const lease = await finish(store)
         const before = await viewOf(store, lease)
@@ -248,7 +248,7 @@ function replayCases(): StoreCase[] {
       },
     },
     {
-      name: 'replays to the holder itself when it claims again with its own token',
+      name: 'replays the result to the holder when it claims again with the same token',
       async run({ store }) {
         const token = newToken()
         const lease = await hold(store, { token })

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { RecordRef, RecordView, Store } from '../../core/store.ts'
+import type { RecordRef, RecordView, Store } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -18,7 +18,7 @@ import {
 
 export const historyCases: readonly StoreCase[] = [
   {
-    name: 'keeps a reaped record in the history, whole, as expired',
+    name: 'keeps every field of a reaped record in the history, as expired',
     needs: 'history',
     async run({ store, clock }) {
       const before = await viewOf(store, await finish(store, {}, bytes('kept')))
@@ -39,7 +39,7 @@ export const historyCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'keeps a record that a new one replaces in the history, newest first',
+    name: 'keeps a replaced record in the history, newest first',
     needs: 'history',
     async run({ store, clock }) {
       const { identity } = claimRequest()
@@ -58,7 +58,7 @@ export const historyCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'keeps releases in the history too, and what is unknown out of it',
+    name: 'keeps released records in the history, but no unknown record',
     needs: 'history',
     async run({ store, clock }) {
       const released = await hold(store, { key: 'released' })
@@ -85,7 +85,7 @@ export const historyCases: readonly StoreCase[] = [
         kept.map((view) => text(view)),
         ['kept'],
       )
-      // A new record takes the place of the reminder, which the history knows already.
+      // The new record replaces the expired one, which the history already contains.
       ofKind(await claim(store, { afterExpiry: 'new' }), 'claimed')
       assert.deepEqual(await historyOf(store, { identity }), kept)
     },

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { newToken } from '../../core/identity.ts'
-import type { Lease, Store } from '../../core/store.ts'
+import { newToken } from '../../core/record/identity.ts'
+import type { Lease, Store } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -24,7 +24,7 @@ import {
 
 export const lapseCases: readonly StoreCase[] = [
   {
-    name: 'holds a lease until its very last millisecond',
+    name: 'holds a lease until its last millisecond',
     async run({ store, clock }) {
       await hold(store, { onLapse: 'rerun' })
       clock.advance(LEASE_MS - 1)
@@ -35,7 +35,7 @@ export const lapseCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'makes a lapsed key unknown at the first claim that meets it',
+    name: 'makes a lapsed key unknown at the first claim that finds it',
     async run({ store, clock }) {
       const lease = await hold(store)
       clock.advance(LEASE_MS)
@@ -47,7 +47,7 @@ export const lapseCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'tells one of many racing claims that it found the lapse',
+    name: 'reports the lapse to exactly one of many concurrent claims',
     async run({ store, clock }) {
       await hold(store)
       clock.advance(LEASE_MS)
@@ -57,7 +57,7 @@ export const lapseCases: readonly StoreCase[] = [
     },
   },
   ...(['rerun', 'resume'] as const).map((onLapse): StoreCase => ({
-    name: `gives a lapsed key to one of many racing claims where it says ${onLapse}`,
+    name: `gives a lapsed key to one of many concurrent claims when its policy is ${onLapse}`,
     async run({ store, clock }) {
       const first = ofKind(await claim(store, { onLapse }), 'claimed')
       clock.advance(LEASE_MS)
@@ -70,7 +70,7 @@ export const lapseCases: readonly StoreCase[] = [
     },
   })),
   {
-    name: 'goes by the lapse policy of the claim that held the key, not of the one that asks',
+    name: 'applies the lapse policy of the claim that held the key, not that of the new claim',
     async run({ store, clock }) {
       await hold(store, { key: 'cautious', onLapse: 'unknown' })
       await hold(store, { key: 'repeatable', onLapse: 'rerun' })
@@ -80,9 +80,9 @@ export const lapseCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'stops taking over once maxAttempts holders fell silent',
+    name: 'gives a key to no further claim after maxLapses lapses',
     async run({ store, clock }) {
-      const policy = { onLapse: 'rerun', maxAttempts: 3 } as const
+      const policy = { onLapse: 'rerun', maxLapses: 3 } as const
       for (let attempt = 1; attempt <= 3; attempt++) {
         assert.equal((await hold(store, policy)).attempt, attempt)
         clock.advance(LEASE_MS)
@@ -91,9 +91,9 @@ export const lapseCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'counts the lapses that a sweep found, too',
+    name: 'counts the lapses that a sweep found',
     async run({ store, clock }) {
-      const policy = { onLapse: 'rerun', maxAttempts: 2 } as const
+      const policy = { onLapse: 'rerun', maxLapses: 2 } as const
       for (const to of ['failed_retryable', 'unknown']) {
         await hold(store, policy)
         clock.advance(LEASE_MS)
@@ -104,7 +104,7 @@ export const lapseCases: readonly StoreCase[] = [
   {
     name: 'does not count the retries of a client as lapses',
     async run({ store, clock }) {
-      const policy = { onLapse: 'rerun', maxAttempts: 2 } as const
+      const policy = { onLapse: 'rerun', maxLapses: 2 } as const
       for (let retry = 0; retry < 5; retry++) {
         await settle(store, releaseOf(await hold(store, policy)))
       }
@@ -116,7 +116,7 @@ export const lapseCases: readonly StoreCase[] = [
   },
 ]
 
-/** A key that became unknown because its holder fell silent; the holder is alive after all. */
+/** Returns the lease of a key that became unknown after a lapse. Its holder is still alive. */
 async function lapsedHolder(store: Store, clock: { advance(ms: number): void }): Promise<Lease> {
   const lease = await hold(store)
   clock.advance(LEASE_MS)
@@ -126,7 +126,7 @@ async function lapsedHolder(store: Store, clock: { advance(ms: number): void }):
 
 export const lateHolderCases: readonly StoreCase[] = [
   {
-    name: 'takes the late complete of the holder itself as the verdict on an unknown key',
+    name: 'accepts a late complete from the last holder of an unknown key',
     async run({ store, clock }) {
       const lease = await lapsedHolder(store, clock)
       ofKind(await settle(store, completeOf(lease, bytes('late'))), 'settled')
@@ -136,7 +136,7 @@ export const lateHolderCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'refuses a late complete on an unknown key from anybody else',
+    name: 'refuses a late complete on an unknown key with any other token or attempt',
     async run({ store, clock }) {
       const lease = await lapsedHolder(store, clock)
       const fenced = { kind: 'fenced', own: false, state: 'unknown' }
@@ -149,7 +149,7 @@ export const lateHolderCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes a late release on an unknown key only where it is proven',
+    name: 'accepts a late release on an unknown key only when it is proven',
     async run({ store, clock }) {
       const lease = await lapsedHolder(store, clock)
       const declared = await settle(store, releaseOf(lease, 'declared'))
@@ -160,7 +160,7 @@ export const lateHolderCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes a late complete after the sweep released the key, until it is claimed again',
+    name: 'accepts a late complete after the sweep released the key, until it is claimed again',
     async run({ store, clock }) {
       const leases = [
         await hold(store, { key: 'key-1', onLapse: 'rerun' }),
@@ -180,7 +180,7 @@ export const lateHolderCases: readonly StoreCase[] = [
 
 export const sweepCases: readonly StoreCase[] = [
   {
-    name: 'sweeps lapsed keys to the state their policy says, and reports each',
+    name: 'sweeps lapsed keys to the state of their policy, and reports each',
     async run({ store, clock }) {
       const doubtful = ofKind(await claim(store, { key: 'doubtful' }), 'claimed')
       const free = ofKind(await claim(store, { key: 'free', onLapse: 'rerun' }), 'claimed')
@@ -219,7 +219,7 @@ export const sweepCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'sweeps at most as many as asked, and the rest the next time',
+    name: 'sweeps at most `limit` records per call, and the rest in the next call',
     async run({ store, clock }) {
       await store.claim(claimRequests(5))
       clock.advance(LEASE_MS)
@@ -229,7 +229,7 @@ export const sweepCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'reports each lapsed record once, however many sweep at the same time',
+    name: 'reports each lapsed record once when several sweeps run at the same time',
     async run({ store, clock }) {
       await store.claim(claimRequests(30))
       clock.advance(LEASE_MS)
@@ -247,7 +247,7 @@ export const sweepCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'keeps a key that was swept late for as long as it was promised',
+    name: 'keeps a key that was swept late for its full retention period',
     async run({ store, clock }) {
       const lease = await hold(store, { onLapse: 'rerun' })
       clock.advance(10 * RETENTION_MS)
@@ -261,10 +261,10 @@ export const sweepCases: readonly StoreCase[] = [
 
 const HOUR_MS = 3_600_000
 
-/** The clock of a store can be set back, or a failover lead to a clock that is behind. */
+/** An operator or a failover can set the clock of a store back. */
 export const clockSetBackCases: readonly StoreCase[] = [
   {
-    name: 'shortens a lease from before the clock was set back at the claim that meets it',
+    name: 'shortens a lease from before the clock was set back at the claim that finds it',
     async run({ store, clock }) {
       await hold(store)
       clock.jumpWallTime(-HOUR_MS)
@@ -288,7 +288,7 @@ export const clockSetBackCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives racing claims that meet such a lease the same answer, and the key to none',
+    name: 'answers in_progress to concurrent claims on a lease from before the clock was set back',
     async run({ store, clock }) {
       await hold(store, { onLapse: 'rerun' })
       clock.jumpWallTime(-HOUR_MS)
@@ -313,7 +313,7 @@ export const clockSetBackCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'measures a lease by the length it was given or renewed for, not by that of a claimant',
+    name: "measures a lease by the duration it was given or renewed for, not by a new claim's",
     async run({ store, clock }) {
       const longMs = 6 * LEASE_MS
       const long = { leaseMs: longMs, onLapse: 'rerun' } as const
@@ -334,7 +334,7 @@ export const clockSetBackCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'changes nothing of such a lease for a request with another fingerprint',
+    name: 'does not shorten a lease from before the clock was set back for another fingerprint',
     async run({ store, clock }) {
       const lease = await hold(store)
       const { leaseUntil } = await viewOf(store, lease)

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { newRecordId } from '../../core/identity.ts'
+import { newRecordId } from '../../core/record/identity.ts'
 import {
   assertBytes,
   bytes,
@@ -55,7 +55,7 @@ export const readingCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'finds nothing where there is nothing',
+    name: 'finds no record of an unused key, by id, by identity or in a list',
     async run({ store }) {
       const { identity } = claimRequest()
       assert.equal(await store.read({ identity }), undefined)
@@ -77,7 +77,7 @@ export const readingCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lists the records of one state, the oldest run first, at most as many as asked',
+    name: 'lists the records of one state, the oldest run first, at most `limit`',
     async run({ store, clock }) {
       await finish(store, { key: 'done' })
       await settle(store, releaseOf(await hold(store, { key: 'c' })))
@@ -92,7 +92,7 @@ export const readingCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lists records without their results, which read has',
+    name: 'lists records without their results, which read returns',
     async run({ store }) {
       const lease = await finish(store)
       const [listed, ...others] = await store.list({ state: 'completed', limit: 10 })
@@ -103,7 +103,7 @@ export const readingCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lists each state apart',
+    name: 'lists each state separately',
     async run({ store, clock }) {
       await finish(store, { key: 'expired', afterExpiry: 'refuse' })
       clock.advance(RETENTION_MS)
@@ -125,7 +125,7 @@ export const readingCases: readonly StoreCase[] = [
   },
 ]
 
-/** Pairs that some database, somewhere, takes for the same text. */
+/** Pairs of different keys that some database compares as equal. */
 const LOOKALIKES: readonly (readonly [string, string])[] = [
   ['Key', 'key'],
   ['key', 'key '],
@@ -177,7 +177,7 @@ export const identityCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes names as long as the engine lets through, in any script',
+    name: 'stores names of the longest allowed length, in any script',
     async run({ store }) {
       const names = {
         tenant: '租'.repeat(255),

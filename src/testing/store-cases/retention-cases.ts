@@ -22,7 +22,7 @@ const dueIn = (clock: FakeClock, ms: number) => new Date(clock.nowMs() + ms)
 
 export const retentionCases: readonly StoreCase[] = [
   {
-    name: 'counts retention from completion, and replays until its last millisecond',
+    name: 'counts retention from completion, and replays until the last millisecond',
     async run({ store, clock }) {
       const lease = await hold(store)
       clock.advance(5000)
@@ -35,7 +35,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'never moves an expiry it has published to an earlier time',
+    name: 'never moves an expiry that a caller has seen to an earlier time',
     async run({ store, clock }) {
       const published = ofKind(await claim(store), 'claimed')
       const short = { ...completeOf(published.lease), retentionMs: 1 }
@@ -50,7 +50,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'starts a new record under an expired key, whatever the request',
+    name: 'starts a new record under an expired key for any request',
     async run({ store, clock }) {
       const first = ofKind(await claim(store), 'claimed')
       await settle(store, completeOf(first.lease))
@@ -66,7 +66,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'starts a new record under a key whose release has expired',
+    name: 'starts a new record under a released key when it has expired',
     async run({ store, clock }) {
       await settle(store, releaseOf(await hold(store)))
       clock.advance(RETENTION_MS)
@@ -75,7 +75,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives an expired key to exactly one of many racing claims',
+    name: 'gives an expired key to exactly one of many concurrent claims',
     async run({ store, clock }) {
       await finish(store)
       clock.advance(RETENTION_MS)
@@ -84,7 +84,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'fences out the holder of a record that a new one has replaced',
+    name: 'refuses a settlement of a record that a new record has replaced',
     async run({ store, clock }) {
       const lease = await finish(store)
       clock.advance(RETENTION_MS)
@@ -94,7 +94,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'refuses an expired key where the request says so, until it is reaped and after',
+    name: 'refuses an expired key when the request asks for it, before and after it is reaped',
     async run({ store, clock }) {
       const afterExpiry = 'refuse'
       const lease = await finish(store, { afterExpiry })
@@ -108,7 +108,7 @@ export const retentionCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'starts a new record under a key that was kept as expired, where the request allows it',
+    name: 'starts a new record under a key that was kept as expired, when the request allows it',
     async run({ store, clock }) {
       await finish(store, { afterExpiry: 'refuse' })
       clock.advance(RETENTION_MS)
@@ -141,7 +141,7 @@ export const reapCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'never reaps or replaces what is held or unknown, however old it is',
+    name: 'never reaps or replaces a held or unknown record, however old it is',
     async run({ store, clock }) {
       await hold(store, { key: 'held' })
       await settle(store, doubtOf(await hold(store, { key: 'doubtful' })))
@@ -152,7 +152,7 @@ export const reapCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'frees a reaped key',
+    name: 'lets any request claim a reaped key',
     async run({ store, clock }) {
       await finish(store)
       clock.advance(RETENTION_MS)
@@ -173,7 +173,7 @@ export const reapCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'reaps at most as many as asked, and the rest the next time',
+    name: 'reaps at most `limit` records per call, and the rest in the next call',
     async run({ store, clock }) {
       const leases = (await store.claim(claimRequests(5))).map(
         (outcome) => ofKind(outcome, 'claimed').lease,
@@ -186,12 +186,12 @@ export const reapCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'counts each reaped record once, however many reap at the same time',
+    name: 'counts each reaped record once when several reaps run at the same time',
     async run({ store, clock }) {
       for (let n = 0; n < 12; n++) await finish(store, { key: `key-${n}` })
       clock.advance(RETENTION_MS)
       const reports = await race(6, () => store.reap({ limit: 100 }))
-      // What all of them took for another's is left for the next.
+      // Concurrent reaps skip each other's locked rows: one more call takes what they all skipped.
       reports.push(await store.reap({ limit: 100 }))
       assert.equal(
         reports.reduce((sum, report) => sum + report.removed, 0),

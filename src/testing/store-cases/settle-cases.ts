@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { newToken } from '../../core/identity.ts'
-import type { Lease, Settlement } from '../../core/store.ts'
+import { newToken } from '../../core/record/identity.ts'
+import type { Lease, Settlement } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -25,11 +25,11 @@ const SETTLEMENTS: Readonly<Record<Settlement['kind'], (lease: Lease) => Settlem
   doubt: (lease) => doubtOf(lease),
 }
 
-/** What every kind of settlement must do alike. */
+/** Cases for every kind of settlement. */
 function casesOfEach(): StoreCase[] {
   return Object.entries(SETTLEMENTS).flatMap(([kind, of]) => [
     {
-      name: `answers a repeated ${kind} as the first time, and changes nothing`,
+      name: `answers a repeated ${kind} like the first one, and changes nothing`,
       async run({ store, clock }) {
         const lease = await hold(store)
         const first = await settle(store, of(lease))
@@ -62,7 +62,7 @@ function casesOfEach(): StoreCase[] {
       },
     },
     {
-      name: `refuses a ${kind} of a key that nobody has claimed`,
+      name: `refuses a ${kind} of a key that was never claimed`,
       async run({ store }) {
         const { identity, token } = claimRequest()
         const outcome = await settle(store, of({ identity, token, attempt: 1 }))
@@ -75,7 +75,7 @@ function casesOfEach(): StoreCase[] {
 export const settleCases: readonly StoreCase[] = [
   ...casesOfEach(),
   {
-    name: 'changes nothing of a record that it completes but what completion means',
+    name: 'changes only the fields of the outcome when it completes a record',
     async run({ store, clock }) {
       const lease = await hold(store)
       const held = await viewOf(store, lease)
@@ -102,7 +102,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'settles a batch in its order, and one refusal harms no neighbour',
+    name: 'settles a batch in order, and applies the rest when one settlement is refused',
     async run({ store }) {
       const outcomes = await store.claim(claimRequests(4))
       const [a, b, c, d] = outcomes.map((outcome) => ofKind(outcome, 'claimed').lease)
@@ -125,7 +125,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes a complete after the lease lapsed, as long as nobody moved the record on',
+    name: 'accepts a complete after the lease lapsed while the record is unchanged',
     async run({ store, clock }) {
       const lease = await hold(store)
       clock.advance(2 * LEASE_MS)
@@ -133,7 +133,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'releases by token alone where the answer to the claim was lost',
+    name: 'releases by token alone when the answer to the claim was lost',
     async run({ store }) {
       const lease = await hold(store)
       const unknowing = { ...lease, attempt: 0 }
@@ -147,7 +147,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'tells a release that meets its own complete that the work is done',
+    name: 'reports the completed state to a release that follows a complete with the same token',
     async run({ store }) {
       const lease = await hold(store)
       await settle(store, completeOf(lease))
@@ -158,7 +158,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'takes a complete after its own release until the key is claimed again',
+    name: 'accepts a complete after a release with the same token, until the key is claimed again',
     async run({ store }) {
       const first = await hold(store)
       await settle(store, releaseOf(first))
@@ -171,7 +171,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'shows how a release knows that nothing happened',
+    name: 'records whether a release is proven or declared',
     async run({ store }) {
       for (const proof of ['proven', 'declared'] as const) {
         const lease = await hold(store, { key: proof })
@@ -182,7 +182,7 @@ export const settleCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lets nobody run a key in doubt, and says when it will be looked at',
+    name: 'gives an unknown key to no claim, and reports when it is reconciled',
     async run({ store, clock }) {
       const lease = await hold(store)
       await settle(store, doubtOf(lease, 5000))
@@ -197,7 +197,7 @@ export const settleCases: readonly StoreCase[] = [
 
 export const renewCases: readonly StoreCase[] = [
   {
-    name: 'prolongs a lease from now, not from its old end',
+    name: 'extends a lease from the current time, not from its old end',
     async run({ store, clock }) {
       const lease = await hold(store)
       clock.advance(4000)
@@ -206,7 +206,7 @@ export const renewCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'renews a lapsed lease that nobody has taken yet',
+    name: 'renews a lapsed lease that no other claim has taken',
     async run({ store, clock }) {
       const lease = await hold(store)
       clock.advance(2 * LEASE_MS)
@@ -215,7 +215,7 @@ export const renewCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'renews only what is held, in the order asked',
+    name: 'renews only held keys, and answers in the order of the batch',
     async run({ store, clock }) {
       const outcomes = await store.claim(claimRequests(5))
       const [a, b, c, d, e] = outcomes.map((outcome) => ofKind(outcome, 'claimed').lease)
@@ -240,7 +240,7 @@ export const renewCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'moves no expiry when it renews',
+    name: 'leaves the expiry unchanged when it renews a lease',
     async run({ store, clock }) {
       const lease = await hold(store)
       const { expiresAt } = await viewOf(store, lease)

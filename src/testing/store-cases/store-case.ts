@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { identityOf, newRecordId, newToken } from '../../core/identity.ts'
+import { identityOf, newRecordId, newToken } from '../../core/record/identity.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -8,20 +8,20 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-} from '../../core/store.ts'
+} from '../../core/store/store.ts'
 import type { FakeClock } from '../fake-clock.ts'
 
 export interface StoreFixture {
-  /** Fresh and empty; every case gets its own. */
+  /** An empty store. Create a new one for every case. */
   readonly store: Store
-  /** The clock the store was opened with. */
+  /** The clock that the store was created with. Cases move it to let leases and records expire. */
   readonly clock: FakeClock
 }
 
 export interface StoreCase {
-  /** A sentence about behaviour. Also the name to skip it by. */
+  /** A whole statement about behaviour. Skip a case by this name. */
   readonly name: string
-  /** Runs only on stores that have this method. */
+  /** Run the case only on stores that have this method. */
   readonly needs?: 'transaction' | 'history'
   readonly run: (fixture: StoreFixture) => Promise<void>
 }
@@ -29,7 +29,7 @@ export interface StoreCase {
 export const LEASE_MS = 10_000
 export const RETENTION_MS = 60_000
 
-/** A claim on `key-1` of one tenant and operation, unless told otherwise; its token is new. */
+/** A claim of `key-1` with a new token. `overrides` replaces any of its fields. */
 export function claimRequest(overrides: Partial<ClaimRequest> = {}): ClaimRequest {
   const { tenant = 'tenant-1', operation = 'POST /payments', key = 'key-1' } = overrides
   return {
@@ -44,13 +44,13 @@ export function claimRequest(overrides: Partial<ClaimRequest> = {}): ClaimReques
     leaseMs: LEASE_MS,
     retentionMs: RETENTION_MS,
     onLapse: 'unknown',
-    maxAttempts: 5,
+    maxLapses: 5,
     afterExpiry: 'new',
     ...overrides,
   }
 }
 
-/** Claims `count` different keys in one batch. */
+/** Claims of `count` different keys for one batch. */
 export function claimRequests(
   count: number,
   overrides: Partial<ClaimRequest> = {},
@@ -65,7 +65,7 @@ export async function claim(
   return only(await store.claim([claimRequest(overrides)]))
 }
 
-/** Claims and insists on getting the key. */
+/** Claims the key and fails the case if the claim does not win. */
 export async function hold(store: Store, overrides: Partial<ClaimRequest> = {}): Promise<Lease> {
   return ofKind(await claim(store, overrides), 'claimed').lease
 }
@@ -125,14 +125,14 @@ export function only<Item>(items: readonly Item[]): Item {
   return items[0]!
 }
 
-/** How often each kind occurs: what a race is judged by. */
+/** Counts the outcomes of each kind. Race cases assert on these counts. */
 export function tally(outcomes: readonly { kind: string }[]): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const { kind } of outcomes) counts[kind] = (counts[kind] ?? 0) + 1
   return counts
 }
 
-/** Runs `work` `count` times at once. */
+/** Runs `work` `count` times concurrently. */
 export function race<Result>(count: number, work: () => Promise<Result>): Promise<Result[]> {
   return Promise.all(Array.from({ length: count }, work))
 }
@@ -141,7 +141,7 @@ export function bytes(text: string): Uint8Array {
   return new TextEncoder().encode(text)
 }
 
-/** Compared as plain numbers: a `Buffer` and a `Uint8Array` of the same bytes are equal here. */
+/** Compares the bytes only: a `Buffer` and a `Uint8Array` with the same bytes are equal. */
 export function assertBytes(actual: Uint8Array | undefined, expected: Uint8Array): void {
   assert.ok(actual !== undefined, 'expected bytes, found none')
   assert.ok(Buffer.from(expected).equals(actual), 'the bytes differ')

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { newToken } from '../../core/identity.ts'
-import type { Completion, Lease, SettleOutcome, Store } from '../../core/store.ts'
+import { newToken } from '../../core/record/identity.ts'
+import type { Completion, Lease, SettleOutcome, Store } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -22,7 +22,7 @@ function transact(
   lease: Lease,
   work: (tx: unknown) => Completion | Promise<Completion>,
 ): Promise<SettleOutcome> {
-  assert.ok(store.transaction !== undefined, `${store.name} store has no transactions`)
+  assert.ok(store.transaction !== undefined, `${store.name} store has no transaction() method`)
   return store.transaction(lease, work)
 }
 
@@ -34,7 +34,7 @@ function transactionCase(name: string, run: (fixture: StoreFixture) => Promise<v
   return { name, needs: 'transaction', run }
 }
 
-/** A promise and the function that fulfils it. */
+/** A promise, and the function that resolves it. */
 function gate(): { readonly opened: Promise<void>; readonly open: () => void } {
   let open = () => {}
   const opened = new Promise<void>((resolve) => {
@@ -82,15 +82,18 @@ export const transactionCases: readonly StoreCase[] = [
     }
     ofKind(await settle(store, releaseOf(lease)), 'settled')
   }),
-  transactionCase('commits after an earlier transaction of the lease failed', async ({ store }) => {
-    const lease = await hold(store)
-    const failing = transact(store, lease, () => {
-      throw new Error('first try')
-    })
-    await assert.rejects(failing, /first try/)
-    ofKind(await transact(store, lease, () => completion('second try')), 'settled')
-  }),
-  transactionCase('fences a transaction out that does not hold the key', async ({ store }) => {
+  transactionCase(
+    'commits a transaction after an earlier one of the same lease failed',
+    async ({ store }) => {
+      const lease = await hold(store)
+      const failing = transact(store, lease, () => {
+        throw new Error('first try')
+      })
+      await assert.rejects(failing, /first try/)
+      ofKind(await transact(store, lease, () => completion('second try')), 'settled')
+    },
+  ),
+  transactionCase('refuses a transaction without a valid lease', async ({ store }) => {
     const lease = await hold(store)
     const fenced = { kind: 'fenced', own: false, state: 'in_progress' }
     for (const other of [
@@ -117,7 +120,7 @@ export const transactionCases: readonly StoreCase[] = [
     },
   ),
   transactionCase(
-    'answers replays and the duplicate of its own key while a transaction is open',
+    'answers a replay and a duplicate of the same key while a transaction is open',
     async ({ store }) => {
       await finish(store, { key: 'done' }, bytes('replayed'))
       const lease = await hold(store)
@@ -127,7 +130,7 @@ export const transactionCases: readonly StoreCase[] = [
         await finished.opened
         return completion()
       })
-      // Not one of these may wait for `finished`, which opens only after all of them answered.
+      // `finished` opens after these claims: a claim that waits for the transaction would hang.
       await entered.opened
       ofKind(await claim(store), 'in_progress')
       ofKind(await claim(store, { fingerprint: 'other' }), 'mismatch')

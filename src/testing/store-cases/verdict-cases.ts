@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
-import { newRecordId } from '../../core/identity.ts'
-import type { ClaimOutcome, Store, Verdict } from '../../core/store.ts'
+import { newRecordId } from '../../core/record/identity.ts'
+import type { ClaimOutcome, Store, Verdict } from '../../core/store/store.ts'
 import {
   assertBytes,
   bytes,
@@ -20,9 +20,9 @@ import {
   type StoreCase,
 } from './store-case.ts'
 
-type Claimed = Extract<ClaimOutcome, { kind: 'claimed' }>
+type ClaimedOutcome = Extract<ClaimOutcome, { kind: 'claimed' }>
 
-async function doubted(store: Store, key = 'key-1'): Promise<Claimed> {
+async function unknownKey(store: Store, key = 'key-1'): Promise<ClaimedOutcome> {
   const claimed = ofKind(await claim(store, { key }), 'claimed')
   await settle(store, doubtOf(claimed.lease))
   return claimed
@@ -40,7 +40,7 @@ export const verdictCases: readonly StoreCase[] = [
   {
     name: 'applies a verdict on one attempt to that attempt only',
     async run({ store }) {
-      const { recordId, lease } = await doubted(store)
+      const { recordId, lease } = await unknownKey(store)
       const other = only(await store.resolve([{ ...verdict({ recordId }), attempt: 2 }]))
       assert.deepEqual(other, { kind: 'other_attempt', attempt: 1 })
       assert.equal((await viewOf(store, lease))?.state, 'unknown')
@@ -49,9 +49,9 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'completes an unknown key by verdict, and replays the result it gives',
+    name: 'completes an unknown key by verdict, and replays the result of the verdict',
     async run({ store, clock }) {
-      const { recordId, lease } = await doubted(store)
+      const { recordId, lease } = await unknownKey(store)
       clock.advance(1000)
       const outcome = only(await store.resolve([verdict({ recordId }, bytes('found'))]))
       const { record } = ofKind(outcome, 'resolved')
@@ -64,9 +64,9 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'fences the holder out once a verdict completed its key',
+    name: 'refuses the late complete of the holder after a verdict completed its key',
     async run({ store }) {
-      const { recordId, lease } = await doubted(store)
+      const { recordId, lease } = await unknownKey(store)
       await store.resolve([verdict({ recordId }, bytes('found'))])
       const fenced = { kind: 'fenced', own: false, state: 'completed' }
       assert.deepEqual(await settle(store, completeOf(lease)), fenced)
@@ -75,9 +75,9 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'frees an unknown key by verdict',
+    name: 'releases an unknown key by verdict',
     async run({ store }) {
-      const { lease, recordId } = await doubted(store)
+      const { lease, recordId } = await unknownKey(store)
       const outcome = only(await store.resolve([verdict({ identity: lease.identity })]))
       const { record } = ofKind(outcome, 'resolved')
       assert.deepEqual([record.state, record.proof], ['failed_retryable', 'proven'])
@@ -86,18 +86,18 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'believes a holder that completes after a verdict said it had no effect',
+    name: 'accepts a late complete of the holder after a verdict released its key',
     async run({ store }) {
-      const { recordId, lease } = await doubted(store)
+      const { recordId, lease } = await unknownKey(store)
       await store.resolve([verdict({ recordId })])
       ofKind(await settle(store, completeOf(lease, bytes('it had'))), 'settled')
       assertBytes(ofKind(await claim(store), 'completed').result, bytes('it had'))
     },
   },
   {
-    name: 'fences that holder out once the key is claimed again',
+    name: 'refuses the late complete of the holder once the released key is claimed again',
     async run({ store }) {
-      const { recordId, lease } = await doubted(store)
+      const { recordId, lease } = await unknownKey(store)
       await store.resolve([verdict({ recordId })])
       await hold(store)
       const outcome = await settle(store, completeOf(lease))
@@ -105,10 +105,10 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'gives no verdict on a record that is not unknown, or not there, and answers in order',
+    name: 'applies no verdict to a record that is absent or not unknown, and answers in order',
     async run({ store }) {
       const held = await hold(store, { key: 'held' })
-      const { recordId } = await doubted(store, 'doubtful')
+      const { recordId } = await unknownKey(store, 'doubtful')
       const { identity } = claimRequest({ key: 'never claimed' })
       const outcomes = await store.resolve([
         verdict({ identity: held.identity }, bytes('x')),
@@ -126,10 +126,10 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lets the first verdict of a batch stand, by whichever name each calls the record',
+    name: 'applies the first verdict of a batch on each record, by id or by identity',
     async run({ store }) {
       const records = []
-      for (const key of ['a', 'b', 'c', 'd', 'e', 'f']) records.push(await doubted(store, key))
+      for (const key of ['a', 'b', 'c', 'd', 'e', 'f']) records.push(await unknownKey(store, key))
       const verdicts = records.flatMap(({ recordId, lease: { identity } }, n) => {
         const refs = n % 2 === 0 ? [{ recordId }, { identity }] : [{ identity }, { recordId }]
         return refs.map((ref, at) => verdict(ref, bytes(`${at}`)))
@@ -144,9 +144,9 @@ export const verdictCases: readonly StoreCase[] = [
     },
   },
   {
-    name: 'lets one of many racing verdicts stand',
+    name: 'applies exactly one of many concurrent verdicts',
     async run({ store }) {
-      const { recordId } = await doubted(store)
+      const { recordId } = await unknownKey(store)
       const outcomes = await race(8, () => store.resolve([verdict({ recordId }, bytes('v'))]))
       assert.deepEqual(tally(outcomes.flat()), { resolved: 1, not_unknown: 7 })
     },

@@ -1,6 +1,6 @@
-/** Clients that retry, whatever comes back. */
-import { sleep } from '../../../src/core/clock.ts'
-import { operationPolicy } from '../../../src/durable/worker-options.ts'
+/** Clients that retry after every answer. */
+import { sleep } from '../../../src/core/time/clock.ts'
+import { operationPolicy } from '../../../src/durable/operations/worker-options.ts'
 import type { DurableNode } from './node.ts'
 import { EFFECT_KINDS, type EffectKind, type Payment } from './payment.ts'
 import { TIMES } from './times.ts'
@@ -8,9 +8,9 @@ import type { World } from './world.ts'
 
 export interface Attempt {
   readonly node: number
-  /** Leaves the work to a worker, in place of waiting for it. */
+  /** Asks for a 202: a worker does the work. */
   readonly accepts: boolean
-  /** As a duplicate, it waits for the result. */
+  /** Waits for the result if the request is a duplicate. */
   readonly waits: boolean
 }
 
@@ -19,18 +19,18 @@ export interface ClientPlan {
   readonly attempts: readonly Attempt[]
 }
 
-/** A final answer that somebody was given. */
+/** A final answer that a client got. */
 export interface Answer {
   readonly key: number
   readonly reply: string
 }
 
-/** Two of each kind of effect. */
+/** Two keys for each kind of effect. */
 export const KEYS = EFFECT_KINDS.length * 2
 
 export const kindOf = (key: number): EffectKind => EFFECT_KINDS[key % EFFECT_KINDS.length]!
 
-/** Two customers, who have payments of every kind. Each is the only one of its tenant. */
+/** Two customers, who have payments of every kind. Each is the only customer of its tenant. */
 export const customerOf = (nth: number): string => `c${nth % 3 === 0 ? 0 : 1}`
 
 export const tenantOf = (customer: string): string => `tenant of ${customer}`
@@ -44,7 +44,7 @@ export const scopeOf = (key: number) => ({
 
 export const nameOf = (key: number): string => `k${key}`
 
-/** Sends every attempt of a plan, one after the other, whatever comes back. */
+/** Sends every attempt of a plan in order, regardless of the answers. */
 export async function runClient(
   world: World,
   plan: ClientPlan,
@@ -59,16 +59,16 @@ export async function runClient(
   }
 }
 
-/** One request; the final reply that it brought, if it did. */
+/** Sends one request. Returns its final reply, if it got one. */
 export function send(
   node: DurableNode,
   key: number,
   attempt: Omit<Attempt, 'node'>,
 ): Promise<string | undefined> {
   const { clock } = node.world
-  // A client does not wait for ever; the request it leaves behind goes on.
-  const givenUp = sleep(clock, TIMES.maxRunMs * 2).then(() => undefined)
-  return Promise.race([request(node, key, attempt), givenUp])
+  // The client times out; the node continues the request.
+  const timedOut = sleep(clock, TIMES.runTimeoutMs * 2).then(() => undefined)
+  return Promise.race([request(node, key, attempt), timedOut])
 }
 
 async function request(

@@ -11,21 +11,21 @@ import type { World } from './world.ts'
 export interface FairParts {
   readonly world: World
   readonly scheduler: Scheduler
-  /** Sends what a client of another tenant sends. */
+  /** Sends the requests of another tenant's client. */
   readonly send: (plan: ClientPlan) => void
-  /** Adds a receipt. Not awaited: its partition may be locked by what is under way. */
+  /** Adds a receipt. Not awaited, because work in progress may lock its partition. */
   readonly leaveReceipt: (customer: number) => void
 }
 
-/** Short against every span that is measured. */
+/** Short compared with every measured duration. */
 const TICK_MS = 100
-/** Calls that were lost are waited for no longer than this after the store has healed. */
+/** The longest time that a node waits for a lost call after the store has healed. */
 const RECOVERY_MS = TIMES.storeGivesUpMs + TIMES.relayPauseMs
-/** Far longer than any bound: what waits so long has broken it. */
+/** Far longer than any bound: work that waits so long has broken it. */
 const DRAIN_MS_MAX = 120_000
-/** Of the keys that arrive meanwhile: above those of all other clients. */
+/** First key of the requests that arrive in this phase, above the keys of all other clients. */
 const FIRST_KEY = 120
-/** So many keys have each kind of effect with each customer. */
+/** Keys per kind of effect and customer. */
 const SLOTS = 12
 
 export async function beFair(parts: FairParts, hostile: Hostile): Promise<void> {
@@ -40,7 +40,7 @@ export async function beFair(parts: FairParts, hostile: Hostile): Promise<void> 
   const endMs = world.clock.monotonicMs() + DRAIN_MS_MAX
   do await tick(world, scheduler, hostile)
   while (world.fairness.isAnyWaiting && world.clock.monotonicMs() < endMs)
-  if (world.fairness.isAnyWaiting) world.violate('late: something waits without a bound')
+  if (world.fairness.isAnyWaiting) world.violate('late: work waits without a bound')
   await hostile.leave()
   check(world)
 }
@@ -49,7 +49,8 @@ async function recover(world: World, scheduler: Scheduler, hostile: Hostile): Pr
   const { clock } = world
   const endMs = clock.monotonicMs() + RECOVERY_MS
   while (clock.monotonicMs() < endMs || isAnyRefusing(world.nodes)) {
-    if (clock.monotonicMs() > endMs + RECOVERY_MS) world.violate('a node refuses without end')
+    if (clock.monotonicMs() > endMs + RECOVERY_MS)
+      world.violate('a node never stops refusing claims')
     check(world)
     await hostile.flood()
     await runAll(world, scheduler)
@@ -72,7 +73,7 @@ async function carryOut(parts: FairParts, step: FairStep, nth: number): Promise<
       return leaveReceipt(step.customer)
     case 'restart': {
       const node = nodeOf(world, step.node)
-      // The new one first: one node always serves.
+      // The new node starts first, so that one node always serves.
       nodes.push(new DurableNode(world, nodes.length))
       node.crash()
       return fairness.disturb()

@@ -1,29 +1,29 @@
 /**
- * The bound of fairness. While a hostile tenant floods, each due operation, message and unknown
- * record of another tenant is begun within
+ * The fairness bound. While a hostile tenant floods, each due operation, message and unknown
+ * record of another tenant starts within
  *
  *   2 × look + beside × (theirs + RESERVE_EVERY_MS) + held
  *
- * - `look` is the longest pause between two looks of a worker, relay or reconciler: `pollMs`, or
- *   RESERVE_EVERY_MS where that is longer. There are two, because a node leaves alone for one
- *   `pollMs` what another node had a moment ago.
- * - `beside` counts what the other tenants had due or under way meanwhile. All of it may go first
- *   through a single place of the reserve, and each holds that place for `theirs`.
- * - `held` is 0 where the hostile tenant has no work of the same operation or topic: a place of the
- *   reserve is then free. Otherwise a tenant that has a place already waits for an ordinary one,
+ * - `look` is the longest pause between two polls of a worker, relay or reconciler: `pollMs`, or
+ *   RESERVE_EVERY_MS if that is longer. It counts twice, because a node skips work for one `pollMs`
+ *   when another node has just had it.
+ * - `beside` counts the work of the other tenants that was due or in progress at the same time. All
+ *   of it may run first in a single place of the reserve, and each holds that place for `theirs`.
+ * - `held` is 0 if the hostile tenant has no work of the same operation or topic: a place of the
+ *   reserve is then free. Otherwise a tenant that already has a place waits for an ordinary one,
  *   and `held` is the time limit of the hostile calls.
  *
  * Without a reserve the places are divided by turns alone, and the bound is
  *
  *   (⌈turns / places⌉ + 1) × limit + 2 × look
  *
- * - `turns` is what may go first: in each lane (an operation or topic) one of each tenant.
- * - `limit` is the longest time limit of a hostile call: a place is taken for no longer.
+ * - `turns` is the work that may run first: in each lane (an operation or topic) one per tenant.
+ * - `limit` is the longest time limit of a hostile call: no place is held for longer.
  *
  * Time counts from the moment at which the work is due, or from the last crash, stall or return of
  * a node, and only while a node runs and the store answers.
  */
-import type { MessageView } from '../../../src/core/durable-store.ts'
+import type { MessageView } from '../../../src/core/store/durable-store.ts'
 import { HOG } from './hostile.ts'
 import { PLACES, type DurableNode } from './node.ts'
 import { messagesIn, recordsIn } from './operator.ts'
@@ -34,36 +34,36 @@ type Part = 'operation' | 'message' | 'unknown'
 
 interface Work {
   readonly part: Part
-  /** Of its record or message. */
+  /** Id of its record or message. */
   readonly id: string
 }
 
-/** Due, and not begun. */
+/** Work that is due and has not started. */
 interface Due extends Work {
   readonly key: string
-  /** Its operation or topic. */
+  /** The operation or topic of the work. */
   readonly lane: string
   readonly tenant: string
 }
 
 interface Wait {
   readonly sinceMs: number
-  /** What other work of these tenants was due or under way meanwhile. */
+  /** Other work of these tenants that was due or in progress during the wait. */
   readonly beside: Set<string>
   readonly lanes: Set<string>
   readonly tenants: Set<string>
-  /** Work of the same lane and tenant that was due before it. */
+  /** Number of works of the same lane and tenant that were due earlier. */
   readonly ahead: number
 }
 
-/** As in the package: how often the reserve is looked for. */
+/** The same value as in the package: the pause between two polls for the reserve. */
 const RESERVE_EVERY_MS = 250
 const LOOKS = 2
 
 export class Fairness {
   readonly #world: World
   readonly #waits = new Map<string, Wait>()
-  /** By message: the node that has taken it and not begun it. */
+  /** By message: the node that has claimed it and not started it. */
   readonly #taken = new Map<string, DurableNode>()
 
   constructor(world: World) {
@@ -82,12 +82,12 @@ export class Fairness {
     this.#taken.delete(messageId)
   }
 
-  /** A node was lost, or came back: what is due now is counted from here. */
+  /** A node was lost or came back: the wait of due work starts again. */
   disturb(): void {
     this.#waits.clear()
   }
 
-  /** Sees what is due, and what is due for too long. */
+  /** Records the due work, and reports work that has been due for too long. */
   async look(): Promise<void> {
     if (!this.#world.nodes.some(({ serves, running }) => serves && running)) return this.disturb()
     const due = [...(await this.#dueRecords()), ...(await this.#dueMessages())]
@@ -104,8 +104,8 @@ export class Fairness {
       const boundMs = this.#boundMs(one, wait)
       if (waitedMs <= boundMs) continue
       this.#world.violate(
-        `late: ${one.part} ${one.lane} of ${one.tenant} waits for ${waitedMs} ms, and ${boundMs} ` +
-          'is the bound',
+        `late: ${one.part} ${one.lane} of ${one.tenant} has waited ${waitedMs} ms; the bound is ` +
+          `${boundMs} ms`,
       )
     }
   }
@@ -137,7 +137,7 @@ export class Fairness {
     }
     const lanes = new Set([...flooded, ...wait.lanes, lane]).size
     const tenants = wait.tenants.size + 1 + (isFlooded ? 1 : 0)
-    // A relay has as many again in advance as it has places, and each of these may go first.
+    // A relay claims up to as many messages in advance as it has places. Each may run first.
     const inAdvance = part === 'message' ? 2 * places : 0
     const rounds = Math.ceil((lanes * tenants * (wait.ahead + 1) + inAdvance) / places) + 1
     return rounds * Math.max(...flooded.map(holdMs)) + LOOKS * lookMs
@@ -155,10 +155,10 @@ export class Fairness {
         return {
           places: PLACES.worker,
           lookMs: Math.max(TIMES.workerPollMs, RESERVE_EVERY_MS),
-          // Its own operation is asked after, which hangs as well.
+          // The query for its operation hangs as well.
           holdMs: (lane: string) => {
             if (lane !== HOG) return TIMES.answerMs
-            return hangsInRun ? TIMES.maxRunMs : 2 * TIMES.answerMs
+            return hangsInRun ? TIMES.runTimeoutMs : 2 * TIMES.answerMs
           },
           theirsMs: TIMES.slowMs,
         }
@@ -194,7 +194,7 @@ export class Fairness {
     return due
   }
 
-  /** The head of each partition, what a lost node held, and what a node has taken in advance. */
+  /** The head of each partition, the messages of lost nodes, and those claimed in advance. */
   async #dueMessages(): Promise<Due[]> {
     const ready = await messagesIn(this.#world, 'ready')
     const held = await messagesIn(this.#world, 'held')
@@ -211,12 +211,12 @@ export class Fairness {
     return [
       ...ready.filter((one) => isDue(one) && isHead(one)).map((one) => toDue(one, one.attempt)),
       ...lapsed.map((one) => toDue(one, one.attempt)),
-      // To be taken counts as an attempt.
+      // A claim counts as an attempt.
       ...inAdvance.map((one) => toDue(one, one.attempt - 1)),
     ]
   }
 
-  /** What the other tenants have under way. */
+  /** Work of the other tenants that is in progress. */
   async #busy(): Promise<Work[]> {
     const running = await recordsIn(this.#world, ['in_progress'])
     const held = await messagesIn(this.#world, 'held')

@@ -1,14 +1,14 @@
-/** The shared store as one process reaches it: over a network that the plan breaks. */
+/** The shared store as one process reaches it, over a network with the faults of the plan. */
 import type {
-  DeskStore,
+  OperatorStore,
   DurableStore,
   MessageSettlement,
   OutboxStore,
   PhaseStore,
   Step,
   StepOutcome,
-} from '../../../src/core/durable-store.ts'
-import type { Lease, Store } from '../../../src/core/store.ts'
+} from '../../../src/core/store/durable-store.ts'
+import type { Lease, Store } from '../../../src/core/store/store.ts'
 import { NEVER } from '../process.ts'
 import type { DurableNode } from './node.ts'
 import { TIMES } from './times.ts'
@@ -41,7 +41,7 @@ export function faultyStore(node: DurableNode): Store & { readonly durable: Dura
     durable: {
       phases: faultyPhases(node, call),
       outbox: faultyOutbox(node, call),
-      desk: faultyDesk(world, call),
+      operator: faultyOperatorStore(world, call),
     },
   }
 }
@@ -90,8 +90,8 @@ function watched(world: World, isHeld: boolean, outcome: StepOutcome): StepOutco
 }
 
 /**
- * A database's transaction: the work runs while others go on, and the commit is one step. What
- * becomes of that step is the plan's; the worst is a commit that fails here and takes hold later.
+ * A database transaction: the work runs concurrently with other work, and the commit is one step.
+ * The plan decides the fate of the commit; the worst is a commit that fails here and applies later.
  */
 async function advance(
   node: DurableNode,
@@ -126,7 +126,7 @@ async function advance(
   return outcome
 }
 
-/** A process that dies takes its open transactions along: the database rolls them back. */
+/** When a process crashes, the database rolls back its open transactions. */
 async function whileAlive<Given>(node: DurableNode, given: Given | Promise<Given>): Promise<Given> {
   let stopWatching: () => void = () => undefined
   const death = new Promise<never>((_, reject) => {
@@ -149,7 +149,8 @@ function faultyOutbox(node: DurableNode, call: Call): OutboxStore {
         world.alone(async () => {
           const taken = await outbox.claim(request)
           for (const { id, token } of taken) {
-            // A repeated claim gets the lease of the first one, which may be from before a jump.
+            // A repeated claim gets the lease of the first claim, which may be from before a clock
+            // jump.
             if (world.takerOf(id) !== token) node.jumpsBefore.set(id, world.forwardJumps)
             world.taken(id, token)
             world.fairness.taken(id, node)
@@ -167,7 +168,7 @@ function faultyOutbox(node: DurableNode, call: Call): OutboxStore {
   }
 }
 
-/** Settles, and watches that only the taker changes anything. */
+/** Settles, and checks that only the holder of the message changes anything. */
 async function settleMessages(
   world: World,
   settlements: readonly MessageSettlement[],
@@ -185,12 +186,12 @@ async function settleMessages(
   return answers
 }
 
-function faultyDesk(world: World, call: Call): DeskStore {
-  const { desk } = world.durable
+function faultyOperatorStore(world: World, call: Call): OperatorStore {
+  const { operator } = world.durable
   return {
-    takeUnknown: (request) => call('take unknown', () => desk.takeUnknown(request)),
-    postpone: (target) => call('postpone', () => desk.postpone(target)),
-    act: (act, by) => call(act.kind, () => desk.act(act, by)),
-    audit: (query) => call('audit', () => desk.audit(query)),
+    takeUnknown: (request) => call('take unknown', () => operator.takeUnknown(request)),
+    postpone: (target) => call('postpone', () => operator.postpone(target)),
+    act: (act, by) => call(act.kind, () => operator.act(act, by)),
+    audit: (query) => call('audit', () => operator.audit(query)),
   }
 }

@@ -1,16 +1,17 @@
 /** A tenant that floods operations and messages, and whose effects and handlers hang. */
-import { createEngine, type Engine } from '../../../src/core/engine.ts'
-import { newToken } from '../../../src/core/identity.ts'
-import type { RunContext } from '../../../src/core/run-context.ts'
-import type { RecordView } from '../../../src/core/store.ts'
-import type { Effect } from '../../../src/durable/operation-contract.ts'
-import { operation, type Operation } from '../../../src/durable/operation.ts'
-import { createOutbox, type Outbox } from '../../../src/durable/outbox.ts'
-import type { RelayMessage } from '../../../src/durable/relay-contract.ts'
-import { operationPolicy } from '../../../src/durable/worker-options.ts'
+import { createEngine } from '../../../src/core/engine/engine.ts'
+import type { Engine } from '../../../src/core/engine/engine-contract.ts'
+import { newToken } from '../../../src/core/record/identity.ts'
+import type { RunContext } from '../../../src/core/attempt/run-context.ts'
+import type { RecordView } from '../../../src/core/store/store.ts'
+import type { Effect } from '../../../src/durable/operations/operation-contract.ts'
+import { defineOperation, type Operation } from '../../../src/durable/operations/operation.ts'
+import { createOutbox, type Outbox } from '../../../src/durable/outbox/outbox.ts'
+import type { RelayMessage } from '../../../src/durable/outbox/relay-contract.ts'
+import { operationPolicy } from '../../../src/durable/operations/worker-options.ts'
 import type { DurableNode } from './node.ts'
 import type { EffectKind, Payment, Receipt } from './payment.ts'
-import type { Asked, Fault } from './provider.ts'
+import type { QueryFate, Fault } from './provider.ts'
 import { TIMES } from './times.ts'
 import type { World } from './world.ts'
 
@@ -21,17 +22,17 @@ export const HOG = 'hog'
 export const HOOK = 'hook'
 
 /**
- * What a call does at the end of its time limit: `obeys` ends, `late` ignores the signal and ends a
- * little later, `never` does not end.
+ * How a call reacts to its time limit: `obeys` ends, `late` ignores the signal and ends a little
+ * later, `never` does not end.
  */
 export type Hang = 'obeys' | 'late' | 'never'
 
-/** What happens while every due operation of the others must start in time. */
+/** Events during the phase in which every due operation of the other tenants must start in time. */
 export type FairStep =
   | { readonly kind: 'wait'; readonly ms: number }
   /** Another tenant sends a new key. */
   | { readonly kind: 'arrive'; readonly slot: number; readonly accepts: boolean }
-  /** Another tenant has a receipt to be sent. */
+  /** Another tenant adds a receipt. */
   | { readonly kind: 'receipt'; readonly customer: number }
   | { readonly kind: 'restart'; readonly node: number }
   | { readonly kind: 'stall'; readonly node: number }
@@ -40,35 +41,35 @@ export type FairStep =
 export interface HostilePlan {
   /** Whether workers, relays and reconcilers have a reserve. */
   readonly hasReserve: boolean
-  /** An operation of the other tenants that it floods, too. */
+  /** An operation of the other tenants that the hostile tenant also floods. */
   readonly shared: Extract<EffectKind, 'askable' | 'both'> | undefined
-  /** Whether it floods the topic of the other tenants, too. */
+  /** Whether the hostile tenant also floods the topic of the other tenants. */
   readonly floodsReceipts: boolean
-  /** Whether its own operation may hang outside of an effect, up to the limit of a run. */
+  /** Whether its operation may hang outside an effect, up to the limit of a run. */
   readonly hangsInRun: boolean
   readonly hangs: readonly Hang[]
-  /** What the provider does to the others meanwhile: nothing that takes long. */
+  /** Faults of the provider for the other tenants in this phase, none of which takes long. */
   readonly faults: readonly Fault[]
-  readonly asked: readonly Asked[]
+  readonly asked: readonly QueryFate[]
   readonly steps: readonly FairStep[]
 }
 
-/** The input of its operations. */
+/** The input of the hostile operations. */
 interface Flood extends Payment {
-  /** Hangs outside of an effect. */
+  /** Hangs outside an effect. */
   readonly hangsInRun: boolean
 }
 
-/** Far more than there are places: a store that hands out the longest due first finds no others. */
+/** Far more than there are places: a store that returns the longest due first finds no others. */
 const OPERATIONS_DUE = 60
 const MESSAGES_READY = 40
-/** Workers and relays begin only a few of them in this time, so there are always enough. */
+/** Workers and relays start only a few of them in this time, so there are always enough. */
 const FLOOD_EVERY_MS = 500
 const LISTED_MAX = 10_000
 
 export class Hostile {
   readonly plan: HostilePlan
-  /** It hangs no more. */
+  /** Set when its calls no longer hang. */
   isOver = false
   readonly #world: World
   readonly #engine: Engine
@@ -83,12 +84,12 @@ export class Hostile {
   constructor(world: World, plan: HostilePlan) {
     this.#world = world
     this.plan = plan
-    // Its requests reach a node of their own, which is healthy and has no worker.
+    // Requests of the hostile tenant reach a separate node, which is healthy and has no worker.
     const { store, clock } = world
     this.#engine = createEngine({ store, clock, sweepEveryMs: 0, reapEveryMs: 0 })
     this.#outbox = createOutbox({ engine: this.#engine })
     this.#operations = this.floodedOperations.map((name) =>
-      operation<Flood>({ name, run: withdraw }),
+      defineOperation<Flood>({ name, run: withdraw }),
     )
     this.#over = new Promise((resolve) => {
       this.#end = resolve
@@ -104,7 +105,7 @@ export class Hostile {
     return [HOOK, ...(this.plan.floodsReceipts ? ['receipt'] : [])]
   }
 
-  /** Sends as much as it takes to have more due than there are places for. */
+  /** Adds work until more is due than there are places. */
   async flood(): Promise<void> {
     const { store, clock } = this.#world
     if (this.isOver || clock.monotonicMs() < this.#floodAtMs) return
@@ -140,7 +141,7 @@ export class Hostile {
     })
   }
 
-  /** One call that hangs. `isShared`: it ends some time, or the operation of others is paused. */
+  /** One call that hangs. A shared call ends eventually, or the operation would be paused. */
   async hang(node: DurableNode, signal: AbortSignal | undefined, isShared: boolean) {
     const { hangs } = this.plan
     const drawn = hangs[this.#used++ % hangs.length]!
@@ -160,7 +161,7 @@ export class Hostile {
     return this.#next(this.plan.faults)
   }
 
-  nextAsked(): Asked {
+  nextAsked(): QueryFate {
     return this.#next(this.plan.asked)
   }
 
@@ -168,7 +169,7 @@ export class Hostile {
     return this.isOver ? 'ok' : list[this.#used++ % list.length]!
   }
 
-  /** It sends no more, everything that hangs ends, and what has not begun is withdrawn. */
+  /** Sends nothing more, ends everything that hangs, and withdraws work that has not started. */
   async leave(): Promise<void> {
     this.isOver = true
     this.#end()
@@ -182,7 +183,7 @@ export class Hostile {
     const { phases } = this.#world.store.durable
     const one = this.#operations.find(({ name }) => name === record.operation)
     const stored = await phases.load(record.recordId)
-    // What has begun goes on elsewhere: here it would be another operation.
+    // Started work continues on other nodes: here it would be another operation.
     if (one === undefined || stored?.phases.length !== 0) return
     const work = async (context: RunContext) => {
       await one.resume(context)
@@ -208,16 +209,16 @@ export class Hostile {
   }
 }
 
-/** What is accepted here runs elsewhere, or not at all. */
+/** Work that is accepted here runs on other nodes, or not at all. */
 const withdraw = () => ({ status: 410, body: 'withdrawn' })
 
 export function isHostile({ tenant }: { readonly tenant: string | undefined }): boolean {
   return tenant === HOSTILE
 }
 
-/** The operation of the hostile tenant alone: it hangs, and so does the question about it. */
+/** The operation that only the hostile tenant uses. Both its effect and its query hang. */
 export function hog(node: DurableNode): Operation<Flood> {
-  return operation<Flood, { charge: HogEffect }>({
+  return defineOperation<Flood, { charge: HogEffect }>({
     name: HOG,
     effects: { charge: hogEffect(node) },
     async run(op, { hangsInRun }) {
@@ -249,7 +250,7 @@ function hogEffect(node: DurableNode): HogEffect {
   }
 }
 
-/** The handler of its own topic. */
+/** The handler of the hostile topic. */
 export async function handleHook(node: DurableNode, message: RelayMessage): Promise<undefined> {
   const { hostile } = node.world
   if (hostile?.isOver === false) await hostile.hang(node, message.signal, false)

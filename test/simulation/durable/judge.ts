@@ -1,23 +1,23 @@
-/** What must hold when everything has come to rest. */
-import { downstreamKeyOf, identityOf } from '../../../src/core/identity.ts'
-import type { RecordView } from '../../../src/core/store.ts'
+/** Invariants that must hold when the world is at rest. */
+import { downstreamKeyOf, identityOf } from '../../../src/core/record/identity.ts'
+import type { RecordView } from '../../../src/core/store/store.ts'
 import { nameOf, scopeOf, type Answer } from './client.ts'
 import { HOSTILE } from './hostile.ts'
-import { isLookedAt, messagesIn, recordsIn } from './operator.ts'
+import { willContinue, messagesIn, recordsIn } from './operator.ts'
 import type { Row, World } from './world.ts'
 
-/** Where an `unknown` record has no open effect, one of these must say what is to be decided. */
+/** The error codes that an `unknown` record without an open effect may have. */
 const QUESTIONS: readonly (string | undefined)[] = ['attempts_exhausted', 'lease_lapsed']
 
 export async function judge(world: World): Promise<void> {
   for (const record of await recordsIn(world)) await judgeRecord(world, record)
   for (const { id } of await messagesIn(world, 'done')) {
     if (!world.mailer.delivered.some(({ messageId }) => messageId === id)) {
-      world.violate('lost: a message is done, and nobody has got it')
+      world.violate('lost: a message is done and was never delivered')
     }
   }
   judgeOrder(world)
-  if (world.nodes.some(({ leaving }) => leaving)) world.violate('stuck: close() has not ended')
+  if (world.nodes.some(({ isClosing }) => isClosing)) world.violate('stuck: close() has not ended')
 }
 
 async function judgeRecord(world: World, record: RecordView): Promise<void> {
@@ -25,7 +25,7 @@ async function judgeRecord(world: World, record: RecordView): Promise<void> {
   const count = countOf(world, recordId)
   const what = `key ${key} (${state})`
   for (const [name, number] of Object.entries(count)) {
-    if (number > 1) world.violate(`duplicate: ${what} has ${number} times ${name}`)
+    if (number > 1) world.violate(`duplicate: ${what} has ${name} ${number} times`)
   }
   if (state === 'completed') {
     if (count.recorded + count.charged + count.booked !== 3) {
@@ -34,7 +34,7 @@ async function judgeRecord(world: World, record: RecordView): Promise<void> {
     return
   }
   if (count.booked > 0) world.violate(`divergence: ${what} is booked`)
-  if (state === 'in_progress' || isLookedAt(record)) world.violate(`stuck: ${what}`)
+  if (state === 'in_progress' || willContinue(record)) world.violate(`stuck: ${what}`)
   if (state === 'unknown') await judgeQuestion(world, record)
   else if (count.recorded + count.charged > 0) world.violate(`lost: ${what} was begun`)
 }
@@ -52,20 +52,20 @@ function countOf({ store, provider, mailer }: World, recordId: string) {
   }
 }
 
-/** Nobody may be left to guess: an effect is open, or it was tried too often. */
+/** An operator must see what to decide: an effect is open, or the attempts are exhausted. */
 async function judgeQuestion(world: World, { recordId, key, errorCode }: RecordView) {
   const operation = await world.store.durable.phases.load(recordId)
   const isOpen = operation?.phases.some(({ state }) => state === 'intended') === true
   if (!isOpen && !QUESTIONS.includes(errorCode)) {
-    world.violate(`lost: key ${key} is unknown by ${errorCode}, and nothing of it is open`)
+    world.violate(`lost: key ${key} is unknown by ${errorCode}, and it has no open effect`)
   }
 }
 
-/** The first receipts of a customer come in the order in which the payments were booked. */
+/** The first receipts of a customer arrive in the order in which the payments were booked. */
 function judgeOrder(world: World): void {
   const { store, mailer } = world
   const customers = new Set(store.rows.map(({ customer }) => customer))
-  // Its flood was never booked.
+  // The flood was never booked.
   customers.delete(HOSTILE)
   for (const customer of customers) {
     const booked = store.rows
@@ -75,11 +75,11 @@ function judgeOrder(world: World): void {
       mailer.delivered.filter((one) => one.customer === customer).map(({ recordId }) => recordId),
     )
     const isInOrder = [...mailed].every((recordId, place) => booked[place] === recordId)
-    if (!isInOrder) world.violate(`order: ${customer} got receipts out of turn`)
+    if (!isInOrder) world.violate(`order: ${customer} got receipts out of order`)
   }
 }
 
-/** One final reply per key, and the one that is on record. */
+/** Each key has one final reply, which is the recorded one. */
 export function judgeAnswers(world: World, answers: readonly Answer[]): void {
   const finals = new Map<number, string>()
   for (const { key, reply } of answers) {
@@ -89,7 +89,7 @@ export function judgeAnswers(world: World, answers: readonly Answer[]): void {
   }
 }
 
-/** After an honest operator has done his part: all is done, and everybody was told the same. */
+/** After the operator has acted, everything is completed, and every client got the same reply. */
 export async function judgeEnd(world: World, answers: readonly Answer[]): Promise<void> {
   judgeAnswers(world, answers)
   for (const { key, reply } of answers) {

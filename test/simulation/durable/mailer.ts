@@ -1,23 +1,23 @@
-/** Who gets the receipts, and sees who hands them over, and when. */
-import { sleep } from '../../../src/core/clock.ts'
-import type { RelayMessage, Relayed } from '../../../src/durable/relay-contract.ts'
+/** The receiver of receipts. Records which relay delivers each of them, and when. */
+import { sleep } from '../../../src/core/time/clock.ts'
+import type { RelayMessage, RelayResult } from '../../../src/durable/outbox/relay-contract.ts'
 import { isHostile } from './hostile.ts'
 import type { DurableNode } from './node.ts'
 import type { Receipt } from './payment.ts'
 import { TIMES } from './times.ts'
 import type { World } from './world.ts'
 
-/** What becomes of one message. */
+/** The fate of one message. */
 export const MAIL_FAULTS = [
   'fails',
   'fails_after',
-  /** Takes longer than a lease, which is renewed. */
+  /** Takes longer than a lease, so the lease must be renewed. */
   'slow',
-  /** Delivers, and its handler does not end while anything goes wrong. */
+  /** Delivers, and then its handler hangs until the world has healed. */
   'hangs',
-  /** Refused for good: an operator must look. */
+  /** Refused permanently: an operator must act. */
   'dead',
-  /** Writes down what the receiver calls it, before it is done. */
+  /** Records the provider id before the message is done. */
   'notes',
 ] as const
 
@@ -42,7 +42,7 @@ export class Mailer {
     this.#world = world
   }
 
-  async handle(node: DurableNode, message: RelayMessage): Promise<Relayed | undefined> {
+  async handle(node: DurableNode, message: RelayMessage): Promise<RelayResult | undefined> {
     const { hostile, fairness } = this.#world
     fairness.begun(message.id)
     if (hostile?.isOver === false && isHostile(message)) {
@@ -60,8 +60,8 @@ export class Mailer {
     const { id } = message
     const jumpsBefore = node.jumpsBefore.get(id) ?? 0
     const others = this.#handling.get(id) ?? new Set()
-    // A lease that is counted by wall time ends early when that clock jumps forwards, and nobody
-    // who holds one can know.
+    // A lease in wall time ends early when the wall clock jumps forward, and its holder cannot
+    // detect that.
     const mayOverlap = (taken: number) => taken !== this.#world.forwardJumps
     for (const other of others) {
       const isHeld = other.node.running && !other.message.signal.aborted
@@ -74,7 +74,7 @@ export class Mailer {
     return handling
   }
 
-  async #deliver(node: DurableNode, message: RelayMessage): Promise<Relayed | undefined> {
+  async #deliver(node: DurableNode, message: RelayMessage): Promise<RelayResult | undefined> {
     const { id: messageId } = message
     const fault = this.#world.next('mail') ?? 'ok'
     await node.turn('enters the mailer')

@@ -1,11 +1,15 @@
-/** One process of the service: engine, worker, relay and reconciler, on a store that falters. */
-import { createEngine, type Engine } from '../../../src/core/engine.ts'
-import type { Operation } from '../../../src/durable/operation.ts'
-import { createOutbox } from '../../../src/durable/outbox.ts'
-import { createReconciler, type Reconciler } from '../../../src/durable/reconciler.ts'
-import type { Relay, RelayMessage } from '../../../src/durable/relay-contract.ts'
-import { createRelay } from '../../../src/durable/relay.ts'
-import { createWorker } from '../../../src/durable/worker.ts'
+/** One process of the service: engine, worker, relay and reconciler, on a faulty store. */
+import { createEngine } from '../../../src/core/engine/engine.ts'
+import type { Engine } from '../../../src/core/engine/engine-contract.ts'
+import type { Operation } from '../../../src/durable/operations/operation.ts'
+import { createOutbox } from '../../../src/durable/outbox/outbox.ts'
+import {
+  createReconciler,
+  type Reconciler,
+} from '../../../src/durable/reconciliation/reconciler.ts'
+import type { Relay, RelayMessage } from '../../../src/durable/outbox/relay-contract.ts'
+import { createRelay } from '../../../src/durable/outbox/relay.ts'
+import { createWorker } from '../../../src/durable/operations/worker.ts'
 import { SimProcess } from '../process.ts'
 import { faultyStore } from './faulty-store.ts'
 import { handleHook, hog, HOOK } from './hostile.ts'
@@ -13,7 +17,7 @@ import { payments, type EffectKind, type Payment } from './payment.ts'
 import { TIMES } from './times.ts'
 import type { World } from './world.ts'
 
-/** What runs at the same time in one node. */
+/** Concurrent work per node. */
 export const PLACES = { worker: 3, relay: 2, reconciler: 2 } as const
 
 export class DurableNode extends SimProcess {
@@ -21,11 +25,11 @@ export class DurableNode extends SimProcess {
   readonly engine: Engine
   readonly operations: readonly Operation<Payment>[]
   readonly reconciler: Reconciler
-  /** By message: how often the wall clock had jumped forwards when it was taken here last. */
+  /** By message: the number of forward clock jumps when this node claimed it last. */
   readonly jumpsBefore = new Map<string, number>()
   readonly #relay: Relay
   readonly #stop = new AbortController()
-  #leaving = false
+  #isClosing = false
 
   constructor(world: World, id: number) {
     super(world, id)
@@ -35,12 +39,12 @@ export class DurableNode extends SimProcess {
       store,
       clock: this.clock,
       leaseMs: TIMES.leaseMs,
-      maxRunMs: TIMES.maxRunMs,
+      runTimeoutMs: TIMES.runTimeoutMs,
       storeTimeoutMs: TIMES.storeTimeoutMs,
       settleTimeoutMs: TIMES.settleTimeoutMs,
       sweepEveryMs: TIMES.sweepEveryMs,
       reapEveryMs: 0,
-      maxAttempts: 4,
+      maxLapses: 4,
       onEvent: this.onEvent,
     })
     const { engine } = this
@@ -58,7 +62,7 @@ export class DurableNode extends SimProcess {
     this.reconciler = createReconciler({
       engine,
       operations,
-      schedule: { firstMs: 1_000, maxMs: 4_000, tries: 5 },
+      schedule: { firstMs: 1_000, maxMs: 4_000, maxAttempts: 5 },
       timeoutMs: TIMES.answerMs,
       concurrency: PLACES.reconciler,
       pollMs: TIMES.reconcilerPollMs,
@@ -70,7 +74,7 @@ export class DurableNode extends SimProcess {
     this.#keep('reconciler', this.reconciler.run(signal))
   }
 
-  /** The default where there is one. */
+  /** Undefined selects the default of the package. */
   get #reserve(): { reserve?: number } {
     const { hostile, sabotage } = this.world
     const hasReserve = hostile?.plan.hasReserve !== false && sabotage.hasNoReserve !== true
@@ -90,7 +94,7 @@ export class DurableNode extends SimProcess {
       batchSize: 3,
       leaseMs: TIMES.leaseMs,
       pollMs: TIMES.relayPollMs,
-      attemptsMax: 4,
+      maxAttempts: 4,
       backoff: { firstMs: 100, maxMs: 400 },
       handlerTimeoutMs: TIMES.handlerMs,
     })
@@ -106,7 +110,7 @@ export class DurableNode extends SimProcess {
 
   #keep(what: string, running: Promise<void>): void {
     running.catch((error: unknown) => {
-      this.world.violate(`the ${what} of node ${this.id} gave up: ${String(error)}`)
+      this.world.violate(`the ${what} of node ${this.id} failed: ${String(error)}`)
     })
   }
 
@@ -114,17 +118,17 @@ export class DurableNode extends SimProcess {
     return this.operations.find(({ name }) => name === `pay.${kind}`)!
   }
 
-  /** Takes work, now and later. */
+  /** Whether the node accepts work now and later. */
   get serves(): boolean {
-    return this.alive && !this.#leaving
+    return this.alive && !this.#isClosing
   }
 
-  /** It was told to close and has not ended yet. */
-  get leaving(): boolean {
-    return this.alive && this.#leaving
+  /** Whether the node is closing and has not ended yet. */
+  get isClosing(): boolean {
+    return this.alive && this.#isClosing
   }
 
-  /** What comes from outside is heard when the process gets to it. */
+  /** Resolves with an outside answer when the process is scheduled. */
   async hear<Answer>(what: string, answer: Promise<Answer>): Promise<Answer> {
     try {
       return await answer
@@ -133,10 +137,10 @@ export class DurableNode extends SimProcess {
     }
   }
 
-  /** A deploy: everything is closed in its order, and the process ends when that is done. */
+  /** A deployment: everything is closed in order, and then the process ends. */
   close(): void {
-    if (this.#leaving) return
-    this.#leaving = true
+    if (this.#isClosing) return
+    this.#isClosing = true
     this.whenRunning(() => void this.#close())
   }
 

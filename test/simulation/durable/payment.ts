@@ -1,22 +1,24 @@
-/** The payment of three phases: record, charge, book with a receipt; with effects of four kinds. */
-import type { Outbox } from '../../../src/durable/outbox.ts'
-import type { Effect } from '../../../src/durable/operation-contract.ts'
-import { operation, type Operation } from '../../../src/durable/operation.ts'
-import { chargeSchema } from '../../durable/durable-fixture.ts'
+/**
+ * A payment in three phases: record, charge, book with a receipt. Its effects are of four kinds.
+ */
+import type { Outbox } from '../../../src/durable/outbox/outbox.ts'
+import type { Effect } from '../../../src/durable/operations/operation-contract.ts'
+import { defineOperation, type Operation } from '../../../src/durable/operations/operation.ts'
+import { chargeSchema } from '../../durable/operations/durable-fixture.ts'
 import { HOSTILE } from './hostile.ts'
 import type { DurableNode } from './node.ts'
 import type { Charge } from './provider.ts'
 import { TIMES } from './times.ts'
 
 /**
- * `askable`: the provider can be asked, and charges again whatever it is sent again. `repeatable`:
- * it recognises keys for a while, and cannot be asked. `both` and `blind`: as they say.
+ * `askable`: the provider has a query API and charges again on every repeat. `repeatable`: the
+ * provider recognises keys for a while and has no query API. `both` has both, `blind` has neither.
  */
 export const EFFECT_KINDS = ['askable', 'repeatable', 'both', 'blind'] as const
 
 export type EffectKind = (typeof EFFECT_KINDS)[number]
 
-/** What goes wrong in the code of the operation itself. */
+/** Faults in the code of the operation. */
 export type Mood = 'ok' | 'fails_recording' | 'fails_after_charge' | 'fails_booking'
 
 export interface Payment {
@@ -39,10 +41,10 @@ export function payments(node: DurableNode, outbox: () => Outbox): Operation<Pay
 function payment(node: DurableNode, outbox: () => Outbox, kind: EffectKind): Operation<Payment> {
   const { world } = node
   const { store } = world
-  return operation({
+  return defineOperation({
     name: `pay.${kind}`,
     effects: { charge: effectOf(node, kind) },
-    attemptsMax: ATTEMPTS_MAX,
+    maxAttempts: ATTEMPTS_MAX,
     async run(op, { customer }: Payment) {
       const mood = world.next('moods') ?? 'ok'
       const { recordId } = op
@@ -57,7 +59,7 @@ function payment(node: DurableNode, outbox: () => Outbox, kind: EffectKind): Ope
         store.write(tx, { recordId, customer, what: 'booked', chargeId: charge.id })
         const receipt: Receipt = { recordId, customer }
         const { tenant } = op
-        // Nothing holds the flood up but the places that it gets.
+        // Without a partition, only the number of places limits the flood.
         const partition = customer === HOSTILE ? {} : { partition: customer }
         await outbox().add(tx, 'receipt', receipt, { tenant, ...partition })
         await node.turn('books')
@@ -93,7 +95,7 @@ function effectOf(node: DurableNode, kind: EffectKind): ChargeEffect {
     result: chargeSchema,
     timeoutMs: TIMES.answerMs,
     providerId: ({ id }) => id,
-    ...(mayAsk ? { reconcile, provenAfterMs: TIMES.provenAfterMs } : {}),
-    ...(mayRepeat ? { repeatable: { withinMs: TIMES.repeatableMs } } : {}),
+    ...(mayAsk ? { reconcile, notFoundIsFinalAfterMs: TIMES.notFoundIsFinalAfterMs } : {}),
+    ...(mayRepeat ? { resendWithinMs: TIMES.repeatableMs } : {}),
   }
 }

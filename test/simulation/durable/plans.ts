@@ -1,16 +1,16 @@
-/** How plans are drawn. */
+/** How plans are drawn at random. */
 import fc, { type Arbitrary } from 'fast-check'
 import { KEYS, type Attempt, type ClientPlan } from './client.ts'
 import type { FairStep, Hang, HostilePlan } from './hostile.ts'
 import { MAIL_FAULTS, type MailFault } from './mailer.ts'
 import type { Mood } from './payment.ts'
-import { FAULTS, type Asked, type Fault } from './provider.ts'
+import { FAULTS, type QueryFate, type Fault } from './provider.ts'
 import type { Plan, Step } from './simulate.ts'
 import type { Fate, Troubles } from './world.ts'
 
 const NODES = 2
 
-/** `first` mostly, and one of the others now and then. */
+/** Draws `first` most of the time, and one of the others otherwise. */
 function mostly<Value>(
   first: Value,
   others: readonly Value[],
@@ -64,9 +64,9 @@ const list = <Value>(values: Arbitrary<Value>): Arbitrary<Value[]> =>
 
 const troubles: Arbitrary<Troubles> = fc.record({
   fates: list(mostly<Fate>('ok', ['fail_before', 'fail_after', 'lost', 'never', 'late'], [14, 4])),
-  // Lateness is what waiting for proof is about: twice as often as the others.
+  // Late requests test the wait for proof, so they are drawn twice as often as the others.
   faults: list(mostly<Fault>('ok', [...FAULTS, 'late', 'silent_late'], [3, 5])),
-  asked: list(mostly<Asked>('ok', ['pending', 'fails', 'silent'], [3, 2])),
+  asked: list(mostly<QueryFate>('ok', ['pending', 'fails', 'silent'], [3, 2])),
   mail: list(mostly<MailFault>('ok', MAIL_FAULTS, [3, 3])),
   moods: list(
     mostly<Mood>('ok', ['fails_recording', 'fails_after_charge', 'fails_booking'], [5, 2]),
@@ -94,7 +94,7 @@ const hostilePlans: Arbitrary<HostilePlan> = fc.record({
   faults: list(
     mostly<Fault>('ok', ['declined', 'slow', 'error_before', 'effect_lost', 'garbage'], [2, 3]),
   ),
-  asked: list(mostly<Asked>('ok', ['pending', 'fails'], [2, 2])),
+  asked: list(mostly<QueryFate>('ok', ['pending', 'fails'], [2, 2])),
   steps: fc.array(fairSteps, { minLength: 4, maxLength: 14, size: 'max' }),
 })
 
@@ -103,7 +103,7 @@ export const plans: Arbitrary<Plan> = fc.record({
   steps: fc.array(steps, { maxLength: 24, size: 'max' }),
   troubles,
   backlog: fc.array(fc.nat(3), { maxLength: 3, size: 'max' }),
-  // Such a history takes twenty times as long as the others.
+  // A history with a hostile tenant takes twenty times as long as the others.
   hostile: fc.oneof(
     { weight: 15, arbitrary: fc.constant(undefined) },
     { weight: 1, arbitrary: hostilePlans },
@@ -111,7 +111,7 @@ export const plans: Arbitrary<Plan> = fc.record({
   salt: fc.integer(),
 })
 
-/** The hostile tenant is in all of them. */
+/** Plans that all contain the hostile tenant. */
 export const plansWithHostile: Arbitrary<Plan> = fc
   .tuple(plans, hostilePlans)
   .map(([plan, hostile]) => ({ ...plan, hostile }))

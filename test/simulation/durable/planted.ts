@@ -1,16 +1,16 @@
-/** Bugs that the simulation must notice, put between the nodes and what is around them. */
-import type { OutboxStore, PhaseStore, StepOutcome } from '../../../src/core/durable-store.ts'
-import { Places, type Lane } from '../../../src/durable/places.ts'
-import { SimulatedTurns } from '../../durable/simulated-turns.ts'
+/** Bugs that the simulation must detect, planted between the nodes and their environment. */
+import type { OutboxStore, PhaseStore, StepOutcome } from '../../../src/core/store/durable-store.ts'
+import { Places, type Lane } from '../../../src/durable/places/places.ts'
+import { SimulatedTurns } from '../../durable/simulated/turns.ts'
 import { HOG, HOOK } from './hostile.ts'
 import type { Sabotage, World } from './world.ts'
 
 export interface PlantedBug {
   readonly name: string
   readonly sabotage: Sabotage
-  /** What the simulation must say of it. */
+  /** The violation that the simulation must report. */
   readonly noticed: RegExp
-  /** Only a history with the hostile tenant can show it. */
+  /** Only a history with the hostile tenant can show the bug. */
   readonly isUnfair?: true
 }
 
@@ -18,7 +18,7 @@ export const BUGS: readonly PlantedBug[] = [
   {
     name: 'steps are not fenced',
     sabotage: { durable: (world) => ({ ...world.store.durable, phases: unfenced(world) }) },
-    noticed: /a fenced holder has advanced|times (?:recorded|booked)|was begun/,
+    noticed: /a fenced holder has advanced|(?:recorded|booked) \d+ times|was begun/,
   },
   {
     name: 'an intent is not committed before its effect is sent',
@@ -28,7 +28,7 @@ export const BUGS: readonly PlantedBug[] = [
         return { kind: 'advanced', expiresAt: new Date(0) }
       },
     })),
-    noticed: /charged twice|after the provider had forgotten it|a fenced holder has advanced/,
+    noticed: /charged twice|after the provider dropped it|a fenced holder has advanced/,
   },
   {
     name: 'an open intent is sent again without asking',
@@ -40,7 +40,7 @@ export const BUGS: readonly PlantedBug[] = [
         return { ...operation, phases: done }
       },
     })),
-    noticed: /charged twice|after the provider had forgotten it/,
+    noticed: /charged twice|after the provider dropped it/,
   },
   {
     name: 'a relay settles without a token',
@@ -58,18 +58,18 @@ export const BUGS: readonly PlantedBug[] = [
     noticed: /a fenced relay has changed|two relays run one message/,
   },
   {
-    name: 'a "not found" is trusted before it proves anything',
+    name: 'a "not found" is trusted before it is final',
     sabotage: { trustsNotFound: true },
-    noticed: /charged twice|after the provider had forgotten it/,
+    noticed: /charged twice|after the provider dropped it/,
   },
   {
     name: 'a message is done before its handler has ended',
     sabotage: { endsEarly: true },
-    // Where its answer was lost, another relay has the message while the first handler still runs.
-    noticed: /a message is done, and nobody has got it|two relays run one message|order:/,
+    // If the answer was lost, another relay gets the message while the first handler still runs.
+    noticed: /a message is done and was never delivered|two relays run one message|order:/,
   },
   {
-    name: 'messages know nothing of their partition',
+    name: 'messages are relayed without regard to their partition',
     sabotage: {
       durable: (world) => {
         const { durable } = world.store
@@ -90,10 +90,10 @@ export const BUGS: readonly PlantedBug[] = [
         return { ...durable, outbox: outboxWith(world, { add }) }
       },
     },
-    noticed: /times mailed|order:|divergence:/,
+    noticed: /mailed \d+ times|order:|divergence:/,
   },
   {
-    name: 'a store hands out the longest due, and knows no turns',
+    name: 'a store returns the longest due work first, without turns',
     sabotage: { plant: () => replaced(SimulatedTurns.prototype, 'take', () => takeLongestDue) },
     noticed: /late:/,
     isUnfair: true,
@@ -105,13 +105,13 @@ export const BUGS: readonly PlantedBug[] = [
     isUnfair: true,
   },
   {
-    name: 'a relay never gives back the places of handlers that are late',
+    name: 'a relay never frees the places of handlers that exceed their time',
     sabotage: keepsPlaces((group) => group === HOOK || group === 'receipt'),
     noticed: /late: message/,
     isUnfair: true,
   },
   {
-    name: 'a worker never gives back the places of operations that are late',
+    name: 'a worker never frees the places of operations that exceed their time',
     sabotage: keepsPlaces((group) => group === HOG),
     noticed: /late: operation/,
     isUnfair: true,
@@ -130,7 +130,7 @@ function keepsPlaces(isKept: (group: string) => boolean): Sabotage {
   return { plant: () => replaced(Places.prototype, 'take', take) }
 }
 
-/** Replaces a method. Returns what takes that back. */
+/** Replaces a method. Returns the function that restores it. */
 function replaced<Of extends object, Name extends keyof Of>(
   of: Of,
   name: Name,
@@ -165,7 +165,7 @@ function outboxWith({ store: { durable } }: World, change: Partial<OutboxStore>)
   }
 }
 
-/** Whoever steps, the step is taken as that of the holder. */
+/** Accepts the step of any caller as a step of the holder. */
 function unfenced(world: World): PhaseStore {
   const { store } = world
   const { phases } = store.durable

@@ -1,4 +1,4 @@
-/** A payment provider with a ledger of its own. What it has charged it has charged for good. */
+/** A payment provider with its own ledger. A charge is permanent. */
 import { NotExecutedError } from '../../../src/core/errors.ts'
 import { NEVER } from '../process.ts'
 import type { EffectKind } from './payment.ts'
@@ -11,29 +11,29 @@ export interface Charge {
   readonly status: 'succeeded' | 'declined'
 }
 
-/** What becomes of one request. */
+/** The fate of one charge request. */
 export const FAULTS = [
   'declined',
-  /** The charge is made a little later, and answered then. */
+  /** Makes the charge a little later, and answers then. */
   'slow',
-  /** Nothing happens, and nobody says so. */
+  /** Fails without a charge, and the answer does not say so. */
   'error_before',
-  /** Nothing happens, and it says so. */
+  /** Refuses without a charge, and the answer says so. */
   'refused',
   'effect_lost',
   'garbage',
   'silent',
-  /** The request arrives long after its sender was told that the connection broke. */
+  /** The request arrives long after its sender saw the connection break. */
   'late',
   'silent_late',
-  /** A 500, given again while the key is remembered, or until somebody there has helped. */
+  /** A 500 that is repeated while the key is remembered, or until the world has healed. */
   'stored_500',
 ] as const
 
 export type Fault = (typeof FAULTS)[number] | 'ok'
 
-/** What becomes of one question. */
-export type Asked = 'ok' | 'pending' | 'fails' | 'silent'
+/** The fate of one query. */
+export type QueryFate = 'ok' | 'pending' | 'fails' | 'silent'
 
 interface Remembered {
   readonly untilMs: number
@@ -49,10 +49,10 @@ export class Provider {
     this.#world = world
   }
 
-  /** Takes a request as it leaves its sender. The answer may never come. */
+  /** Takes a request as its sender sends it. The answer may never arrive. */
   async charge(kind: EffectKind, key: string): Promise<unknown> {
     const fault = this.#world.next('faults') ?? this.#world.hostile?.nextFault() ?? 'ok'
-    // Of what it does not take it remembers nothing.
+    // A refused request leaves no entry.
     if (fault === 'refused') throw new NotExecutedError('the provider takes nothing now')
     if (kind === 'repeatable' || kind === 'both') {
       const remembered = this.#remember(key)
@@ -113,14 +113,14 @@ export class Provider {
     const known = this.#keys.get(key)
     if (known !== undefined && known.untilMs > nowMs) return known
     if (known !== undefined && this.find(key) !== undefined) {
-      this.#world.violate('a key was sent again after the provider had forgotten it')
+      this.#world.violate('a key was sent again after the provider dropped it')
     }
     const fresh = { untilMs: nowMs + TIMES.rememberedMs, isBroken: false }
     this.#keys.set(key, fresh)
     return fresh
   }
 
-  /** What was under way: where the key is known by then, the charge that is there. */
+  /** A delayed request arrives. If the key is known by then, returns the existing charge. */
   #arrive(kind: EffectKind, key: string): Charge {
     const isKnown = kind === 'repeatable' || kind === 'both'
     return (isKnown ? this.find(key) : undefined) ?? this.#make(key)

@@ -1,11 +1,11 @@
-/** Lets what waits for its turn go on, while no time passes. */
+/** Runs the scheduled tasks while no time passes. */
 import type { Scheduler } from 'fast-check'
 import { flush } from '../world.ts'
 import type { World } from './world.ts'
 
-/** More than this in one moment is a loop. */
+/** More turns than this at one point in time are an endless loop. */
 const TURNS_MAX = 2_000
-/** The same where a tenant floods. */
+/** The limit while a tenant floods. */
 const TURNS_MAX_FLOODED = 20_000
 
 export async function runOne(scheduler: Scheduler): Promise<void> {
@@ -18,7 +18,7 @@ export async function runAll(world: World, scheduler: Scheduler): Promise<void> 
   await flush()
   for (let turn = 0; scheduler.count() > 0; turn++) {
     await runOne(scheduler)
-    if (turn > turnsMax) world.violate('a call is repeated without end, and no time passes')
+    if (turn > turnsMax) world.violate('a call repeats without end while no time passes')
     check(world)
   }
 }

@@ -1,6 +1,6 @@
-/** One simulated run: a plan, carried out, healed, and judged. */
+/** One simulated run: executes a plan, heals the world, and checks the invariants. */
 import type { Scheduler } from 'fast-check'
-import { newRecordId } from '../../../src/core/identity.ts'
+import { newRecordId } from '../../../src/core/record/identity.ts'
 import { encodeValue } from '../../../src/durable/values.ts'
 import { flush } from '../world.ts'
 import { customerOf, runClient, send, tenantOf, type Answer, type ClientPlan } from './client.ts'
@@ -17,34 +17,34 @@ import { World, type Sabotage, type Troubles } from './world.ts'
 export type Step =
   | { readonly kind: 'run'; readonly turns: number }
   | { readonly kind: 'advance'; readonly ms: number }
-  /** The wall clock alone, forwards or backwards. */
+  /** Moves only the wall clock, forward or back. */
   | { readonly kind: 'jump'; readonly ms: number }
   | { readonly kind: 'crash'; readonly node: number }
   | { readonly kind: 'stall'; readonly node: number }
   | { readonly kind: 'resume'; readonly node: number }
-  /** Everything of a node is closed in its order, and the process ends after it. */
+  /** Closes everything in a node in order, and ends the process after that. */
   | { readonly kind: 'close'; readonly node: number }
-  /** The provider tells a node of one of its charges, perhaps early, late or again. */
+  /** The provider notifies a node of one of its charges, possibly early, late or repeatedly. */
   | { readonly kind: 'webhook'; readonly node: number; readonly charge: number }
 
 export interface Plan {
   readonly clients: readonly ClientPlan[]
   readonly steps: readonly Step[]
   readonly troubles: Troubles
-  /** Receipts that wait already when the nodes start, by their customer. */
+  /** Receipts that are already due when the nodes start, by customer. */
   readonly backlog: readonly number[]
-  /** A tenant that floods all the time; `undefined`: there is none. */
+  /** A tenant that floods during the whole history, if any. */
   readonly hostile: HostilePlan | undefined
-  /** For what the package itself draws at random. */
+  /** Seed for the random numbers of the package. */
   readonly salt: number
 }
 
 const NODES = 2
-/** How long it goes on after the last step, half a lease at a time. */
+/** Number of rounds with faults after the last step, half a lease each. */
 const FALTERING_ROUNDS = 12
-/** How often an operator comes. */
+/** The maximum number of rounds in which the operator acts. */
 const OPERATOR_ROUNDS = 4
-/** A healthy world comes to rest well before this. */
+/** A healthy world is at rest well before this. */
 const REST_MS_MAX = 20 * 60_000
 
 export async function simulate(
@@ -83,8 +83,8 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
     check(world)
   }
   for (const node of world.nodes) node.resume()
-  // What was begun goes on while everything still falters; then the world heals.
-  await falter(world, scheduler)
+  // Started work continues while everything is still faulty; then the world heals.
+  await continueWithFaults(world, scheduler)
   world.heal()
   if (world.hostile !== undefined) {
     const leave = (customer: number) => sent.push(leaveReceipt(world, customer))
@@ -103,7 +103,7 @@ async function carryThrough(scheduler: Scheduler, plan: Plan, world: World): Pro
   check(world)
 }
 
-/** What an earlier payment has left to be sent. */
+/** Adds a receipt from a payment before this history. */
 async function leaveReceipt(world: World, of: number): Promise<void> {
   const { store, clock } = world
   const recordId = `before-${world.earlierPayments++}`
@@ -153,12 +153,12 @@ function tellOf(world: World, id: number, nth: number): void {
   const node = world.nodes[id]!
   if (!node.running || ledger.length === 0) return
   const result = ledger[nth % ledger.length]!
-  const told = node.reconciler.resolve({ downstreamKey: result.key }, { kind: 'done', result })
-  // A webhook that fails is sent again by the provider, or not; the reconciler asks in any case.
-  told.catch(() => undefined)
+  const resolving = node.reconciler.resolve({ downstreamKey: result.key }, { kind: 'done', result })
+  // The provider may repeat a failed webhook or not; the reconciler asks in any case.
+  resolving.catch(() => undefined)
 }
 
-/** One node goes on serving: somebody has to tell the tale. */
+/** One node must keep running, so that work can finish. */
 function mayLose(world: World, id: number): boolean {
   return world.nodes.some((node) => node.id !== id && node.serves)
 }
@@ -171,7 +171,7 @@ function trackEnd(promise: Promise<unknown>): { ended: boolean } {
   return state
 }
 
-async function falter(world: World, scheduler: Scheduler): Promise<void> {
+async function continueWithFaults(world: World, scheduler: Scheduler): Promise<void> {
   for (let round = 0; round < FALTERING_ROUNDS; round++) {
     await world.hostile?.flood()
     await runAll(world, scheduler)
@@ -179,7 +179,7 @@ async function falter(world: World, scheduler: Scheduler): Promise<void> {
   }
 }
 
-/** Time passes until nothing is left to be done, or it shows that something hangs. */
+/** Moves time until no work is left, or until it is clear that work hangs. */
 async function comeToRest(
   world: World,
   scheduler: Scheduler,
@@ -195,17 +195,17 @@ async function comeToRest(
     }
     const rest = await isAtRest(world)
     if (all.ended && rest === 'quiet') return
-    // While somebody holds something, time goes in steps that let leases be renewed.
+    // While work is in progress, time moves in steps that let leases be renewed.
     clock.advance(all.ended && rest === 'waiting' ? TIMES.leaseMs * 2 : TIMES.leaseMs / 4)
   }
   await judge(world)
-  world.violate('the world did not come to rest: something hangs')
+  world.violate('the world did not come to rest: work hangs')
   check(world)
 }
 
 /**
- * An operator acts, once nothing is on its way any more, and again where something of old was
- * still under way.
+ * The operator acts when no request is in flight, and acts again if an old request was still
+ * in progress.
  */
 async function clearUp(
   world: World,
@@ -220,7 +220,7 @@ async function clearUp(
   }
 }
 
-/** One more retry of every key, when all is well again. */
+/** Retries every key once after everything has healed. */
 async function askAgain(
   world: World,
   scheduler: Scheduler,
@@ -229,13 +229,14 @@ async function askAgain(
   const node = world.nodes.find(({ serves }) => serves)!
   const asked = [...keys].map(async (key) => {
     const reply = await send(node, key, { accepts: false, waits: true })
-    if (reply === undefined) world.violate(`stuck: after all has healed, key ${key} has no answer`)
+    if (reply === undefined)
+      world.violate(`stuck: key ${key} has no answer after everything healed`)
     else answered({ key, reply })
   })
   await comeToRest(world, scheduler, trackEnd(Promise.all(asked)))
 }
 
-/** Mulberry32: small, and random enough for jitter. */
+/** Mulberry32: small, and sufficiently random for jitter. */
 function seeded(salt: number): () => number {
   let state = salt
   return () => {

@@ -1,26 +1,26 @@
 /**
- * The world of operations: real engines, workers, relays and reconcilers on one store, a provider
- * and a mailer outside of it, under a scheduler that decides what happens next and a clock that
- * moves only when told. It sees what no process can, and stops at the first broken promise.
+ * The world of operations: real engines, workers, relays and reconcilers on one store, with a
+ * provider and a mailer outside it. A scheduler decides what happens next, and the clock moves only
+ * on demand. The world sees the state of every process and stops at the first violated invariant.
  */
 import type { Scheduler } from 'fast-check'
-import type { DurableStore } from '../../../src/core/durable-store.ts'
-import type { Lease } from '../../../src/core/store.ts'
+import type { DurableStore } from '../../../src/core/store/durable-store.ts'
+import type { Lease } from '../../../src/core/store/store.ts'
 import { FakeClock } from '../../../src/testing/fake-clock.ts'
-import { simulatedStore, type SimulatedStore } from '../../durable/simulated-store.ts'
+import { simulatedStore, type SimulatedStore } from '../../durable/simulated/store.ts'
 import { Violation } from '../world.ts'
 import { Fairness } from './fairness.ts'
 import { Hostile, type HostilePlan } from './hostile.ts'
 import { Mailer, type MailFault } from './mailer.ts'
 import type { DurableNode } from './node.ts'
 import type { Mood } from './payment.ts'
-import { Provider, type Asked, type Fault } from './provider.ts'
+import { Provider, type QueryFate, type Fault } from './provider.ts'
 import { TIMES } from './times.ts'
 
-/** What becomes of one store call. `lost`, `never` and `late` calls are never answered. */
+/** The fate of one store call. `lost`, `never` and `late` calls are never answered. */
 export type Fate = 'ok' | 'fail_before' | 'fail_after' | 'lost' | 'never' | 'late'
 
-/** What a payment writes in its transactions. */
+/** The rows that a payment writes in its transactions. */
 export interface Row {
   readonly recordId: string
   readonly customer: string
@@ -28,33 +28,35 @@ export interface Row {
   readonly chargeId: string | undefined
 }
 
-/** What goes wrong, one entry after the other, again and again until the world has healed. */
+/** Faults, used in order and repeatedly until the world has healed. */
 export interface Troubles {
   readonly fates: readonly Fate[]
   readonly faults: readonly Fault[]
-  readonly asked: readonly Asked[]
+  readonly asked: readonly QueryFate[]
   readonly mail: readonly MailFault[]
   readonly moods: readonly Mood[]
 }
 
-/** Planted bugs, for tests of the simulation itself. */
+/** Planted bugs, for tests of the simulation. */
 export interface Sabotage {
-  /** What nodes get in place of the store's own. */
+  /** Replaces `store.durable` for the nodes. */
   readonly durable?: (world: World) => DurableStore
-  /** A "not found" is taken for proof at once. */
+  /** Treats a "not found" as proof at once. */
   readonly trustsNotFound?: boolean
-  /** Handlers of messages end before they have done anything. */
+  /** Message handlers end before they have done anything. */
   readonly endsEarly?: boolean
-  /** Workers, relays and reconcilers have no reserve, although they should. */
+  /** Workers, relays and reconcilers run without a reserve. */
   readonly hasNoReserve?: boolean
-  /** Changes code of the package or the store for one run. Returns what takes that back. */
+  /**
+   * Changes code of the package or the store for one run. Returns the function that restores it.
+   */
   readonly plant?: () => () => void
 }
 
 export class World {
   readonly clock = new FakeClock()
   readonly store: SimulatedStore<Row> = simulatedStore(this.clock)
-  /** `store.durable`, as nodes reach it. */
+  /** `store.durable`, as the nodes reach it. */
   readonly durable: DurableStore
   readonly provider: Provider
   readonly mailer: Mailer
@@ -64,18 +66,18 @@ export class World {
   readonly sabotage: Sabotage
   violation: Violation | undefined
   healed = false
-  /** Resolves when it has. */
+  /** Resolves when the world has healed. */
   readonly healing: Promise<void>
   #heal: () => void = () => undefined
   forwardJumps = 0
-  /** Payments from before the history began that have left a receipt to be sent. */
+  /** Number of payments from before the history that left a receipt. */
   earlierPayments = 0
   readonly #scheduler: Scheduler
   readonly #troubles: Troubles
   readonly #used = new Map<keyof Troubles, number>()
   #jumpedMs = 0
   #last: Promise<unknown> = Promise.resolve()
-  /** Who claimed each record last, and took each message. */
+  /** The last claim of each record and message. */
   readonly #holders = new Map<string, Lease>()
   readonly #takers = new Map<string, string>()
 
@@ -101,7 +103,7 @@ export class World {
     await this.#scheduler.schedule(Promise.resolve(), label)
   }
 
-  /** The next trouble of its kind; `undefined`: none. */
+  /** The next fault of this kind, or `undefined` if there is none. */
   next<Kind extends keyof Troubles>(kind: Kind): Troubles[Kind][number] | undefined {
     const list = this.#troubles[kind]
     if (this.healed || list.length === 0) return undefined
@@ -110,7 +112,7 @@ export class World {
     return list[used % list.length]
   }
 
-  /** From here on nothing goes wrong any more. */
+  /** Ends all faults. */
   heal(): void {
     this.healed = true
     this.#heal()
@@ -120,7 +122,7 @@ export class World {
     this.violation ??= new Violation(message)
   }
 
-  /** The wall clock alone; not further than the spans of this world allow for. */
+  /** Moves only the wall clock, at most by the durations that this world allows for. */
   jump(ms: number): void {
     if (this.#jumpedMs + Math.abs(ms) > TIMES.jumpsMs) return
     this.#jumpedMs += Math.abs(ms)
@@ -149,7 +151,7 @@ export class World {
     return this.#takers.get(messageId)
   }
 
-  /** One at a time, so that what is watched before and after a write belongs to that write. */
+  /** Runs writes one at a time, so that state before and after a write belongs to that write. */
   alone<Answer>(write: () => Promise<Answer>): Promise<Answer> {
     const answer = this.#last.then(write)
     this.#last = answer.catch(() => undefined)

@@ -1,0 +1,19 @@
+/**
+ * Express adapter (4 and 5). It only translates: `http/guard/guard.ts` decides what a key means
+ * and how each outcome is answered.
+ *
+ * @module
+ */
+export { idempotency, idempotencyOf } from './guard.ts'
+export type { IdempotencyOptions, IdempotencyMiddleware } from './guard.ts'
+export { requireProtected } from '../../http/guard/route-audit.ts'
+export { auditRoutes } from './audit.ts'
+export { idempotencyErrors } from './errors.ts'
+export { idempotencyStatus } from './status.ts'
+export { keepRawBody } from '../node-http/node-handler.ts'
+export type { HandlerContext } from '../../http/guard/handler-context.ts'
+export type { ReplyInit } from '../../http/reply/http-reply.ts'
+export type { AuditedRoute, RouteAudit } from '../../http/guard/route-audit.ts'
+export type { RouteOptions } from '../../http/guard/route-options.ts'
+export type { ExpressAuditOptions } from './audit.ts'
+export type { IdempotencyStatusOptions, StatusHandler } from './status.ts'

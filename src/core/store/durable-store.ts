@@ -1,0 +1,494 @@
+import type { RecordState } from '../record/record.ts'
+import type { Completion, Lease, RecordRef, RecordView } from './store.ts'
+
+/**
+ * The part of a store for operations and their phases, the outbox and the audit (`Store.durable`).
+ * It needs a database with transactions.
+ *
+ * The rules of `Store` apply: bytes are opaque, ordinary outcomes are returned, a repeated call is
+ * recognised, and the last argument is the `AbortSignal` of the call. The `durableCases` of
+ * `oncekey/testing` define the behaviour.
+ */
+export interface DurableStore {
+  /** Operations and their phases. */
+  readonly phases: PhaseStore
+  /** Messages that wait to be relayed. */
+  readonly outbox: OutboxStore
+  /** Verdicts, the acts of operators, and the audit. */
+  readonly operator: OperatorStore
+}
+
+/** Keeps operations and their phases: the progress of the work of a record. */
+export interface PhaseStore {
+  /**
+   * Runs `work` in a transaction of the store, and commits the rows of `work` together with the
+   * step that it returns.
+   *
+   * Write the step as the last statement. It is fenced: it is written only while the record is
+   * `in_progress` under this lease. If it is not written, roll back. If `work` throws, roll back
+   * and throw the same error. If `work` has ended the transaction itself, throw
+   * `OutcomeUnknownError`.
+   */
+  advance(
+    lease: Lease,
+    work: (tx: unknown) => Step | Promise<Step>,
+    signal?: AbortSignal,
+  ): Promise<StepOutcome>
+
+  /** Commits a step without work. This should take one round trip if the database allows it. */
+  record(lease: Lease, step: Step, signal?: AbortSignal): Promise<StepOutcome>
+
+  /** Reads the operation of a record, with its phases by number; `undefined` if it has none. */
+  load(recordId: string, signal?: AbortSignal): Promise<StoredOperation | undefined>
+
+  /**
+   * Lists operations of the requested names that are due for a worker: accepted, released or
+   * lapsed. Claims nothing: a worker claims a record with the mode `take`.
+   *
+   * Operations and tenants take turns: one record of each operation, and within an operation one of
+   * each tenant, which is the longest due of that tenant. A tenant gets a second record only if
+   * there are fewer tenants than `limit`. Each call continues the turns where the previous call of
+   * this store object stopped. A call may return fewer records than are due, but returns none only
+   * if none is due.
+   */
+  due(query: DueQuery, signal?: AbortSignal): Promise<DueOperation[]>
+
+  /** Lists due operations of all names and versions except these: no worker here runs them. */
+  orphans(query: DueQuery, signal?: AbortSignal): Promise<OrphanedOperation[]>
+}
+
+export interface OperationName {
+  readonly name: string
+  readonly version: number
+}
+
+export interface DueQuery {
+  /** The names and versions to return (`due`) or to leave out (`orphans`). */
+  readonly operations: readonly OperationName[]
+  readonly limit: number
+  /**
+   * Tenants to leave out, because they already use all the places of the worker that they may use.
+   *
+   * @default none
+   */
+  readonly withoutTenants?: readonly string[] | undefined
+}
+
+export interface DueOperation extends OperationName {
+  readonly record: RecordView
+}
+
+export interface OrphanedOperation extends OperationName {
+  readonly recordId: string
+}
+
+/** The changes of one commit. */
+export interface Step {
+  /** The operation, with its first step. An operation that is already on record stays as it is. */
+  readonly operation?: NewOperation | undefined
+  readonly phase?: PhaseStep | undefined
+  /** Ends the attempt with this step. @default the attempt continues */
+  readonly end?: StepEnd | undefined
+}
+
+export interface NewOperation extends OperationName {
+  readonly input: Uint8Array
+}
+
+export type StepEnd =
+  | ({ readonly kind: 'complete' } & Completion)
+  /**
+   * Leaves the rest to a worker: the record becomes `pending`, and is due after `afterMs`. Nothing
+   * has run in this attempt, so it does not count.
+   */
+  | { readonly kind: 'hand_over'; readonly afterMs: number }
+
+export type PhaseStep =
+  /** A transaction phase, and its result. */
+  | (PhaseName & { readonly kind: 'transaction'; readonly result: Uint8Array })
+  /**
+   * The effect is about to be sent. If it has an intent already, the first request stays, and only
+   * `sentAt` and `attempt` change.
+   */
+  | (PhaseName & {
+      readonly kind: 'intent'
+      readonly request: Uint8Array
+      readonly downstreamKey: string
+    })
+  /** The effect has happened. */
+  | (PhaseName & {
+      readonly kind: 'result'
+      readonly result: Uint8Array
+      readonly downstreamKey: string
+      readonly providerId: string | undefined
+    })
+  /** The effect provably did not happen: the phase is removed. */
+  | (PhaseName & { readonly kind: 'clear' })
+
+export interface PhaseName {
+  readonly name: string
+  /** Position in the operation, from 1. */
+  readonly number: number
+}
+
+export type StepOutcome =
+  /** The step is committed. A repeated step that hands over gets this again. */
+  | { readonly kind: 'advanced'; readonly expiresAt: Date }
+  /** Nothing was written: the effect already has this result, for example from a webhook. */
+  | { readonly kind: 'concluded'; readonly result: Uint8Array }
+  /**
+   * Nothing was written: the record is not `in_progress` under this lease. `own`: it still carries
+   * the token and attempt of the lease. A repeated step that completes gets `own` and `completed`.
+   * With `own` and `in_progress`, the transaction phase of the step is already on record.
+   */
+  | { readonly kind: 'fenced'; readonly own: boolean; readonly state: RecordState | 'absent' }
+
+export interface StoredOperation extends NewOperation {
+  readonly phases: readonly StoredPhase[]
+}
+
+/** An `external` phase is first `intended`, then `done`. A `transaction` phase is always `done`. */
+export interface StoredPhase extends PhaseName {
+  readonly kind: 'transaction' | 'external'
+  readonly state: 'intended' | 'done'
+  readonly request: Uint8Array | undefined
+  readonly result: Uint8Array | undefined
+  readonly downstreamKey: string | undefined
+  readonly providerId: string | undefined
+  /** The last attempt that recorded or sent the phase. */
+  readonly attempt: number
+  /** Time of the first intent; of a transaction, its commit. */
+  readonly firstSentAt: Date
+  /** Time of the last intent; of a transaction, its commit. */
+  readonly sentAt: Date
+  readonly doneAt: Date | undefined
+}
+
+/** Keeps messages until a relay has delivered them. */
+export interface OutboxStore {
+  /**
+   * Adds a message in an open transaction of the store or of the caller. The message exists when
+   * that transaction commits. Other transactions that add to the same partition wait until it ends.
+   * The call is synchronous if the driver is.
+   */
+  add(tx: unknown, message: NewMessage): Promise<void> | void
+
+  /**
+   * Takes at most `limit` due messages, each for `leaseMs`. A message that is not settled is due
+   * again when its lease ends. A repeated claim with the same token returns the same messages.
+   *
+   * Topics and tenants take turns: one message of each topic, and within a topic one of each
+   * tenant, which is the longest due of that tenant. Of a partition only the first message is
+   * available. Messages without a tenant count as one tenant. Each claim continues the turns where
+   * the previous claim of this store object stopped.
+   */
+  claim(request: MessageClaim, signal?: AbortSignal): Promise<HeldMessage[]>
+
+  /**
+   * Ends leases, or records the id of a provider under one. Returns `false` for a message that this
+   * lease no longer holds. A repeated settlement returns `true`, and is written once.
+   */
+  settle(settlements: readonly MessageSettlement[], signal?: AbortSignal): Promise<boolean[]>
+
+  /** Extends leases from now. Returns `false` for a message that the lease no longer holds. */
+  renew(leases: readonly MessageLease[], leaseMs: number, signal?: AbortSignal): Promise<boolean[]>
+
+  /** Reads one message with its payload; `undefined` if it does not exist. */
+  read(id: string, signal?: AbortSignal): Promise<MessageView | undefined>
+
+  /** Lists messages in one state, oldest first, without their payloads. */
+  list(
+    query: { readonly state: MessageState; readonly limit: number },
+    signal?: AbortSignal,
+  ): Promise<MessageView[]>
+
+  /**
+   * Removes at most `limit` messages that were done or dropped more than `olderThanMs` ago. Returns
+   * their number.
+   */
+  prune(
+    request: { readonly limit: number; readonly olderThanMs: number },
+    signal?: AbortSignal,
+  ): Promise<number>
+
+  /**
+   * Finds topics without a relay: topics outside `query.topics` with a message that has been due
+   * for `overdueMs` or longer. Returns one such message of each topic, the longest due that a
+   * bounded search finds: of the partitions, it examines only the first messages of some. At most
+   * `limit` topics, ordered by name. Reads only, and only by index.
+   *
+   * Optional, because older stores do not have it. Without it, such topics are not reported.
+   */
+  unrelayed?(query: UnrelayedQuery, signal?: AbortSignal): Promise<UnrelayedTopic[]>
+
+  /**
+   * Notifies a relay: call `wake` when messages were committed. A notification may be missed or
+   * needless, because relays also poll. Returns a function that ends the watch.
+   *
+   * @default relays only poll
+   */
+  watch?(wake: () => void): () => void
+}
+
+export interface UnrelayedQuery {
+  /** Topics that have a relay. */
+  readonly topics: readonly string[]
+  readonly overdueMs: number
+  readonly limit: number
+}
+
+export interface UnrelayedTopic {
+  readonly topic: string
+  readonly messageId: string
+  readonly dueAt: Date
+}
+
+/** Topics, and first messages of partitions of each, that one call of `unrelayed` examines. */
+export const UNRELAYED_TOPICS_MAX = 100
+export const UNRELAYED_HEADS_MAX = 16
+
+/**
+ * `ready`: waits for a claim. `held`: a relay has taken it. `done`: it was delivered. `dead`: its
+ * delivery failed for good, and an operator must decide. `dropped`: an operator has given it up.
+ */
+export const MESSAGE_STATES = ['ready', 'held', 'done', 'dead', 'dropped'] as const
+
+export type MessageState = (typeof MESSAGE_STATES)[number]
+
+export interface NewMessage {
+  /** A UUID (version 7). */
+  readonly id: string
+  readonly topic: string
+  /** The tenant whose turn the message takes. @default shared by all messages without a tenant */
+  readonly tenant?: string | undefined
+  /** Lets the receiver recognise repeated deliveries. */
+  readonly key: string | undefined
+  /** Messages with the same topic and partition are relayed in order, one at a time. */
+  readonly partition: string | undefined
+  readonly payload: Uint8Array
+  /** Delay until the message is due. */
+  readonly delayMs: number
+}
+
+export interface MessageClaim {
+  readonly topics: readonly string[]
+  readonly limit: number
+  /** The limit for each topic, in the order of `topics`. @default `limit` for each */
+  readonly limits?: readonly number[] | undefined
+  /** Tenants to leave out. An empty string means messages without a tenant. @default none */
+  readonly withoutTenants?: readonly string[] | undefined
+  readonly leaseMs: number
+  /** New for each claim. A repeated claim finds the messages that it has taken by it. */
+  readonly token: string
+}
+
+export interface MessageLease {
+  readonly id: string
+  readonly token: string
+}
+
+export interface HeldMessage extends MessageLease {
+  readonly topic: string
+  readonly tenant: string | undefined
+  readonly key: string | undefined
+  readonly partition: string | undefined
+  readonly payload: Uint8Array
+  /** The number of this attempt, from 1. */
+  readonly attempt: number
+  /** Recorded by an earlier attempt: the provider already has the message. */
+  readonly providerId: string | undefined
+  readonly createdAt: Date
+}
+
+/** How a relay settles a message that it holds. `done`: the message was delivered. */
+export type MessageSettlement = MessageLease &
+  (
+    | { readonly kind: 'done'; readonly providerId: string | undefined }
+    /** Records the id of the provider, and keeps the lease. */
+    | { readonly kind: 'note'; readonly providerId: string }
+    /** The delivery failed: the message is due again after `delayMs`. */
+    | { readonly kind: 'retry'; readonly error: string; readonly delayMs: number }
+    /** The delivery failed for good. `blocks`: the partition waits for an act of an operator. */
+    | { readonly kind: 'dead'; readonly error: string; readonly blocks: boolean }
+    /** The message was not used: it is due again, and this attempt does not count. */
+    | { readonly kind: 'return' }
+  )
+
+export interface MessageView {
+  readonly id: string
+  readonly topic: string
+  readonly tenant: string | undefined
+  readonly key: string | undefined
+  readonly partition: string | undefined
+  /** Absent in lists. */
+  readonly payload: Uint8Array | undefined
+  readonly state: MessageState
+  readonly attempt: number
+  /** The last ten errors, newest last. */
+  readonly errors: readonly MessageError[]
+  readonly providerId: string | undefined
+  readonly createdAt: Date
+  /** When a claim may take the message next; absent if it is done, dead or dropped. */
+  readonly dueAt: Date | undefined
+  /** When the message became done, dead or dropped. */
+  readonly endedAt: Date | undefined
+}
+
+export interface MessageError {
+  readonly at: Date
+  readonly attempt: number
+  readonly error: string
+}
+
+/** Errors that are kept of a message, and the length of each. */
+export const MESSAGE_ERRORS_MAX = 10
+export const MESSAGE_ERROR_LENGTH_MAX = 500
+
+/** Applies verdicts and the acts of operators. Each is in the audit by the same commit. */
+export interface OperatorStore {
+  /**
+   * Takes `unknown` records that are due for reconciliation, with their operation if they have one.
+   * Counts a try on each, and makes it due again in `againMs`, so that no other node takes it until
+   * then.
+   *
+   * Operations and tenants take turns: one record of each operation, and within an operation one of
+   * each tenant, which is the longest due of that tenant. Each call continues the turns where the
+   * previous call of this store object stopped. A call may return fewer records than are due, but
+   * returns none only if none is due.
+   */
+  takeUnknown(request: UnknownRequest, signal?: AbortSignal): Promise<DueUnknown[]>
+
+  /**
+   * Sets the time of the next reconciliation of an `unknown` record. Returns `false`, and writes
+   * nothing, if the record is not `unknown` because of this attempt, or has another number of
+   * tries: an operator has then requeued it, and an earlier try no longer decides.
+   */
+  postpone(target: Postponement, signal?: AbortSignal): Promise<boolean>
+
+  /** Carries out one act and writes it into the audit, in one commit. */
+  act(act: Act, by: Actor, signal?: AbortSignal): Promise<ActOutcome>
+
+  /** Lists the audit of one record or message (`subject`), or of all, newest first. */
+  audit(
+    query: { readonly subject?: string; readonly limit: number },
+    signal?: AbortSignal,
+  ): Promise<AuditEntry[]>
+}
+
+export interface UnknownRequest {
+  readonly limit: number
+  /** Delay until a record that is returned is due again. */
+  readonly againMs: number
+  /** Operations to leave out. @default none */
+  readonly withoutOperations?: readonly UnknownOperation[] | undefined
+  /** Tenants to leave out. @default none */
+  readonly withoutTenants?: readonly string[] | undefined
+}
+
+/**
+ * The operation by which `unknown` records take turns: name and version of the operation on record,
+ * or else the operation of the scope, without a version.
+ */
+export interface UnknownOperation {
+  readonly name: string
+  readonly version: number | undefined
+}
+
+export interface Postponement {
+  readonly recordId: string
+  readonly attempt: number
+  /** The number of tries that the record must have. @default any number */
+  readonly tries?: number | undefined
+  /** Delay until the next reconciliation. `undefined`: none, the record is left to operators. */
+  readonly inMs: number | undefined
+}
+
+export interface DueUnknown {
+  readonly record: RecordView
+  readonly operation: StoredOperation | undefined
+}
+
+/**
+ * Names an external phase by its downstream key, by the id of its provider, or by its record: then
+ * the phase that is `intended`, or else the last that is `done`.
+ */
+export type PhaseRef =
+  | { readonly recordId: string }
+  | { readonly downstreamKey: string }
+  | { readonly providerId: string }
+
+export type Act =
+  /**
+   * Records the outcome of an effect. `done`: its phase gets this result. `not_executed`: its phase
+   * is removed, and the effect may be sent again. An `unknown` record is released, and a worker
+   * resumes it. `not_executed` is refused while the record is held: the holder finds out itself.
+   */
+  | {
+      readonly kind: 'conclude'
+      readonly phase: PhaseRef
+      /** The attempt that must have sent the effect last. @default any attempt */
+      readonly attempt?: number | undefined
+      readonly finding:
+        | {
+            readonly kind: 'done'
+            readonly result: Uint8Array
+            readonly providerId: string | undefined
+          }
+        | { readonly kind: 'not_executed' }
+    }
+  /** Gives an `unknown` record its verdict, as `Store.resolve` does. */
+  | {
+      readonly kind: 'resolve'
+      readonly ref: RecordRef
+      readonly attempt?: number | undefined
+      readonly verdict:
+        | { readonly kind: 'completed'; readonly result: Uint8Array }
+        | { readonly kind: 'failed_retryable' }
+      readonly retentionMs: number
+    }
+  /** Releases a held or `unknown` record: it may run again, and its holder can settle nothing. */
+  | { readonly kind: 'release'; readonly ref: RecordRef }
+  /** Removes a completed record: the next request with its key runs. */
+  | { readonly kind: 'bust'; readonly ref: RecordRef }
+  /** Makes an `unknown` record, or an operation that waits, due at once, with no tries counted. */
+  | { readonly kind: 'requeue'; readonly ref: RecordRef }
+  /** Makes a dead message ready again. Its earlier attempts stay on record. */
+  | { readonly kind: 'retry_message'; readonly messageId: string }
+  /** Gives up a dead message. Its partition continues. */
+  | { readonly kind: 'drop_message'; readonly messageId: string }
+
+export type ActKind = Act['kind']
+
+export interface Actor {
+  /** A person, or a part of the system such as `reconciler` or `webhook`. */
+  readonly who: string
+  /** The reason, in the words of the actor. */
+  readonly why: string
+}
+
+export type ActOutcome =
+  | {
+      readonly kind: 'done'
+      /** The id of the record or message. */
+      readonly subject: string
+      /** The record after the act; absent if it was removed, or for a message. */
+      readonly record?: RecordView | undefined
+    }
+  /** Nothing was written: the act was done before, for example by a repeated webhook. */
+  | { readonly kind: 'already'; readonly subject: string }
+  /** Nothing was written: the state or the attempt does not allow this act. */
+  | {
+      readonly kind: 'refused'
+      readonly subject: string
+      readonly reason: RecordState | MessageState | 'other_attempt' | 'no_phase'
+    }
+  | { readonly kind: 'not_found' }
+
+export interface AuditEntry extends Actor {
+  readonly at: Date
+  readonly act: ActKind
+  /** The id of a record or a message. */
+  readonly subject: string
+  /** Details in JSON: the verdict, the phase, the state before the act. Never a payload. */
+  readonly detail: string
+}

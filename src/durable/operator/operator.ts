@@ -1,0 +1,334 @@
+/** Manual changes by people. Each is written to the audit with a name and a reason. */
+import type {
+  Act,
+  Actor,
+  ActKind,
+  ActOutcome,
+  AuditEntry,
+  DurableStore,
+  MessageView,
+  StoredOperation,
+  StoredPhase,
+  UnrelayedTopic,
+} from '../../core/store/durable-store.ts'
+import type { Engine, ResolveTarget, ResolveVerdict } from '../../core/engine/engine-contract.ts'
+import { InvalidOptionsError } from '../../core/errors.ts'
+import { describe, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import type { RecordState } from '../../core/record/record.ts'
+import { toRef } from '../../core/record/verdict.ts'
+import type { RecordView } from '../../core/store/store.ts'
+import {
+  checkActor,
+  checkEffectTarget,
+  checkEffectVerdict,
+  checkRecordTarget,
+  checkRecordVerdict,
+  isRecordVerdict,
+} from './act-checks.ts'
+import {
+  OperatorActs,
+  type EffectTarget,
+  type EffectVerdict,
+  type OperationInfo,
+  type RecordTarget,
+} from './operator-acts.ts'
+import { askStore, durableOf } from '../durable-engine.ts'
+import { checkOperations } from '../reconciliation/reconciler-options.ts'
+import { findUnrelayed } from '../outbox/unrelayed.ts'
+import { decodeValue } from '../values.ts'
+
+export interface OperatorOptions {
+  /** The engine of the records. Its store must keep operations: SQLite, PostgreSQL or MySQL. */
+  engine: Engine
+
+  /**
+   * The operations of the service. When `resolve` gets the result of an effect of one of these, the
+   * result is checked with the `result` schema of the effect, and `providerId` is read from it. The
+   * result of an effect of any other operation is stored as JSON without a check.
+   *
+   * @default none
+   */
+  operations?: readonly OperationInfo[]
+}
+
+/**
+ * The acts of an operator. Each act that changes something takes the person and the reason, and is
+ * written to the audit in the same commit. An act that changes nothing writes no entry.
+ */
+export interface Operator {
+  /**
+   * Records in one state, without their results. The record that was started first comes first.
+   *
+   * @default limit 100
+   */
+  list(query: { state: RecordState; limit?: number }): Promise<RecordView[]>
+
+  /** A record with its operation, its phases, earlier records of its key, and its audit. */
+  inspect(target: ResolveTarget): Promise<Inspection>
+
+  /**
+   * Takes a record from its holder, or out of `unknown`, so that it may run again. Call it only if
+   * you know that the work had no effect, or that a second effect does no harm.
+   */
+  release(target: ResolveTarget, by: Actor): Promise<ActOutcome>
+
+  /**
+   * Records the outcome of an outside effect, as a webhook would. The operation then continues with
+   * it. The audit entry has the act `conclude`.
+   */
+  resolve(target: EffectTarget, verdict: EffectVerdict, by: Actor): Promise<ActOutcome>
+
+  /**
+   * Records a verdict on a whole `unknown` record. Pass the `attempt` that you have checked, so
+   * that the verdict cannot apply to a later one. The audit entry has the act `resolve`.
+   */
+  resolve(target: RecordTarget, verdict: ResolveVerdict, by: Actor): Promise<ActOutcome>
+
+  /** Makes a record due now: the reconciler asks about it again, or a worker runs its operation. */
+  processNow(target: ResolveTarget, by: Actor): Promise<ActOutcome>
+
+  /** Removes a stored reply, so that the next request with the key runs the work again. */
+  discardReply(target: ResolveTarget, by: Actor): Promise<ActOutcome>
+
+  /**
+   * Work that waits for an operator, oldest first: records that the reconciler gave up after its
+   * last try (among the 10,000 oldest `unknown` records), messages that could not be relayed, and
+   * topics that seem to have no relay.
+   *
+   * @default limit 100
+   */
+  deadLetters(query?: { limit?: number }): Promise<DeadLetters>
+
+  /** Makes a dead message due again. Its earlier attempts still count. */
+  retryMessage(messageId: string, by: Actor): Promise<ActOutcome>
+
+  /** Drops a dead message for good. A partition that it blocked continues with the next message. */
+  dropMessage(messageId: string, by: Actor): Promise<ActOutcome>
+
+  /**
+   * Audit entries, newest first: of one record or message (`subject` is its id), or of all.
+   *
+   * @default limit 100
+   */
+  audit(query?: { subject?: string; limit?: number }): Promise<AuditEntry[]>
+}
+
+export type Inspection =
+  | {
+      readonly kind: 'found'
+      /** Absent if the record was removed and only its history or its audit is left. */
+      readonly record: RecordView | undefined
+      readonly operation: InspectedOperation | undefined
+      /** Earlier records of its key, newest first. Empty if the store keeps no history. */
+      readonly history: readonly RecordView[]
+      readonly audit: readonly AuditEntry[]
+    }
+  | { readonly kind: 'not_found' }
+
+export interface InspectedOperation {
+  readonly name: string
+  readonly version: number
+  readonly input: unknown
+  readonly phases: readonly InspectedPhase[]
+}
+
+export interface InspectedPhase extends Omit<StoredPhase, 'request' | 'result'> {
+  readonly request: unknown
+  readonly result: unknown
+}
+
+export interface DeadLetters {
+  readonly records: readonly RecordView[]
+  readonly messages: readonly MessageView[]
+  /**
+   * Topics that no relay of this process handles and that have a message which has been due for a
+   * minute or longer. Sorted by name, with one message each. The messages are not lost: a relay
+   * that handles the topic relays them.
+   */
+  readonly unrelayed: readonly UnrelayedTopic[]
+}
+
+/**
+ * Creates the operator's view of a store: lists, verdicts, releases and the audit. It checks no
+ * permissions; the caller decides who may use it.
+ */
+export function createOperator(options: OperatorOptions): Operator {
+  rejectUnknownOptions('createOperator', options, ['engine', 'operations'])
+  const { engine, operations = [] } = options
+  const durable = durableOf('createOperator', engine)
+  return new AuditedOperator(engine, durable, checkOperations('createOperator', operations))
+}
+
+const LIMIT = 100
+const LIMIT_MAX = 10_000
+/** Entries of the history and of the audit of one record in `inspect`. */
+const INSPECTED_MAX = 100
+
+/** The methods by the stored word of their act, for error messages. */
+const METHODS = {
+  release: 'release',
+  requeue: 'processNow',
+  bust: 'discardReply',
+  retry_message: 'retryMessage',
+  drop_message: 'dropMessage',
+} as const
+
+class AuditedOperator implements Operator {
+  readonly #engine: Engine
+  readonly #durable: DurableStore
+  readonly #acts: OperatorActs
+
+  constructor(engine: Engine, durable: DurableStore, operations: readonly OperationInfo[]) {
+    this.#engine = engine
+    this.#durable = durable
+    this.#acts = new OperatorActs(engine, durable, operations)
+  }
+
+  async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
+    rejectUnknownOptions('operator.list', query, ['state', 'limit'])
+    return this.#engine.list(query)
+  }
+
+  async inspect(target: ResolveTarget): Promise<Inspection> {
+    const engine = this.#engine
+    const { store } = engine
+    const ref = toRef(checkRecordTarget('operator.inspect', target))
+    const record = await engine.read(target)
+    const recordId = record?.recordId ?? ref.recordId
+    const limit = INSPECTED_MAX
+    const past = record === undefined ? ref : { identity: record.identity }
+    const [operation, history, audit] = await Promise.all([
+      recordId && askStore(engine, 'load', (signal) => this.#durable.phases.load(recordId, signal)),
+      store.history &&
+        askStore(engine, 'history', (signal) => store.history!({ ref: past, limit }, signal)),
+      recordId ? this.audit({ subject: recordId, limit }) : [],
+    ])
+    const isEmpty = record === undefined && audit.length === 0 && (history?.length ?? 0) === 0
+    if (isEmpty) return { kind: 'not_found' }
+    const inspected = operation ? toInspected(operation) : undefined
+    return { kind: 'found', record, operation: inspected, history: history ?? [], audit }
+  }
+
+  release(target: ResolveTarget, by: Actor): Promise<ActOutcome> {
+    return this.#actOn('release', target, by)
+  }
+
+  processNow(target: ResolveTarget, by: Actor): Promise<ActOutcome> {
+    return this.#actOn('requeue', target, by)
+  }
+
+  discardReply(target: ResolveTarget, by: Actor): Promise<ActOutcome> {
+    return this.#actOn('bust', target, by)
+  }
+
+  async resolve(
+    target: EffectTarget | RecordTarget,
+    verdict: EffectVerdict | ResolveVerdict,
+    by: Actor,
+  ): Promise<ActOutcome> {
+    const where = 'operator.resolve'
+    const actor = checkActor(where, by)
+    if (isRecordVerdict(verdict)) {
+      const checked = checkRecordVerdict(where, verdict)
+      const record = checkRecordTarget(where, target as RecordTarget)
+      return this.#report('resolve', await this.#acts.resolveRecord(record, checked, actor), actor)
+    }
+    const checked = checkEffectVerdict(where, verdict)
+    const effect = checkEffectTarget(where, target as EffectTarget)
+    return this.#report('conclude', await this.#acts.resolveEffect(effect, checked, actor), actor)
+  }
+
+  async deadLetters(query: { limit?: number } = {}): Promise<DeadLetters> {
+    rejectUnknownOptions('operator.deadLetters', query, ['limit'])
+    const limit = limitOf('operator.deadLetters', query.limit)
+    const { outbox } = this.#durable
+    const [unknown, messages, unrelayed] = await Promise.all([
+      this.#engine.list({ state: 'unknown', limit: LIMIT_MAX }),
+      askStore(this.#engine, 'list', (signal) => outbox.list({ state: 'dead', limit }, signal)),
+      findUnrelayed(this.#engine, outbox, limit),
+    ])
+    const givenUp = unknown.filter(({ reconcileAt }) => reconcileAt === undefined)
+    return { records: givenUp.slice(0, limit), messages, unrelayed }
+  }
+
+  retryMessage(messageId: string, by: Actor): Promise<ActOutcome> {
+    return this.#actOnMessage('retry_message', messageId, by)
+  }
+
+  dropMessage(messageId: string, by: Actor): Promise<ActOutcome> {
+    return this.#actOnMessage('drop_message', messageId, by)
+  }
+
+  async audit(query: { subject?: string; limit?: number } = {}): Promise<AuditEntry[]> {
+    rejectUnknownOptions('operator.audit', query, ['subject', 'limit'])
+    const limit = limitOf('operator.audit', query.limit)
+    const { subject } = query
+    const filter = subject === undefined ? { limit } : { subject, limit }
+    return askStore(this.#engine, 'audit', (signal) => this.#durable.operator.audit(filter, signal))
+  }
+
+  async #actOn(
+    kind: 'release' | 'requeue' | 'bust',
+    target: ResolveTarget,
+    by: Actor,
+  ): Promise<ActOutcome> {
+    const where = `operator.${METHODS[kind]}`
+    const actor = checkActor(where, by)
+    const ref = toRef(checkRecordTarget(where, target))
+    return this.#act({ kind, ref }, actor)
+  }
+
+  async #actOnMessage(
+    kind: 'retry_message' | 'drop_message',
+    messageId: string,
+    by: Actor,
+  ): Promise<ActOutcome> {
+    const where = `operator.${METHODS[kind]}`
+    const actor = checkActor(where, by)
+    if (typeof messageId !== 'string' || messageId === '') {
+      throw new InvalidOptionsError(
+        `${where}: the message id must be a non-empty string, got ${describe(messageId)}`,
+      )
+    }
+    return this.#act({ kind, messageId }, actor)
+  }
+
+  async #act(act: Act, by: Actor): Promise<ActOutcome> {
+    return this.#report(act.kind, await this.#acts.act(act, by), by)
+  }
+
+  #report(act: ActKind, outcome: ActOutcome, { who }: Actor): ActOutcome {
+    if (outcome.kind === 'done') {
+      const { subject } = outcome
+      this.#engine.emit({ kind: 'operator_acted', act, subject, who })
+    }
+    return outcome
+  }
+}
+
+function limitOf(where: string, limit: number | undefined): number {
+  return wholeNumber(`${where}.limit`, limit, { fallback: LIMIT, min: 1, max: LIMIT_MAX })
+}
+
+function toInspected(operation: StoredOperation): InspectedOperation {
+  const { name, version, input, phases } = operation
+  return {
+    name,
+    version,
+    input: readable(input),
+    phases: phases.map((phase) => ({
+      ...phase,
+      request: readable(phase.request),
+      result: readable(phase.result),
+    })),
+  }
+}
+
+/** The decoded value, or the stored bytes if they cannot be decoded. */
+function readable(bytes: Uint8Array | undefined): unknown {
+  try {
+    return decodeValue(bytes)
+  } catch {
+    return bytes
+  }
+}

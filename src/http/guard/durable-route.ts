@@ -1,0 +1,32 @@
+import type { Encryption } from '../../core/encryption.ts'
+import { InvalidOptionsError } from '../../core/errors.ts'
+import { describe } from '../../core/options.ts'
+
+/** The operation that a route runs. Routes and workers record its replies in the same way. */
+export interface DurableRoute {
+  readonly name: string
+  readonly replyVersion: number
+  readonly encryption: Encryption | undefined
+}
+
+interface RouteReplyOptions {
+  readonly replyVersion?: unknown
+  readonly encryption?: unknown
+}
+
+/** The route must not contradict the reply options of its operation. */
+export function checkDurable(durable: DurableRoute | undefined, route: RouteReplyOptions): void {
+  if (durable === undefined) return
+  if (typeof durable?.name !== 'string') {
+    throw new InvalidOptionsError(
+      `durable must come from an operation's route, got ${describe(durable)}`,
+    )
+  }
+  for (const name of ['replyVersion', 'encryption'] as const) {
+    if (route[name] === undefined || route[name] === durable[name]) continue
+    throw new InvalidOptionsError(
+      `${name} of the route contradicts operation "${durable.name}": a worker records its ` +
+        'replies, too, and has no options of a route. Set it only in the operation',
+    )
+  }
+}

@@ -1,0 +1,2 @@
+export { describeIdempotency } from './openapi.ts'
+export type { OpenApiOperation, OpenApiOptions, OperationFilter } from './openapi.ts'

@@ -1,0 +1,5 @@
+// Takes about 47 s.
+import { startMariadb } from '../../servers/mariadb.ts'
+import { runPaymentKills } from './database-kills.ts'
+
+runPaymentKills('mariadb', startMariadb)
