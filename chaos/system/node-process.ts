@@ -98,8 +98,13 @@ class ChaosProcess implements NodeProcess {
     const child = this.#child
     if (child === undefined || hasEnded(child) || !child.connected) return
     const shifted = new Promise<void>((resolve) => {
-      child.once('message', () => resolve())
-      child.once('exit', () => resolve())
+      const done = () => {
+        child.off('message', done)
+        child.off('exit', done)
+        resolve()
+      }
+      child.on('message', done)
+      child.on('exit', done)
     })
     // A child that ends at this moment reports its exit.
     child.send({ shiftMs }, () => undefined)
