@@ -7,7 +7,7 @@ import type { Scope } from '../record/identity.ts'
 import type { Policy, PolicyOptions } from './policy.ts'
 import type { RecordState } from '../record/record.ts'
 import type { EngineHealth } from '../health/store-health.ts'
-import type { Completion, RecordView, Store } from '../store/store.ts'
+import type { Completion, RecordView, ResolveOutcome, Store } from '../store/store.ts'
 
 /** The options of `createEngine`, and the policy of work that has no other policy. */
 export interface EngineOptions extends PolicyOptions {
@@ -104,12 +104,7 @@ export type ResolveVerdict =
   | { readonly kind: 'failed_retryable' }
 
 /** The outcome of `engine.resolve()`. Only `resolved` changed the record. */
-export type ResolveResult =
-  | { readonly kind: 'resolved'; readonly record: RecordView }
-  | { readonly kind: 'not_unknown'; readonly state: RecordState }
-  /** The record is `unknown`, but because of another attempt than the verdict is about. */
-  | { readonly kind: 'other_attempt'; readonly attempt: number }
-  | { readonly kind: 'not_found' }
+export type ResolveResult = ResolveOutcome
 
 /** The options of `engine.reap()`. */
 export interface ReapOptions {

@@ -125,13 +125,16 @@ export interface StoredRecord {
   readonly leaseMs: number | undefined
   readonly onLapse: OnLapse
   readonly afterExpiry: AfterExpiry
+  /** Set on `failed_retryable` records: how it is known that the work had no effect. */
   readonly proof: Proof | undefined
   /**
    * The last finished phase of the operation, or `started` if no phase has finished. `undefined` if
    * the record has no operation.
    */
   readonly recoveryPoint: string | undefined
+  /** Set on `completed` records, but absent in lists. */
   readonly result: Uint8Array | undefined
+  /** The code of the last failure, if the last attempt failed. */
   readonly errorCode: string | undefined
   /**
    * When the record is due: for the reconciler if it is `unknown`; for a worker if it is `pending`,

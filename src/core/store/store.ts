@@ -1,5 +1,5 @@
 import type { DurableStore } from './durable-store.ts'
-import type { AfterExpiry, OnLapse, Proof, RecordState } from '../record/record.ts'
+import type { AfterExpiry, OnLapse, Proof, RecordState, StoredRecord } from '../record/record.ts'
 
 /**
  * Where records are kept. A store keeps opaque bytes: it never interprets a result.
@@ -443,40 +443,22 @@ export interface ListQuery {
   readonly limit: number
 }
 
+/** The fields of a stored record that a view leaves out, or has as a `Date`. */
+type HiddenFields =
+  | 'token'
+  | 'leaseMs'
+  | 'leaseUntilMs'
+  | 'reconcileAtMs'
+  | 'createdAtMs'
+  | 'lastRunAtMs'
+  | 'completedAtMs'
+  | 'expiresAtMs'
+
 /** A record for people and tools: all fields that they may see, and no token. */
-export interface RecordView {
-  /** Hash of tenant, operation and key: the primary key. May be logged. */
-  readonly identity: string
-  /** A random id. Retries keep it; a new record after the expiry gets a new one. */
-  readonly recordId: string
-  readonly tenant: string
-  readonly operation: string
-  /** The key as the client sent it. For operators only: never log it. */
-  readonly key: string
-  readonly fingerprint: string
-  readonly state: RecordState
-  /** Number of runs so far; 0 before the first. */
-  readonly attempt: number
-  /** Number of lapses that did not make the record `unknown`. */
-  readonly lapses: number
-  readonly onLapse: OnLapse
-  readonly afterExpiry: AfterExpiry
-  /** Set on `failed_retryable` records: how it is known that the work had no effect. */
-  readonly proof: Proof | undefined
-  /**
-   * The last finished phase of the operation, or `started` if no phase has finished. `undefined` if
-   * the record has no operation.
-   */
-  readonly recoveryPoint: string | undefined
-  /** Set on `completed` records, but absent in lists. */
-  readonly result: Uint8Array | undefined
-  /** The code of the last failure, if the last attempt failed. */
-  readonly errorCode: string | undefined
+export interface RecordView extends Omit<StoredRecord, HiddenFields> {
   readonly leaseUntil: Date
   /** When the record is due for the reconciler or a worker; `undefined` if it is not scheduled. */
   readonly reconcileAt: Date | undefined
-  /** Number of reconciliations since the record became `unknown`. */
-  readonly tries: number
   readonly createdAt: Date
   readonly lastRunAt: Date
   readonly completedAt: Date | undefined

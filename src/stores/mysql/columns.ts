@@ -155,12 +155,26 @@ export const RUN_AS = 'run_as'
 /** `run_as` of a record that has a recovery point but no operation. */
 const NO_OPERATION = '1'
 
+/** How the fields of a row are written. */
+export interface RowColumns<Name extends string> {
+  readonly fields: readonly Name[]
+  readonly nameOf: (field: Name) => string
+  readonly literalOf: (field: Name, value: unknown) => string
+}
+
 /** Columns that differ, with their new values as SQL. */
+export function changedColumns<Name extends string>(
+  { fields, nameOf, literalOf }: RowColumns<Name>,
+  before: Readonly<Record<Name, unknown>>,
+  after: Readonly<Record<Name, unknown>>,
+): Map<string, string> {
+  const differing = fields.filter((field) => before[field] !== after[field])
+  return new Map(differing.map((field) => [nameOf(field), literalOf(field, after[field])]))
+}
+
+/** Columns of a record that differ, those that depend on others included. */
 export function changesOf(before: StoredRecord, after: StoredRecord): Map<string, string> {
-  const changes = new Map<string, string>()
-  for (const field of FIELDS) {
-    if (before[field] !== after[field]) changes.set(nameOf(field), literalOf(field, after[field]))
-  }
+  const changes = changedColumns({ fields: FIELDS, nameOf, literalOf }, before, after)
   const leaseFrom = [leaseFromSql(before), leaseFromSql(after)] as const
   if (leaseFrom[0] !== leaseFrom[1]) changes.set(LEASE_FROM, leaseFrom[1])
   // A record that was read without its result does not differ from `after` in it.

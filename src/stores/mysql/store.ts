@@ -103,8 +103,8 @@ class TableStore implements MysqlStore {
       clock: options.clock ?? systemClock,
       transactionTimeoutMs: options.transactionTimeoutMs,
     })
-    const { atOnceMax } = this.#transactions
-    this.batching = atOnceMax === undefined ? BATCHING : { ...BATCHING, transactionsMax: atOnceMax }
+    const { transactionsMax } = this.#transactions
+    this.batching = transactionsMax === undefined ? BATCHING : { ...BATCHING, transactionsMax }
     const context = { ...this.#context, transactions: this.#transactions }
     this.durable = {
       phases: phaseStore(context),

@@ -1,13 +1,16 @@
 /** Transactions of the store that run the caller's work. */
-import { NO_BYTES } from '../../core/bytes.ts'
 import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
-import { decideSettle } from '../../core/record/decide.ts'
-import type { StoredRecord } from '../../core/record/record.ts'
 import type { Completion, Lease, Settlement, SettleOutcome } from '../../core/store/store.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { boundedWork } from '../kit/bounded-work.ts'
 import { revocable } from '../kit/revocable.ts'
-import { Slots } from '../kit/slots.ts'
+import type { Slots } from '../kit/slots.ts'
+import {
+  refuseCompletion,
+  RolledBack,
+  transactionSlots,
+  type Purpose,
+} from '../kit/store-transaction.ts'
 import type { Calls } from './calls.ts'
 import { transact, type Driver, type Session } from './driver/driver.ts'
 import { isSavepointMissing, storeFailed } from './failures.ts'
@@ -25,53 +28,27 @@ export interface TransactionContext {
   readonly transactionTimeoutMs: number
 }
 
-/** The work of a transaction, and the statements about the key before and after it. */
-export interface Purpose<Worked, Outcome> {
-  readonly lease: Lease
-  /** Returns an outcome if the work must not run, and `undefined` if it may. */
-  readonly refuse: (record: StoredRecord | undefined) => Outcome | undefined
-  readonly work: (tx: never) => Worked | Promise<Worked>
-  /** Writes the last statements before the commit. */
-  readonly finish: (
-    session: Session,
-    context: SqlContext,
-    worked: Worked,
-  ) => Promise<FinishResult<Outcome>>
+/** The connection of a transaction, and what its statements about the key need. */
+export interface WithinTransaction {
+  readonly session: Session
+  readonly context: SqlContext
 }
 
-export interface FinishResult<Outcome> {
-  readonly outcome: Outcome
-  /** `true` if this call has written, and not an earlier one of the same lease. */
-  readonly isWritten: boolean
-}
-
-/** Thrown by the body of a transaction to roll it back and return an outcome. Not an error. */
-class RolledBack<Outcome> extends Error {
-  readonly outcome: Outcome
-
-  constructor(outcome: Outcome) {
-    super('rolled back')
-    this.outcome = outcome
-  }
-}
-
-/** Connections that are never used for transactions, so that leases can be renewed. */
-const RESERVED = 2
+export type SessionPurpose<WorkResult, Outcome> = Purpose<WorkResult, Outcome, WithinTransaction>
 
 /** Runs transactions, as many at the same time as the pool has connections to spare. */
 export class Transactions {
   readonly #context: TransactionContext
   readonly #slots: Slots | undefined
   /** Connections to spare. `undefined` if the pool has none, or has no limit. */
-  readonly atOnceMax: number | undefined
+  readonly transactionsMax: number | undefined
   readonly #lent = new WeakSet<object>()
 
   constructor(context: TransactionContext) {
     this.#context = context
-    const { connectionsMax } = context.driver
-    const spare = connectionsMax - (connectionsMax < 4 ? 1 : RESERVED)
-    this.#slots = spare > 0 ? new Slots(spare) : undefined
-    this.atOnceMax = Number.isFinite(spare) && spare > 0 ? spare : undefined
+    const { slots, transactionsMax } = transactionSlots(context.driver.connectionsMax)
+    this.#slots = slots
+    this.transactionsMax = transactionsMax
   }
 
   /** Whether `tx` is the object that a transaction of this store has passed to its work. */
@@ -84,8 +61,8 @@ export class Transactions {
    * then the record is not locked, so that duplicates get an answer and the lease can be renewed.
    * Waits while as many transactions are open as the pool has connections to spare.
    */
-  async run<Worked, Outcome>(
-    purpose: Purpose<Worked, Outcome>,
+  async run<WorkResult, Outcome>(
+    purpose: SessionPurpose<WorkResult, Outcome>,
     signal?: AbortSignal,
   ): Promise<Outcome> {
     if (this.#slots === undefined) {
@@ -110,18 +87,12 @@ export class Transactions {
 export function completing<Tx>(
   lease: Lease,
   work: TransactionWork<Tx>,
-): Purpose<Completion, SettleOutcome> {
+): SessionPurpose<Completion, SettleOutcome> {
   return {
     lease,
     work,
-    // The work must not run if another holder has the key, or if an earlier call has committed and
-    // only its answer was lost.
-    refuse: (record) => {
-      const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-      const { outcome, write } = decideSettle(record, trial, 0)
-      return write === undefined ? outcome : undefined
-    },
-    finish: (session, context, completion) => {
+    refuse: (record) => refuseCompletion(record, lease),
+    finish: ({ session, context }, completion) => {
       const settlement: Settlement = { kind: 'complete', lease, ...completion }
       return settleWithin(session, context, settlement)
     },
@@ -158,10 +129,10 @@ async function lend<Result>(
   return result as Result
 }
 
-async function workAndFinish<Worked, Outcome>(
+async function workAndFinish<WorkResult, Outcome>(
   context: WorkContext,
   session: Session,
-  purpose: Purpose<Worked, Outcome>,
+  purpose: SessionPurpose<WorkResult, Outcome>,
 ): Promise<Outcome> {
   const refusal = await checkLease(context, session, purpose)
   if (refusal !== undefined) throw new RolledBack(refusal)
@@ -169,8 +140,8 @@ async function workAndFinish<Worked, Outcome>(
   const worked = await runWork(context, session, { work: purpose.work, watch })
   await endSeal(session, watch)
   try {
-    const sqlContext = { tables: context.tables, now: context.calls.now }
-    const { outcome, isWritten } = await purpose.finish(session, sqlContext, worked)
+    const within = { session, context: { tables: context.tables, now: context.calls.now } }
+    const { outcome, isWritten } = await purpose.finish(within, worked)
     // Also if an earlier call of the same lease has committed during the work: its rows are kept,
     // so these rows must not be.
     if (!isWritten) throw new RolledBack(outcome)
@@ -184,7 +155,7 @@ async function workAndFinish<Worked, Outcome>(
 async function checkLease<Outcome>(
   { tables, calls }: TransactionContext,
   session: Session,
-  { lease, refuse }: Pick<Purpose<never, Outcome>, 'lease' | 'refuse'>,
+  { lease, refuse }: Pick<SessionPurpose<never, Outcome>, 'lease' | 'refuse'>,
 ): Promise<Outcome | undefined> {
   try {
     const refusal = refuse(await readWithin(session, { tables, now: calls.now }, lease))
@@ -208,11 +179,11 @@ async function endSeal(session: Session, watch: StatementWatch): Promise<void> {
 }
 
 /** Rethrows errors of the work unchanged, unless its transaction has ended before it did. */
-async function runWork<Worked>(
+async function runWork<WorkResult>(
   context: WorkContext,
   session: Session,
-  { work, watch }: { work: Purpose<Worked, unknown>['work']; watch: StatementWatch },
-): Promise<Worked> {
+  { work, watch }: { work: SessionPurpose<WorkResult, unknown>['work']; watch: StatementWatch },
+): Promise<WorkResult> {
   const { tx, revoke } = revocable(watched(session, watch), () => {
     throw storeFailed('use a transaction', new Error('the transaction has ended'))
   })

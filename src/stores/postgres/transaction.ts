@@ -1,11 +1,14 @@
-import { NO_BYTES } from '../../core/bytes.ts'
 import { boundedWork } from '../kit/bounded-work.ts'
 import { revocable } from '../kit/revocable.ts'
-import { Slots } from '../kit/slots.ts'
+import type { Slots } from '../kit/slots.ts'
+import {
+  refuseCompletion,
+  RolledBack,
+  transactionSlots,
+  type Purpose,
+} from '../kit/store-transaction.ts'
 import type { Clock } from '../../core/time/clock.ts'
-import { decideSettle } from '../../core/record/decide.ts'
 import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
-import type { StoredRecord } from '../../core/record/record.ts'
 import type {
   Completion,
   Lease,
@@ -21,42 +24,15 @@ import { isSealBroken, storeFailed } from './failures.ts'
 import { settleOneValues } from './settlements.ts'
 import { OPENING, RELEASE_SEAL, ROLL_BACK_TO_SEAL, SETTLE_ONE } from './sql.ts'
 
-/** Connections that transactions never use, so that a renewal finds a free one. */
-const RESERVED = 2
-
 export type TransactionWork<Tx> = (tx: Tx) => Completion | Promise<Completion>
+
+export type SessionPurpose<WorkResult, Outcome> = Purpose<WorkResult, Outcome, Session>
 
 export interface TransactionContext {
   readonly driver: Driver
   readonly calls: Calls
   readonly clock: Clock
   readonly transactionTimeoutMs: number
-}
-
-/** The statements before and after the caller's work in a transaction. */
-export interface Purpose<WorkResult, Outcome> {
-  readonly lease: Lease
-  readonly work: (tx: never) => WorkResult | Promise<WorkResult>
-  /**
-   * Returns an outcome if the work may not run: the lease is lost, or an earlier call whose answer
-   * was lost has ended the lease.
-   */
-  readonly before: (record: StoredRecord | undefined) => Outcome | undefined
-  /** Sends the last statements. Unless `isKept`, the whole transaction is rolled back. */
-  readonly after: (
-    session: Session,
-    result: WorkResult,
-  ) => Promise<{ outcome: Outcome; isKept: boolean }>
-}
-
-/** Carries an outcome out of the body of a transaction that must be rolled back. */
-class RolledBack<Outcome> extends Error {
-  readonly outcome: Outcome
-
-  constructor(outcome: Outcome) {
-    super('rolled back')
-    this.outcome = outcome
-  }
 }
 
 /**
@@ -73,14 +49,13 @@ export class Transactions {
 
   constructor(context: TransactionContext) {
     this.#context = context
-    const { connectionsMax } = context.driver
-    const spare = connectionsMax - (connectionsMax < 4 ? 1 : RESERVED)
-    this.#slots = spare > 0 ? new Slots(spare) : undefined
-    this.batching = Number.isFinite(spare) && spare > 0 ? { transactionsMax: spare } : {}
+    const { slots, transactionsMax } = transactionSlots(context.driver.connectionsMax)
+    this.#slots = slots
+    this.batching = transactionsMax === undefined ? {} : { transactionsMax }
   }
 
   async run<WorkResult, Outcome>(
-    purpose: Purpose<WorkResult, Outcome>,
+    purpose: SessionPurpose<WorkResult, Outcome>,
     signal: AbortSignal | undefined,
   ): Promise<Outcome> {
     this.#context.calls.checkOpen('begin a transaction')
@@ -100,7 +75,7 @@ export class Transactions {
   }
 
   async #transact<WorkResult, Outcome>(
-    purpose: Purpose<WorkResult, Outcome>,
+    purpose: SessionPurpose<WorkResult, Outcome>,
     signal: AbortSignal | undefined,
   ): Promise<Outcome> {
     const { driver, calls } = this.#context
@@ -116,23 +91,23 @@ export class Transactions {
 
   async #runWithin<WorkResult, Outcome>(
     session: Session,
-    { work, before, after }: Purpose<WorkResult, Outcome>,
+    { work, refuse, finish }: SessionPurpose<WorkResult, Outcome>,
   ): Promise<Outcome> {
     const [row] = session.opened
-    const refusal = before(row && toRecord(row))
+    const refusal = refuse(row && toRecord(row))
     if (refusal !== undefined) throw new RolledBack(refusal)
     const result = await this.#runWork(session, work)
-    const { outcome, isKept } = await after(session, result)
+    const { outcome, isWritten: isOwn } = await finish(session, result)
     // An earlier call of the same lease may have committed in the meantime: its rows are kept, and
     // these must be rolled back.
-    if (!isKept) throw new RolledBack(outcome)
+    if (!isOwn) throw new RolledBack(outcome)
     return outcome
   }
 
   /** Errors of the work pass through unchanged, unless the work has ended its transaction. */
   async #runWork<WorkResult>(
     session: Session,
-    work: Purpose<WorkResult, unknown>['work'],
+    work: SessionPurpose<WorkResult, unknown>['work'],
   ): Promise<WorkResult> {
     const { tx, revoke } = revocable(session.tx, () => {
       throw storeFailed('use a transaction', new Error('the transaction has ended'))
@@ -177,16 +152,12 @@ export function completing(
   calls: Calls,
   lease: Lease,
   work: TransactionWork<never>,
-): Purpose<Completion, SettleOutcome> {
+): SessionPurpose<Completion, SettleOutcome> {
   return {
     lease,
     work,
-    before: (record) => {
-      const trial = { kind: 'complete', lease, result: NO_BYTES, retentionMs: 0 } as const
-      const decision = decideSettle(record, trial, 0)
-      return decision.write === undefined ? decision.outcome : undefined
-    },
-    after: async (session, completion) => {
+    refuse: (record) => refuseCompletion(record, lease),
+    finish: async (session, completion) => {
       await releaseSeal(session)
       const settlement: Settlement = { kind: 'complete', lease, ...completion }
       try {
@@ -195,7 +166,7 @@ export function completing(
         const row = toRow(lease.identity, answer![0])
         const outcome = toSettleOutcome(row, settlement)
         if (outcome === AGAIN) throw new Error('the record changed while it was settled')
-        return { outcome, isKept: isWritten(row) }
+        return { outcome, isWritten: isWritten(row) }
       } catch (error) {
         throw storeFailed('commit a transaction', error)
       }

@@ -3,7 +3,14 @@ import { NO_BYTES } from '../../../core/bytes.ts'
 import type { HeldMessage, MessageState, MessageView } from '../../../core/store/durable-store.ts'
 import { readErrors } from '../../kit/messages.ts'
 import type { Row } from '../client.ts'
-import { fromColumn, readColumn, toColumn, type Column } from '../columns.ts'
+import {
+  changedColumns,
+  fromColumn,
+  readColumn,
+  toColumn,
+  type Column,
+  type RowColumns,
+} from '../columns.ts'
 
 /** A message as it is stored. */
 export interface MessageRow {
@@ -86,15 +93,15 @@ export const NO_PARTITION = ''
 export const laneOf = (partition: string | undefined): string =>
   partition === undefined ? NO_PARTITION : `/${partition}`
 
+const HEAD_COLUMNS: RowColumns<MessageField> = {
+  fields: MESSAGE_HEAD,
+  nameOf: messageColumn,
+  literalOf: messageLiteral,
+}
+
 /** Columns that differ, with their new values as SQL. */
 export function messageChanges(before: MessageRow, after: MessageRow): Map<string, string> {
-  const changes = new Map<string, string>()
-  for (const field of MESSAGE_HEAD) {
-    if (before[field] !== after[field]) {
-      changes.set(messageColumn(field), messageLiteral(field, after[field]))
-    }
-  }
-  return changes
+  return changedColumns(HEAD_COLUMNS, before, after)
 }
 
 export function toHeld(row: MessageRow): HeldMessage {

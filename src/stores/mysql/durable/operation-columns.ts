@@ -2,7 +2,14 @@
 
 import type { StoredOperation, StoredPhase } from '../../../core/store/durable-store.ts'
 import type { Row } from '../client.ts'
-import { fromColumn, readColumn, toColumn, type Column } from '../columns.ts'
+import {
+  changedColumns,
+  fromColumn,
+  readColumn,
+  toColumn,
+  type Column,
+  type RowColumns,
+} from '../columns.ts'
 
 /** In characters. Columns that are compared need a limit, because index entries have one. */
 const NAME_LENGTH_MAX = 255
@@ -52,15 +59,15 @@ export function toPhase(values: Row): StoredPhase | undefined {
   return phase.name === undefined ? undefined : (phase as StoredPhase)
 }
 
+const PHASE_COLUMNS: RowColumns<PhaseField> = {
+  fields: PHASE_FIELDS,
+  nameOf: phaseColumn,
+  literalOf: phaseLiteral,
+}
+
 /** Columns that differ, with their new values as SQL. */
 export function phaseChanges(before: StoredPhase, after: StoredPhase): Map<string, string> {
-  const changes = new Map<string, string>()
-  for (const field of PHASE_FIELDS) {
-    if (before[field] !== after[field]) {
-      changes.set(phaseColumn(field), phaseLiteral(field, after[field]))
-    }
-  }
-  return changes
+  return changedColumns(PHASE_COLUMNS, before, after)
 }
 
 /** Select list for an operation, from the table alias `o`. */

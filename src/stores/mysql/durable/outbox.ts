@@ -10,7 +10,7 @@ import {
   type UnrelayedTopic,
 } from '../../../core/store/durable-store.ts'
 import { answerOf } from '../../kit/foreign-transaction.ts'
-import { addError } from '../../kit/messages.ts'
+import { decideMessageSettlement, type MessageSettled } from '../../kit/messages.ts'
 import { inRounds } from '../../kit/rounds.ts'
 import {
   checkOpen,
@@ -174,47 +174,32 @@ function decide(settlements: readonly MessageSettlement[], rows: readonly Row[])
   const changes: MessageChange[] = []
   const answers = settlements.map((settlement) => {
     const before = byId.get(settlement.id)
-    if (before === undefined || before.token !== settlement.token) return false
-    const { id, token, state } = before
-    if (state !== 'held') return state === SETTLED_STATE[settlement.kind]
-    const columns = messageChanges(before, settledAs(before, settlement, nowMs))
-    if (columns.size > 0) changes.push({ id, token, state, columns })
-    return true
+    const decision = decideMessageSettlement(before, settlement, nowMs)
+    if (before !== undefined && decision.kind === 'settled') {
+      const { id, token, state } = before
+      const columns = messageChanges(before, settledRow(before, decision.to, nowMs))
+      if (columns.size > 0) changes.push({ id, token, state, columns })
+    }
+    return decision.kind !== 'fenced'
   })
   return { changes, answers }
 }
 
-/** State after a settlement. The same token in that state means a repeated settlement. */
-const SETTLED_STATE = {
-  done: 'done',
-  note: 'held',
-  retry: 'ready',
-  dead: 'dead',
-  return: 'ready',
-} as const satisfies Record<MessageSettlement['kind'], MessageRow['state']>
-
-function settledAs(row: MessageRow, settlement: MessageSettlement, nowMs: number): MessageRow {
-  const { attempt } = row
-  const withError = (error: string) => addError(row.errors, { atMs: nowMs, attempt, error })
-  switch (settlement.kind) {
-    case 'done': {
-      const providerId = settlement.providerId ?? row.providerId
-      return { ...ended(row, nowMs), state: 'done', providerId }
+function settledRow(
+  row: MessageRow,
+  { dueAtMs, blocksLane, ...to }: MessageSettled,
+  nowMs: number,
+): MessageRow {
+  switch (to.state) {
+    case 'held':
+      return { ...row, ...to }
+    case 'ready':
+      return { ...ready(row, dueAtMs ?? nowMs), ...to }
+    default: {
+      const isWaitedFor = blocksLane === true && row.partition !== undefined
+      const place = isWaitedFor ? { lane: row.lane, place: row.sequence } : {}
+      return { ...ended(row, nowMs), ...to, ...place }
     }
-    case 'note':
-      return { ...row, providerId: settlement.providerId }
-    case 'retry': {
-      const errors = withError(settlement.error)
-      return { ...ready(row, nowMs + settlement.delayMs), errors }
-    }
-    case 'dead': {
-      const errors = withError(settlement.error)
-      const dead: MessageRow = { ...ended(row, nowMs), state: 'dead', errors }
-      const isWaitedFor = settlement.blocks && row.partition !== undefined
-      return isWaitedFor ? { ...dead, lane: row.lane, place: row.sequence } : dead
-    }
-    case 'return':
-      return { ...ready(row, nowMs), attempt: attempt - 1 }
   }
 }
 

@@ -28,7 +28,8 @@ import { isRows, readCommitted, transact, writeAlone, type Session } from '../dr
 import { isDuplicate } from '../failures.ts'
 import { writeChanges, type RecordContext, type StoreContext } from '../moves.ts'
 import { updateSql, type SqlContext } from '../sql.ts'
-import type { FinishResult, Purpose, Transactions } from '../transaction.ts'
+import type { FinishResult } from '../../kit/store-transaction.ts'
+import type { SessionPurpose, Transactions } from '../transaction.ts'
 import { DueTurns } from '../turns/due.ts'
 import {
   OPERATION,
@@ -98,12 +99,12 @@ interface LeaseStep {
 function stepping(
   lease: Lease,
   work: (tx: unknown) => Step | Promise<Step>,
-): Purpose<Step, StepOutcome> {
+): SessionPurpose<Step, StepOutcome> {
   return {
     lease,
     work,
     refuse: (record) => refuseStep(record, lease),
-    finish: (session, context, step) => {
+    finish: ({ session, context }, step) => {
       checkStep(step)
       return recordWithin(session, context, { lease, step })
     },

@@ -18,7 +18,7 @@ import {
 import type { Calls } from '../calls.ts'
 import type { Value } from '../driver/driver.ts'
 import { storeFailed } from '../failures.ts'
-import { endedItself, type Purpose, type Transactions } from '../transaction.ts'
+import { endedItself, type SessionPurpose, type Transactions } from '../transaction.ts'
 import { DueTurns } from '../turns/due.ts'
 import { DUE } from '../turns/sql.ts'
 import { walkOn } from '../turns/walk.ts'
@@ -79,12 +79,12 @@ function stepping(
   calls: Calls,
   lease: Lease,
   work: (tx: unknown) => Step | Promise<Step>,
-): Purpose<Step, StepOutcome> {
+): SessionPurpose<Step, StepOutcome> {
   return {
     lease,
     work,
-    before: (record) => refuseStep(record, lease),
-    after: async (session, step) => {
+    refuse: (record) => refuseStep(record, lease),
+    finish: async (session, step) => {
       let written: ReturnType<typeof toStepOutcome>
       try {
         const values = stepValues(calls.nowMs, { lease, step, isSealed: true })
@@ -94,7 +94,7 @@ function stepping(
         throw storeFailed('commit a transaction', error)
       }
       if (written === undefined) throw endedItself()
-      return { outcome: written.outcome, isKept: written.isWritten }
+      return { outcome: written.outcome, isWritten: written.isWritten }
     },
   }
 }

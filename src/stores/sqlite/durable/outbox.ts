@@ -6,7 +6,7 @@ import type {
   NewMessage,
   OutboxStore,
 } from '../../../core/store/durable-store.ts'
-import { addError } from '../../kit/messages.ts'
+import { decideMessageSettlement, type MessageSettled } from '../../kit/messages.ts'
 import { TurnCursors } from '../../kit/turns.ts'
 import { INSERT_MESSAGE } from './message-sql.ts'
 import { storeFailed } from '../failures.ts'
@@ -138,18 +138,6 @@ function holdDue(
   })
 }
 
-/**
- * The state after each settlement. A message in this state under the same token was settled by an
- * earlier call of the same settlement.
- */
-const SETTLED_STATE = {
-  done: 'done',
-  note: 'held',
-  retry: 'ready',
-  dead: 'dead',
-  return: 'ready',
-} as const satisfies Record<MessageSettlement['kind'], MessageRow['state']>
-
 interface SettlementResult {
   readonly isSettled: boolean
   /** The new row, if it changed. */
@@ -161,38 +149,26 @@ function settleMessage(
   row: MessageRow | undefined,
   { settlement, nowMs }: { readonly settlement: MessageSettlement; readonly nowMs: number },
 ): SettlementResult {
-  if (row === undefined || row.token !== settlement.token) return { isSettled: false }
-  if (row.state !== 'held') return { isSettled: row.state === SETTLED_STATE[settlement.kind] }
-
-  const write = settledRow(row, settlement, nowMs)
+  const fields = row && { ...row, providerId: row.provider_id ?? undefined }
+  const decision = decideMessageSettlement(fields, settlement, nowMs)
+  if (row === undefined || decision.kind !== 'settled') {
+    return { isSettled: decision.kind === 'repeated' }
+  }
+  const write = settledRow(row, decision.to, nowMs)
   messages.update(write)
   if (row.lane !== null && write.state !== 'held') messages.passOn(write, row.lane)
   return { isSettled: true, write }
 }
 
-function settledRow(row: MessageRow, settlement: MessageSettlement, nowMs: number): MessageRow {
-  const { attempt } = row
-  const withError = (error: string) => addError(row.errors, { atMs: nowMs, attempt, error })
-  switch (settlement.kind) {
-    case 'done': {
-      const provider_id = settlement.providerId ?? row.provider_id
-      return { ...row, ...endedColumns(nowMs), state: 'done', provider_id }
-    }
-    case 'note':
-      return { ...row, provider_id: settlement.providerId }
-    case 'retry': {
-      const errors = withError(settlement.error)
-      return { ...row, state: 'ready', errors, due_at_ms: nowMs + settlement.delayMs }
-    }
-    case 'dead': {
-      const errors = withError(settlement.error)
-      const { lane, is_head } = row
-      const ended = { ...row, ...endedColumns(nowMs), state: 'dead', errors } as const
-      return settlement.blocks ? { ...ended, lane, is_head } : ended
-    }
-    case 'return':
-      return { ...row, state: 'ready', attempt: attempt - 1, due_at_ms: nowMs }
-  }
+function settledRow(row: MessageRow, to: MessageSettled, nowMs: number): MessageRow {
+  const { state, attempt = row.attempt, errors = row.errors, dueAtMs, blocksLane } = to
+  const provider_id = to.providerId ?? row.provider_id
+  const settled = { ...row, state, attempt, errors, provider_id }
+  if (state === 'held') return settled
+  if (state === 'ready') return { ...settled, due_at_ms: dueAtMs ?? nowMs }
+  const { lane, is_head } = row
+  const place = blocksLane === true ? { lane, is_head } : {}
+  return { ...settled, ...endedColumns(nowMs), ...place }
 }
 
 /** The message leaves its lane and is never due again. */
