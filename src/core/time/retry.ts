@@ -10,13 +10,9 @@ export interface Backoff {
   readonly factor?: number
 }
 
-/** Keeps the power finite. Every pause in use reaches its maximum before that. */
-const GROWTHS_MAX = 60
-
 /** The pause after this number of failures in a row; the first failure has the number 1. */
 export function backoffMs({ firstMs, maxMs, factor = 2 }: Backoff, failures: number): number {
-  const growths = Math.min(Math.max(0, failures - 1), GROWTHS_MAX)
-  return Math.min(firstMs * factor ** growths, maxMs)
+  return Math.min(firstMs * factor ** Math.max(0, failures - 1), maxMs)
 }
 
 /**

@@ -1,6 +1,6 @@
 import { sleep } from '../../core/time/clock.ts'
 import { spread } from '../../core/time/retry.ts'
-import { withTimeLimit, type TimeLimitOptions } from '../../core/time/time-limit.ts'
+import { withTimeLimit } from '../../core/time/time-limit.ts'
 import type { Completion } from '../../core/store/store.ts'
 import { timedOutReply } from '../../http/reply/abandoned-reply.ts'
 import { askStore } from '../durable-engine.ts'
@@ -62,6 +62,12 @@ interface Task {
   readonly run?: ((signal: AbortSignal) => Promise<unknown>) | undefined
 }
 
+/** One call of `run`. After it, no timer of a pass may keep the process alive. */
+interface Run {
+  readonly signal: AbortSignal
+  isOver: boolean
+}
+
 class TaskMaintenance implements Maintenance {
   readonly #options: ResolvedMaintenanceOptions
   readonly #tasks: readonly Task[]
@@ -76,9 +82,10 @@ class TaskMaintenance implements Maintenance {
   async run(signal: AbortSignal): Promise<void> {
     const { engine, graceMs } = this.#options
     const running = new Map<Task, Promise<void>>()
+    const run: Run = { signal, isOver: false }
     for (const task of this.#tasks) {
       const loop =
-        task.run === undefined ? this.#runPasses(task, signal) : this.#keepRunning(task, signal)
+        task.run === undefined ? this.#runPasses(task, run) : this.#keepRunning(task, signal)
       running.set(
         task,
         loop.finally(() => running.delete(task)),
@@ -91,6 +98,7 @@ class TaskMaintenance implements Maintenance {
     for (const { name } of running.keys()) {
       this.#emitFailure(name, new Error(`the task still runs ${graceMs} ms after shutdown began`))
     }
+    run.isOver = true
   }
 
   async runOnce(): Promise<MaintenanceReport> {
@@ -116,7 +124,8 @@ class TaskMaintenance implements Maintenance {
     ]
   }
 
-  async #runPasses(task: Task, signal: AbortSignal): Promise<void> {
+  async #runPasses(task: Task, run: Run): Promise<void> {
+    const { signal } = run
     const { engine } = this.#options
     const { clock } = engine
     const firstMs = Math.min(task.everyMs, FIRST_MS_MAX)
@@ -124,8 +133,7 @@ class TaskMaintenance implements Maintenance {
     while (this.#mayStart(signal)) {
       await engine.untilStoreAnswers(signal)
       if (!this.#mayStart(signal)) return
-      // After `run` has ended, no timer of a pass may keep the process alive.
-      await this.#pass(task, { background: true })
+      await this.#pass(task, run)
       await sleep(clock, spread(task.everyMs, JITTER), signal)
     }
   }
@@ -153,20 +161,25 @@ class TaskMaintenance implements Maintenance {
   }
 
   /** Never rejects. A pass that hangs is reported, and delays only its own task. */
-  async #pass(task: Task, { background } = { background: false }): Promise<TaskResult> {
+  async #pass(task: Task, run?: Run): Promise<TaskResult> {
     const { engine, passTimeoutMs } = this.#options
     try {
       if (this.#busy.has(task)) throw new Error('the previous pass of the task still runs')
       this.#busy.add(task)
       const pass = new Promise((resolve) => resolve(task.once()))
-      const limit: TimeLimitOptions = {
+      const over = pass.finally(() => this.#busy.delete(task))
+      const limit = {
         clock: engine.clock,
         limitMs: passTimeoutMs,
+        background: run !== undefined,
         reason: () => new Error(`the pass still runs after ${passTimeoutMs} ms`),
-        background,
+        onLimit: (reason: Error) => {
+          // `run` has reported the task already.
+          if (run?.isOver === true) return over
+          throw reason
+        },
       }
-      const value = await withTimeLimit(limit, () => pass.finally(() => this.#busy.delete(task)))
-      return { kind: 'done', value }
+      return { kind: 'done', value: await withTimeLimit(limit, () => over) }
     } catch (error) {
       this.#emitFailure(task.name, error)
       return { kind: 'failed', error }

@@ -184,7 +184,7 @@ class ReadThroughStore implements CachedStore {
   /** No caller awaits this query, so it has its timeout here, which releases its connection. */
   #durableNow(): Promise<Date> {
     const { clock } = this.#options
-    return withTimeLimit({ clock, limitMs: CLOCK_TIMEOUT_MS, afterInput: true }, (signal) =>
+    return withTimeLimit({ clock, limitMs: CLOCK_TIMEOUT_MS, afterInput: true }, async (signal) =>
       this.#durable.now!(signal),
     )
   }
@@ -216,7 +216,7 @@ class ReadThroughStore implements CachedStore {
     try {
       // A busy process must not count as a failure of the cache: the database would get its load.
       const limit = { clock, limitMs: timeoutMs, afterInput: true }
-      const entries = await withTimeLimit(limit, (signal) => cache.get(identities, signal))
+      const entries = await withTimeLimit(limit, async (signal) => cache.get(identities, signal))
       identities.forEach((identity, n) => {
         const bytes = entries[n]
         if (bytes instanceof Uint8Array) hits.set(identity, bytes)

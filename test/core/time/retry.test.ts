@@ -9,6 +9,12 @@ it('doubles the pause after each failure up to the longest', () => {
   ])
 })
 
+it('reaches the longest pause with a factor just above 1', () => {
+  const backoff = { firstMs: 10_000, maxMs: 3_600_000, factor: 1.05 }
+  expect(backoffMs(backoff, 100)).toBeCloseTo(10_000 * 1.05 ** 99)
+  expect(backoffMs(backoff, 200)).toBe(3_600_000)
+})
+
 it('takes at most the given share off a pause', () => {
   expect(jittered(100, 1 / 2, () => 0)).toBe(50)
   expect(jittered(100, 1, () => 0)).toBe(0)

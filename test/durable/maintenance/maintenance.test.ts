@@ -379,6 +379,7 @@ describe('run of maintenance', () => {
     await clock.advanceAsync(1_000)
     await running
     expect(foreground.size).toBe(0)
+    await clock.advanceAsync(2 * HOUR_MS)
     expect(heard('maintenance_failed')).toMatchObject([
       { task: 'complete', error: { message: 'the task still runs 1000 ms after shutdown began' } },
     ])
