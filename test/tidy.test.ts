@@ -40,7 +40,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'core/record/identity.ts': ['node:crypto'],
   http: ['node:async_hooks', 'node:crypto', 'node:util', 'node:zlib'],
   adapters: ['node:http', 'node:stream'],
-  'adapters/express': ['express'],
+  'adapters/express': ['express', 'node:async_hooks'],
   'adapters/fastify': ['fastify'],
   'adapters/hono': ['hono'],
   'adapters/koa': ['koa', '@koa/router'],

@@ -23,6 +23,7 @@ import { seesErrors } from './errors.ts'
 import {
   DEPTH_MAX,
   isMountedApp,
+  handleOf,
   matchLayer,
   matchesAll,
   nestedOf,
@@ -147,7 +148,7 @@ function targetsIn(layer: Layer, search: Search, depth: number): Target[] {
   if (layer.route !== undefined) return routeTargets(layer, layer.route, search)
   if (isMountedApp(layer)) return [behindMount(layer, search, ANYTHING)]
   if (nestedOf(layer).length === 0) return []
-  const nested = collect(layer.handle, search, depth + 1)
+  const nested = collect(handleOf(layer), search, depth + 1)
   return nested.map((target) => behindMount(layer, search, target))
 }
 
@@ -209,9 +210,7 @@ function verified(
 function handlersOf(route: Route, method: string): unknown[] {
   const layers = stackOf(route) as readonly (Layer & { readonly method?: string })[]
   const own = method.toLowerCase()
-  return layers
-    .filter((layer) => layer.method === undefined || layer.method === own)
-    .map(({ handle }) => handle)
+  return layers.filter((layer) => layer.method === undefined || layer.method === own).map(handleOf)
 }
 
 /**
@@ -219,7 +218,8 @@ function handlersOf(route: Route, method: string): unknown[] {
  * counts, because it may skip the others with `next('route')`.
  */
 function stepsIn(layer: Layer, search: Search): Omit<StepBefore, 'isSure'>[] {
-  const { handle, route } = layer
+  const { route } = layer
+  const handle = handleOf(layer)
   if (route !== undefined) {
     const [handler] = handlersOf(route, search.method)
     if (handler === undefined) return []

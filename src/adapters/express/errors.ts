@@ -1,6 +1,6 @@
 import type { ErrorRequestHandler } from 'express'
-import { watchOf } from './route-errors.ts'
-import { DEPTH_MAX, nestedOf, parentsOf, stackOf, type Layer } from './stack.ts'
+import { watchOf } from './watched-layers.ts'
+import { DEPTH_MAX, handleOf, nestedOf, parentsOf, stackOf, type Layer } from './stack.ts'
 
 /** Marks the handler, so that `seesErrors` can find it in a stack. */
 const MARK = Symbol.for('oncekey.errors')
@@ -13,8 +13,9 @@ const MARK = Symbol.for('oncekey.errors')
  */
 export function idempotencyErrors(): ErrorRequestHandler {
   const handler: ErrorRequestHandler = (error, req, _res, next) => {
-    // The first error counts: an error handler may have replaced it since.
-    if (watchOf(req)?.hasFailed !== true) req.idempotency?.failed(error)
+    const watch = watchOf(req)
+    if (watch === undefined) req.idempotency?.failed(error)
+    else watch.reported(error)
     next(error)
   }
   return Object.assign(handler, { [MARK]: true })
@@ -43,7 +44,7 @@ function layersBehind(stack: readonly Layer[], guard: unknown, depth: number): L
   if (depth > DEPTH_MAX) return []
   return stack.flatMap((layer, index): LayersBehind[] => {
     const behind = stack.slice(index + 1)
-    if (layer.handle !== guard) {
+    if (handleOf(layer) !== guard) {
       const inside = layersBehind(nestedOf(layer), guard, depth + 1)
       return inside.map((inner) => [...inner, behind])
     }
@@ -63,8 +64,8 @@ function stacksIn(stack: readonly Layer[], depth: number): (readonly Layer[])[] 
 
 /** In Express, exactly the functions with four parameters handle errors. */
 function firstHandler(behind: LayersBehind): unknown {
-  const layers = behind.flat()
-  return layers.find(({ handle }) => typeof handle === 'function' && handle.length === 4)?.handle
+  const handlers = behind.flat().map(handleOf)
+  return handlers.find((handle) => typeof handle === 'function' && handle.length === 4)
 }
 
 function isOurs(handler: unknown): boolean {

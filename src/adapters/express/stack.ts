@@ -34,7 +34,25 @@ export const DEPTH_MAX = 10
 /** The layers of the route or router in this layer. */
 export function nestedOf(layer: Layer): readonly Layer[] {
   if (layer.route !== undefined) return stackOf(layer.route)
-  return typeof layer.handle === 'function' ? stackOf(layer.handle) : []
+  const handle = handleOf(layer)
+  return typeof handle === 'function' ? stackOf(handle) : []
+}
+
+const replaced = new WeakMap<object, unknown>()
+
+/** The function as the application mounted it, without the wrapper of `watched-layers.ts`. */
+export function handleOf({ handle }: Layer): unknown {
+  return typeof handle === 'function' ? (replaced.get(handle) ?? handle) : handle
+}
+
+/**
+ * Sets the function of a layer, past a setter that another package has put on all layers: some wrap
+ * what is set, and an error would reach Express twice.
+ */
+export function replaceHandle(layer: Layer, wrapper: object): void {
+  replaced.set(wrapper, handleOf(layer))
+  const property = { value: wrapper, writable: true, enumerable: true, configurable: true }
+  Reflect.defineProperty(layer, 'handle', property)
 }
 
 /** Express 4 keeps its router in `_router` (its `router` throws), Express 5 in `router`. */

@@ -314,3 +314,8 @@ export class GuardedContext implements HandlerContext, HasAttempt {
 function isReply(sent: unknown): boolean {
   return typeof (sent as { readonly status?: unknown } | null)?.status === 'number'
 }
+
+/** The application has recovered from this error, so it no longer decides the outcome. */
+export function forgetError(context: HandlerContext, error: unknown): void {
+  if (context instanceof GuardedContext && context.error === error) context.error = undefined
+}

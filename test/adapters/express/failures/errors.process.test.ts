@@ -8,8 +8,11 @@ import type {
   Response,
 } from 'express'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { idempotencyErrors, type IdempotencyOptions } from '../../../src/adapters/express/index.ts'
-import { NotExecutedError, OutcomeUnknownError } from '../../../src/core/errors.ts'
+import {
+  idempotencyErrors,
+  type IdempotencyOptions,
+} from '../../../../src/adapters/express/index.ts'
+import { NotExecutedError, OutcomeUnknownError } from '../../../../src/core/errors.ts'
 import {
   EXPRESSES,
   caught,
@@ -19,7 +22,7 @@ import {
   problemOf,
   serve,
   type ExpressModule,
-} from '../run-express.ts'
+} from '../../run-express.ts'
 
 type Handler = (req: Request, res: Response, next: NextFunction) => unknown
 

@@ -1,10 +1,10 @@
 /** A transaction that cannot begin, in apps with and without `idempotencyErrors()`. */
 import type { ErrorRequestHandler } from 'express'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { idempotencyErrors } from '../../../src/adapters/express/index.ts'
-import { StoreFailedError } from '../../../src/core/errors.ts'
-import { sqliteStore } from '../../../src/stores/sqlite/index.ts'
-import { scratchFolder } from '../../stores/scratch-folder.ts'
+import { idempotencyErrors } from '../../../../src/adapters/express/index.ts'
+import { StoreFailedError } from '../../../../src/core/errors.ts'
+import { sqliteStore } from '../../../../src/stores/sqlite/index.ts'
+import { scratchFolder } from '../../../stores/scratch-folder.ts'
 import {
   caught,
   EXPRESSES,
@@ -14,7 +14,7 @@ import {
   serve,
   wrapStore,
   type ExpressModule,
-} from '../run-express.ts'
+} from '../../run-express.ts'
 
 /** The first transaction fails to begin. `behind` is mounted after the route. */
 async function setup(express: ExpressModule, behind: readonly ErrorRequestHandler[]) {

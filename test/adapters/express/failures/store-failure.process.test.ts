@@ -1,11 +1,11 @@
 import type { Request, Response } from 'express'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import type { IdempotencyOptions } from '../../../src/adapters/express/index.ts'
-import { createEngine } from '../../../src/core/engine/engine.ts'
-import type { EngineOptions } from '../../../src/core/engine/engine-contract.ts'
-import type { EngineEvent } from '../../../src/core/events.ts'
-import { memoryStore } from '../../../src/stores/memory/store.ts'
-import { FakeClock } from '../../../src/testing/fake-clock.ts'
+import type { IdempotencyOptions } from '../../../../src/adapters/express/index.ts'
+import { createEngine } from '../../../../src/core/engine/engine.ts'
+import type { EngineOptions } from '../../../../src/core/engine/engine-contract.ts'
+import type { EngineEvent } from '../../../../src/core/events.ts'
+import { memoryStore } from '../../../../src/stores/memory/store.ts'
+import { FakeClock } from '../../../../src/testing/fake-clock.ts'
 import {
   EXPRESSES,
   caught,
@@ -18,7 +18,7 @@ import {
   turns,
   wrapStore,
   type ExpressModule,
-} from '../run-express.ts'
+} from '../../run-express.ts'
 
 /** A store that works until a test breaks one of its calls. */
 function breakable(clock: FakeClock) {
