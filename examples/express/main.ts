@@ -58,7 +58,7 @@ console.log(`orders at http://127.0.0.1:${(server.address() as AddressInfo).port
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.once(signal, () => {
     server.close(() => {
-      void guard.engine
+      void guard
         .close()
         .then(() => store.close())
         .then(() => db.close())

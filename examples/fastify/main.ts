@@ -88,7 +88,7 @@ function createApp(folder: string): FastifyInstance {
 
   app.addHook('onReady', async () => requireProtected(auditRoutes(app)))
   app.addHook('onClose', async () => {
-    await app.idempotency.engine.close({ graceMs: GRACE_MS })
+    await app.idempotency.close({ graceMs: GRACE_MS })
     db.close()
     await store.close()
   })

@@ -72,6 +72,6 @@ async function stop(): Promise<void> {
   server.close()
   server.closeIdleConnections()
   await once(server, 'close')
-  await pay.engine.close({ graceMs: 10_000 })
+  await pay.close({ graceMs: 10_000 })
   await store.close()
 }

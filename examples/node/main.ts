@@ -58,7 +58,7 @@ async function stop(): Promise<void> {
   server.close()
   server.closeIdleConnections()
   await closed
-  await protect.engine.close()
+  await protect.close()
   await store.close()
 }
 
