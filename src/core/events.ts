@@ -1,6 +1,7 @@
 import type { BreakerState } from './health/breaker.ts'
 import type { WorkPart } from './engine/paused-work.ts'
 import type { RecordState } from './record/record.ts'
+import type { ActKind } from './store/durable-store.ts'
 
 /** The record of an event. Never contains the client's key: `identity` is its hash. */
 export interface EventSubject {
@@ -83,7 +84,10 @@ export type RecordEvent =
   | (EventSubject & { readonly kind: 'settle_late'; readonly attempt: number })
   /** A result could not be recorded at all; the record will lapse. */
   | (EventSubject & { readonly kind: 'settle_abandoned'; readonly attempt: number })
-  /** A recorded reply is damaged, belongs to another record, or does not decrypt. */
+  /**
+   * A recorded reply is damaged, belongs to another record, does not decrypt, or is not encrypted
+   * as the route requires. `reason` is a text for the operator, not one of a fixed set of words.
+   */
   | (EventSubject & { readonly kind: 'reply_unreadable'; readonly reason: string })
   /** Work ran unprotected: the store failed, and the route has `onStoreFailure: 'open'`. */
   | { readonly kind: 'unprotected_run'; readonly tenant: string; readonly operation: string }
@@ -153,14 +157,20 @@ export type DurableEvent =
   | { readonly kind: 'message_lost'; readonly topic: string; readonly messageId: string }
   /** Messages that were relayed or dropped long ago were removed. */
   | { readonly kind: 'outbox_pruned'; readonly count: number }
-  /** An operator acted on a record or a message. */
+  /**
+   * An operator acted on a record or a message. `act` is the stored word, such as `bust`, and
+   * `subject` the id of the record or message.
+   */
   | {
       readonly kind: 'operator_acted'
-      readonly act: string
+      readonly act: ActKind
       readonly subject: string
       readonly who: string
     }
-  /** Two ledgers were compared. */
+  /**
+   * Two ledgers were compared. `matched` counts ids with entries that agree. `different` counts all
+   * other entries: pairs that do not agree, entries that one side lacks, and duplicates.
+   */
   | {
       readonly kind: 'ledger_compared'
       readonly ledger: string
@@ -192,7 +202,12 @@ export type DurableEvent =
     }
   /** A paused operation or topic continues. */
   | { readonly kind: 'work_resumed'; readonly part: WorkPart; readonly name: string }
-  /** A part of maintenance failed, and is tried again. */
+  /**
+   * A part of maintenance failed, and is tried again. `task` is the task of `createMaintenance`:
+   * `sweep`, `reap`, `prune`, `unrelayed`, `complete` (the worker), `reconcile`, `relay`, or
+   * `ledger` with the name of the job. A worker whose query failed emits `worker`, and a reconciler
+   * whose provider or handler failed emits `reconcile`.
+   */
   | { readonly kind: 'maintenance_failed'; readonly task: string; readonly error: unknown }
 
 /** Called for each event. Must not throw: an error is ignored, with a warning. */

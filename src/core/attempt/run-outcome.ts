@@ -8,6 +8,7 @@ export type RunOutcome =
       readonly identity: string
       readonly recordId: string
       readonly result: Uint8Array
+      /** When the record expires. */
       readonly expiresAt: Date
     }
   /** The recorded result of an earlier run. */
@@ -16,6 +17,7 @@ export type RunOutcome =
       readonly identity: string
       readonly recordId: string
       readonly result: Uint8Array
+      /** When the record expires. */
       readonly expiresAt: Date
     }
   /** The work ran without an effect (see `proof`): a retry runs it again. */
@@ -24,7 +26,7 @@ export type RunOutcome =
       readonly recordId: string
       readonly result: Uint8Array
       readonly proof: Proof
-      /** `undefined` if the release could not be recorded in time. */
+      /** When the record expires; `undefined` if the release could not be recorded in time. */
       readonly expiresAt: Date | undefined
     }
   /** The work ran, and it is unknown whether it had an effect. */
@@ -40,6 +42,7 @@ export type RunOutcome =
       readonly kind: 'in_progress'
       readonly recordId: string
       readonly retryAfterMs: number
+      /** When the record expires. */
       readonly expiresAt: Date
     }
   /** The operation is accepted, and no worker has claimed it yet. */

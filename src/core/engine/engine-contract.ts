@@ -36,7 +36,7 @@ export interface EngineOptions extends PolicyOptions {
    * Refuses claims at once while the store fails, instead of letting each of them wait for
    * `storeTimeoutMs`. Results and renewals of leases are always sent. `false`: every claim is sent.
    *
-   * @default on: `{ failures: 3, pauseMsMax: … }`, see `BreakerOptions`
+   * @default on: `failures` is 3, and `pauseMsMax` is half of `storeTimeoutMs`, at most 15_000
    */
   breaker?: BreakerOptions | false
 
@@ -125,12 +125,13 @@ export interface CloseReport {
 
 /** Claims, runs, renews and settles on one store. Create one for each store and process. */
 export interface Engine {
+  /** The store of the engine. */
   readonly store: Store
 
   /** The clock of the engine, for workers, relays and other parts that share it. */
   readonly clock: Clock
 
-  /** `close()` was called: the engine takes no new work. */
+  /** Whether `close()` was called. The engine then takes no new work. */
   readonly isClosed: boolean
 
   /**
@@ -195,8 +196,8 @@ export interface Engine {
   /**
    * Takes no new work, and waits until running work has ended and its results are recorded, at most
    * `graceMs`. Call it after the server has answered its last request, and before you close the
-   * store: a request whose body still arrives during the call gets 503. A longer grace period
-   * abandons less work; a shorter one ends the process sooner.
+   * store: a request whose body still arrives during the call gets 503. A longer grace period, up
+   * to a day, abandons less work; a shorter one, down to 0, ends the process sooner.
    *
    * @default graceMs 10_000
    */

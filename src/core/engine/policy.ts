@@ -20,7 +20,8 @@ export interface PolicyOptions {
   /**
    * How long a result is replayed, counted from its completion: more than `leaseMs`, at most ten
    * years. It must cover the longest time after which a client may still retry, because a later
-   * retry runs the work again. A longer retention needs more space in the store.
+   * retry runs the work again. A longer retention needs more space in the store. A value below an
+   * hour causes a warning.
    *
    * @default 86_400_000 (24 hours)
    */
@@ -40,6 +41,7 @@ export interface PolicyOptions {
    * How many leases of one record may lapse before `rerun` (or a durable operation) gives up and
    * the record becomes `unknown`. The limit stops a request that crashes its process every time.
    * More lapses survive more crashes and deploys. Retries after ordinary failures do not count.
+   * From 1 to 1_000_000.
    *
    * @default 5
    */
@@ -67,7 +69,7 @@ export interface PolicyOptions {
    *
    * `NotExecutedError` and `OutcomeUnknownError` take precedence.
    *
-   * @default 'auto'
+   * @default 'auto' ('store' in the `stripe` profile)
    */
   onError?: OnError
 
@@ -92,8 +94,8 @@ export interface PolicyOptions {
   /**
    * How long the caller waits for its result to be recorded if the store fails after the work ran,
    * at most an hour. After that the caller gets `OutcomeNotRecordedError` (503), and recording
-   * continues in the background. A longer time gives more callers their result; a shorter one frees
-   * callers sooner.
+   * continues in the background for up to an hour. A longer time gives more callers their result; a
+   * shorter one frees callers sooner.
    *
    * @default 5_000
    */

@@ -124,6 +124,7 @@ export interface StoredRecord {
    */
   readonly leaseMs: number | undefined
   readonly onLapse: OnLapse
+  /** `new` is the stored form of the option `rerun`. */
   readonly afterExpiry: AfterExpiry
   /** Set on `failed_retryable` records: how it is known that the work had no effect. */
   readonly proof: Proof | undefined

@@ -217,7 +217,7 @@ export interface OutboxStore {
    * bounded search finds: of the partitions, it examines only the first messages of some. At most
    * `limit` topics, ordered by name. Reads only, and only by index.
    *
-   * Optional, because older stores do not have it. Without it, such topics are not reported.
+   * Omit it if the store cannot find such topics by index; they are then not reported.
    */
   unrelayed?(query: UnrelayedQuery, signal?: AbortSignal): Promise<UnrelayedTopic[]>
 
@@ -261,7 +261,7 @@ export interface NewMessage {
   readonly topic: string
   /** The tenant whose turn the message takes. @default shared by all messages without a tenant */
   readonly tenant?: string | undefined
-  /** Lets the receiver recognise repeated deliveries. */
+  /** The subject, such as an order id. Receivers recognise repeats by the downstream key. */
   readonly key: string | undefined
   /** Messages with the same topic and partition are relayed in order, one at a time. */
   readonly partition: string | undefined
@@ -361,7 +361,7 @@ export interface OperatorStore {
   /**
    * Sets the time of the next reconciliation of an `unknown` record. Returns `false`, and writes
    * nothing, if the record is not `unknown` because of this attempt, or has another number of
-   * tries: an operator has then requeued it, and an earlier try no longer decides.
+   * tries: an operator has called `processNow` since, or another node has taken the record.
    */
   postpone(target: Postponement, signal?: AbortSignal): Promise<boolean>
 
@@ -419,9 +419,9 @@ export type PhaseRef =
 
 export type Act =
   /**
-   * Records the outcome of an effect. `done`: its phase gets this result. `not_executed`: its phase
-   * is removed, and the effect may be sent again. An `unknown` record is released, and a worker
-   * resumes it. `not_executed` is refused while the record is held: the holder finds out itself.
+   * `resolve` of an effect: records the outcome. `done`: its phase gets this result.
+   * `not_executed`: its phase is removed, and the effect may be sent again. An `unknown` record is
+   * released, and a worker resumes it. `not_executed` is refused while the record is held.
    */
   | {
       readonly kind: 'conclude'
@@ -436,7 +436,7 @@ export type Act =
           }
         | { readonly kind: 'not_executed' }
     }
-  /** Gives an `unknown` record its verdict, as `Store.resolve` does. */
+  /** `resolve` of a record: gives an `unknown` record its verdict, as `Store.resolve` does. */
   | {
       readonly kind: 'resolve'
       readonly ref: RecordRef
@@ -448,15 +448,19 @@ export type Act =
     }
   /** Releases a held or `unknown` record: it may run again, and its holder can settle nothing. */
   | { readonly kind: 'release'; readonly ref: RecordRef }
-  /** Removes a completed record: the next request with its key runs. */
+  /** `operator.discardReply`: removes a completed record. The next request with its key runs. */
   | { readonly kind: 'bust'; readonly ref: RecordRef }
-  /** Makes an `unknown` record, or an operation that waits, due at once, with no tries counted. */
+  /** `operator.processNow`: makes an `unknown` record or waiting operation due, with 0 tries. */
   | { readonly kind: 'requeue'; readonly ref: RecordRef }
   /** Makes a dead message ready again. Its earlier attempts stay on record. */
   | { readonly kind: 'retry_message'; readonly messageId: string }
   /** Gives up a dead message. Its partition continues. */
   | { readonly kind: 'drop_message'; readonly messageId: string }
 
+/**
+ * The stored word of an act. `bust` is `operator.discardReply`, `requeue` is `processNow`, and
+ * `conclude` is `resolve` of an effect. The others are named after their methods.
+ */
 export type ActKind = Act['kind']
 
 export interface Actor {

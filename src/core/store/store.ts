@@ -255,6 +255,7 @@ export interface ClaimRequest {
   readonly onLapse: OnLapse
   /** The lapse with this number makes the record `unknown`, with any `onLapse`. */
   readonly maxLapses: number
+  /** `new` is the stored form of the option `rerun`. */
   readonly afterExpiry: AfterExpiry
 }
 
@@ -390,6 +391,7 @@ export interface Verdict {
     | { readonly kind: 'completed'; readonly result: Uint8Array }
     /** The work had no effect: the key may be claimed again. */
     | { readonly kind: 'failed_retryable' }
+  /** How long the record is kept, from now. A later expiry that is already on record stays. */
   readonly retentionMs: number
 }
 
@@ -400,6 +402,7 @@ export type ResolveOutcome =
   | { readonly kind: 'not_unknown'; readonly state: RecordState }
   /** Nothing was written: the record is `unknown` because of this other attempt. */
   | { readonly kind: 'other_attempt'; readonly attempt: number }
+  /** Nothing was written: there is no such record. */
   | { readonly kind: 'not_found' }
 
 /** A lapsed record that a sweep has moved. */
@@ -456,11 +459,16 @@ type HiddenFields =
 
 /** A record for people and tools: all fields that they may see, and no token. */
 export interface RecordView extends Omit<StoredRecord, HiddenFields> {
+  /** When the current lease ends, or the last one ended. By the store's clock. */
   readonly leaseUntil: Date
   /** When the record is due for the reconciler or a worker; `undefined` if it is not scheduled. */
   readonly reconcileAt: Date | undefined
+  /** When the record was created. By the store's clock. */
   readonly createdAt: Date
+  /** When the record was last claimed or accepted. By the store's clock. */
   readonly lastRunAt: Date
+  /** When the result was recorded; `undefined` before that. By the store's clock. */
   readonly completedAt: Date | undefined
+  /** When the record expires. By the store's clock. */
   readonly expiresAt: Date
 }

@@ -65,7 +65,7 @@ export interface MaintenanceOptions {
 
   /**
    * How long messages are kept after they were relayed or dropped, so that an operator
-   * can look them up. Longer costs space in the table.
+   * can look them up. Longer costs space in the table. From 0 to ten years.
    *
    * @default 604_800_000 (seven days)
    */
@@ -73,7 +73,7 @@ export interface MaintenanceOptions {
 
   /**
    * How long one pass of a task may take before `maintenance_failed` is emitted for it. The pass is
-   * not aborted, and no second pass of the task starts while it runs.
+   * not aborted, and no second pass of the task starts while it runs. From 1_000 to a week.
    *
    * @default 3_600_000 (one hour)
    */
@@ -81,7 +81,8 @@ export interface MaintenanceOptions {
 
   /**
    * How long `run` waits for running tasks after its signal has aborted. Longer lets more work end
-   * before a shutdown; the deadline of the platform must be longer still.
+   * before a shutdown; the deadline of the platform must be longer still. From 0 to 3_600_000 (one
+   * hour).
    *
    * @default 30_000
    */
@@ -89,7 +90,8 @@ export interface MaintenanceOptions {
 }
 
 /**
- * Each interval varies by up to a tenth, so that nodes do not run their passes at the same time.
+ * Each interval is from 10 ms to a week, and varies by up to a tenth, so that nodes do not run
+ * their passes at the same time.
  */
 export interface MaintenanceIntervals {
   /** Finds holders whose lease has lapsed. @default 60_000 */

@@ -27,7 +27,7 @@ export interface Effect<Request = unknown, Result = unknown> {
    * How long after the last send the provider may still start to process the request. After this
    * time, `not_found` proves that the effect did not happen, and it may be sent again. Too short a
    * time can charge twice, because a request can wait in queues for minutes; a longer one only
-   * delays the operation.
+   * delays the operation. Needs `reconcile`. From 1 to 31_536_000_000 (a year).
    *
    * @default never: `not_found` is no proof
    */
@@ -37,7 +37,7 @@ export interface Effect<Request = unknown, Result = unknown> {
    * How long after the first send the provider recognises the downstream key, so that sending the
    * request again cannot have a second effect. Set it below the provider's own limit: a time that
    * is too long can charge twice. After this time an effect with an unknown outcome is reconciled
-   * and not sent again.
+   * and not sent again. From 1 to 31_536_000_000 (a year).
    *
    * @default an effect with an unknown outcome is never sent again
    */
@@ -46,7 +46,8 @@ export interface Effect<Request = unknown, Result = unknown> {
   /**
    * How long `send` may take. Then its signal aborts, and its outcome counts as unknown. The same
    * limit applies to `reconcile` when an attempt calls it. A longer limit loses fewer slow answers,
-   * and lets a provider that hangs hold the client and the worker's place for longer.
+   * and lets a provider that hangs hold the client and the worker's place for longer. From 1 to
+   * 31_536_000_000 (a year).
    *
    * @default 60_000
    */
@@ -72,23 +73,41 @@ export interface Effect<Request = unknown, Result = unknown> {
 }
 
 export interface EffectCall<Request> {
+  /** The request that was committed before this call. */
   readonly request: Request
   /**
    * The same on every attempt, at most 64 characters. Send it as the provider's idempotency key.
    */
   readonly downstreamKey: string
+  /** The id of the record, the same on every attempt. */
   readonly recordId: string
+  /** The number of the attempt of the operation, from 1. */
   readonly attempt: number
   /** Aborts after `timeoutMs`, when the lease is lost, and after the operation's `runTimeoutMs`. */
   readonly signal: AbortSignal
 }
 
 export interface ReconcileCall<Request> {
+  /** The request that was committed before the effect was sent. */
   readonly request: Request
+  /** The key under which `send` has sent the request. */
   readonly downstreamKey: string
+  /** The id of the record, the same on every attempt. */
   readonly recordId: string
+  /**
+   * When the effect was first about to be sent, by the store's clock. If only this attempt has sent
+   * it: when that send failed.
+   */
   readonly firstSentAt: Date
+  /**
+   * When the effect was last about to be sent, by the store's clock. If this attempt has sent it:
+   * when that send failed.
+   */
   readonly sentAt: Date
+  /**
+   * Aborts after `timeoutMs`: that of the effect in an attempt, and otherwise that of the
+   * reconciler. In an attempt, also when the lease is lost and after `runTimeoutMs`.
+   */
   readonly signal: AbortSignal
 }
 

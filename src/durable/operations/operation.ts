@@ -31,7 +31,7 @@ export interface OperationOptions<Input, Declared extends Effects> {
   /**
    * Increase it when the phases change. An operation that began with another version is resumed
    * only by a process that has that version, so keep a worker with the old one until all have
-   * ended.
+   * ended. From 1 to 2_147_483_647.
    *
    * @default 1
    */
@@ -57,7 +57,8 @@ export interface OperationOptions<Input, Declared extends Effects> {
   /**
    * How many attempts may fail before the record becomes `unknown` and waits for an operator. The
    * pause between attempts doubles from one second to five minutes, so 20 attempts take about an
-   * hour. More attempts survive a longer outage and report a permanent fault later.
+   * hour. More attempts survive a longer outage and report a permanent fault later. From 1 to
+   * 1_000_000.
    *
    * @default 20
    */
@@ -65,7 +66,7 @@ export interface OperationOptions<Input, Declared extends Effects> {
 
   /**
    * The version that is stored with each reply. Increase it when the format of the replies changes,
-   * and let the route's `upgradeReply` translate older ones.
+   * and let the route's `upgradeReply` translate older ones. From 0 to 65_535.
    *
    * @default 1
    */

@@ -19,7 +19,7 @@ export interface WorkerOptions {
 
   /**
    * How many operations run at the same time. More finish a backlog sooner and use more connections
-   * and provider calls at once. `reserve` comes on top.
+   * and provider calls at once. `reserve` comes on top. From 1 to 1_000.
    *
    * @default 10
    */
@@ -27,7 +27,8 @@ export interface WorkerOptions {
 
   /**
    * How many runs of one operation may be in progress. Lower it for an operation whose provider is
-   * slow, so that more of `concurrency` is left for the others.
+   * slow, so that more of `concurrency` is left for the others. From 1 to 1_000, or to the default
+   * if that is larger.
    *
    * @default `concurrency` + `reserve`
    */
@@ -35,7 +36,8 @@ export interface WorkerOptions {
 
   /**
    * How many operations of one tenant may be in progress. A lower limit leaves more room for other
-   * tenants, and leaves places empty while only one tenant has work.
+   * tenants, and leaves places empty while only one tenant has work. From 1 to 1_000, or to the
+   * default if that is larger.
    *
    * @default `concurrency` + `reserve`
    */
@@ -44,7 +46,7 @@ export interface WorkerOptions {
   /**
    * Places in addition to `concurrency`: half of them for tenants without a run in progress here,
    * the rest for operations without one. With it, slow work of one tenant or one operation does not
-   * delay the others. 0 makes `concurrency` a hard limit.
+   * delay the others. 0 makes `concurrency` a hard limit. From 0 to 1_000.
    *
    * @default 40 % of `concurrency`, at least 2
    */
@@ -52,14 +54,18 @@ export interface WorkerOptions {
 
   /**
    * How often the worker queries the store for due operations. Operations that this process accepts
-   * are started at once. Shorter finds the others sooner and costs more queries.
+   * are started at once. Shorter finds the others sooner and costs more queries. From 1 to
+   * 3_600_000 (one hour).
    *
    * @default 1_000
    */
   pollMs?: number
 
   /**
-   * Lease, retention and time limits of the operations that the worker runs. @default the engine's
+   * The policy of the operations that the worker runs: `leaseMs`, `retentionMs`, `runTimeoutMs`,
+   * `maxLapses` and `settleTimeoutMs`.
+   *
+   * @default the engine's
    */
   policy?: Omit<PolicyOptions, 'onLapse' | 'onError' | 'whileInProgress' | 'afterExpiry'>
 }

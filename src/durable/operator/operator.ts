@@ -57,7 +57,8 @@ export interface OperatorOptions {
  */
 export interface Operator {
   /**
-   * Records in one state, without their results. The record that was started first comes first.
+   * Records in one state, without their results: `completed` by expiry, others by last run, oldest
+   * first. `limit` is at most 10_000.
    *
    * @default limit 100
    */
@@ -93,7 +94,7 @@ export interface Operator {
   /**
    * Work that waits for an operator, oldest first: records that the reconciler gave up after its
    * last try (among the 10,000 oldest `unknown` records), messages that could not be relayed, and
-   * topics that seem to have no relay.
+   * topics that seem to have no relay. `limit` is at most 10_000, for each of the three.
    *
    * @default limit 100
    */
@@ -107,6 +108,7 @@ export interface Operator {
 
   /**
    * Audit entries, newest first: of one record or message (`subject` is its id), or of all.
+   * `limit` is at most 10_000.
    *
    * @default limit 100
    */

@@ -15,28 +15,33 @@ export interface OutboxOptions {
 
 export interface AddOptions {
   /**
-   * The tenant of the message. Relays take the messages of a topic in turns of the tenants, so that
-   * many messages of one tenant do not delay those of another.
+   * The tenant of the message, 1 to 255 characters. Relays take the messages of a topic in turns of
+   * the tenants, so that many messages of one tenant do not delay those of another.
    *
    * @default none: all messages without a tenant share one turn
    */
   tenant?: string
 
-  /** The subject of the message, for the receiver: for example an order id. @default none */
+  /**
+   * The subject of the message, for the receiver, such as an order id: 1 to 255 characters. Repeats
+   * are recognised by the downstream key.
+   *
+   * @default none
+   */
   key?: string
 
   /**
    * Messages of one topic and one partition are relayed one after the other, in the order in which
    * their transactions commit. A transaction that adds to a partition makes other transactions that
    * add to it wait until it ends. So keep it short, and use a partition for one account or order,
-   * not for a whole topic.
+   * not for a whole topic. 1 to 255 characters.
    *
    * @default none: messages are relayed in any order, several at once
    */
   partition?: string
 
   /**
-   * How long after `add` the message becomes due.
+   * How long after `add` the message becomes due, up to 31_622_400_000 (366 days).
    *
    * @default 0
    */

@@ -3,11 +3,17 @@ import type { PlacesStats } from '../places/places.ts'
 
 /** A message as its handler receives it. */
 export interface RelayMessage<Payload = unknown> {
+  /** The id that `outbox.add` returned: a UUID. */
   readonly id: string
+  /** The topic to which the message was added. */
   readonly topic: string
+  /** The tenant of the message; `undefined` if it has none. */
   readonly tenant: string | undefined
+  /** The subject of the message, such as an order id; `undefined` if it has none. */
   readonly key: string | undefined
+  /** The partition of the message; `undefined` if it may be relayed in any order. */
   readonly partition: string | undefined
+  /** The payload that was added: a JSON value, bytes or `undefined`. */
   readonly payload: Payload
   /** From 1. Counts every claim by a relay, including those whose process crashed. */
   readonly attempt: number
@@ -17,6 +23,7 @@ export interface RelayMessage<Payload = unknown> {
    * The same on every attempt, at most 64 characters. Send it, so that the receiver sees repeats.
    */
   readonly downstreamKey: string
+  /** When the message was added, by the store's clock. */
   readonly createdAt: Date
   /** Aborts after `handlerTimeoutMs`, when the lease is lost, and when `close` gives up waiting. */
   readonly signal: AbortSignal
@@ -50,9 +57,9 @@ export type MessageHandler<Payload = unknown> = HandlerMethod<Payload>['handle']
 
 /** The pauses between the attempts of a message. */
 export interface Backoff {
-  /** The longest pause after the first failure. It doubles with every further failure. */
+  /** The longest pause after the first failure, 1 ms to a day. Doubles with every failure. */
   readonly firstMs: number
-  /** The limit of the doubling. */
+  /** The limit of the doubling: from `firstMs` to a day. */
   readonly maxMs: number
 }
 
@@ -67,7 +74,7 @@ export interface RelayOptions {
    * How many handlers run at the same time. As many messages are claimed in advance (more if
    * handlers are quicker than the store), so that a free place does not wait for the store. A
    * higher number has more throughput, and leaves fewer messages for relays of other processes.
-   * `reserve` comes on top.
+   * `reserve` comes on top. From 1 to 10_000.
    *
    * @default 50
    */
@@ -75,8 +82,9 @@ export interface RelayOptions {
 
   /**
    * How many handlers of one topic run at the same time. Lower it for a slow receiver, so that more
-   * of `concurrency` is left for other topics. With a limit, no more than as many messages are
-   * claimed in advance.
+   * of `concurrency` is left for other topics. With a limit, the relay claims at most that many
+   * messages of the topic in advance, beyond those that may run. From 1 to 10_000, or to the
+   * default if that is larger.
    *
    * @default `concurrency` + `reserve`
    */
@@ -85,7 +93,7 @@ export interface RelayOptions {
   /**
    * How many handlers for messages of one tenant run at the same time. Messages without a tenant
    * count as one tenant. A lower limit leaves more room for other tenants, and leaves places empty
-   * while only one tenant has messages.
+   * while only one tenant has messages. From 1 to 10_000, or to the default if that is larger.
    *
    * @default `concurrency` + `reserve`
    */
@@ -94,14 +102,15 @@ export interface RelayOptions {
   /**
    * Places in addition to `concurrency`: half of them for tenants without a running handler here,
    * the rest for topics without one. With it, slow handlers of one tenant or one topic do not delay
-   * the others. 0 makes `concurrency` a hard limit.
+   * the others. 0 makes `concurrency` a hard limit. From 0 to 10_000.
    *
    * @default 40 % of `concurrency`, at least 2
    */
   reserve?: number
 
   /**
-   * The most messages in one claim. Larger batches need fewer store calls and more memory.
+   * The most messages in one claim. Larger batches need fewer store calls and more memory. From 1
+   * to 1_000.
    *
    * @default 200
    */
@@ -110,7 +119,7 @@ export interface RelayOptions {
   /**
    * How long a claim of a message lasts without renewal. It is renewed while the handler runs. A
    * shorter lease frees the messages of a crashed relay sooner; a longer one survives a longer
-   * failure of the store.
+   * failure of the store. From 100 to 86_400_000 (a day).
    *
    * @default 30_000
    */
@@ -119,7 +128,7 @@ export interface RelayOptions {
   /**
    * How often to query for messages that no event reports: delayed ones, those to be tried again,
    * and those of other processes if the store cannot report commits. Shorter finds them sooner and
-   * costs more queries.
+   * costs more queries. From 1 to 30_000.
    *
    * @default 1_000
    */
@@ -127,7 +136,7 @@ export interface RelayOptions {
 
   /**
    * How many attempts a message has before it becomes a dead letter. With the default `backoff`, 20
-   * attempts take about an hour and a quarter.
+   * attempts take about an hour and a quarter. From 1 to 1_000.
    *
    * @default 20
    */
@@ -137,7 +146,7 @@ export interface RelayOptions {
    * The pause before the next attempt: a random time between zero and `firstMs`, which doubles with
    * every attempt up to `maxMs`. Longer pauses spare a receiver that is down and delay the message.
    *
-   * @default { firstMs: 1_000, maxMs: 900_000 }
+   * @default `firstMs`: 1_000. `maxMs`: 900_000, or `firstMs` if that is longer
    */
   backoff?: Partial<Backoff>
 
@@ -152,7 +161,7 @@ export interface RelayOptions {
   /**
    * How long a handler may take. Then its signal aborts, the attempt has failed, and another
    * message gets its place. A longer limit lets slow receivers answer; a shorter one frees places
-   * sooner.
+   * sooner. From 1 to 86_400_000 (a day).
    *
    * A handler that ignores its signal is counted and reported (`work_overdue`), and this relay does
    * not handle its message again while it runs. A topic with as many of these as `concurrency`, and
@@ -169,6 +178,7 @@ export interface RelayOptions {
 
 /** The messages of one pass, by their outcome. */
 export interface RelayReport {
+  /** Messages that were delivered, and whose delivery is recorded. */
   readonly relayed: number
   /** Messages whose handler failed; they are tried again later. */
   readonly retried: number
@@ -210,6 +220,7 @@ export interface Relay {
    * Claims no more messages, returns those that have not started, and waits for running handlers,
    * at most for `graceMs`. Then it aborts the signals of the handlers that still run; their
    * messages are delivered again when their lease is over. Call it before `engine.close()`.
+   * `graceMs` is from 0 to 86_400_000 (a day).
    *
    * @default graceMs 10_000
    */

@@ -24,7 +24,10 @@ export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends Ledge
   /** The engine whose store records which periods were compared. */
   engine: Engine
 
-  /** The name under which compared periods are recorded. A new name compares all periods again. */
+  /**
+   * The name under which compared periods are recorded, 1 to 255 characters. A new name compares
+   * all periods again.
+   */
   name: string
 
   /** Returns our entries of a period, sorted by id. */
@@ -36,7 +39,7 @@ export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends Ledge
   /** Whether two entries with the same id agree. @default as in `compareLedgers` */
   compare?: (ours: Ours, theirs: Theirs) => boolean
 
-  /** How many entries of each kind of difference a report contains. @default 100 */
+  /** How many entries of each kind of difference a report contains, 0 to 10_000. @default 100 */
   samplesMax?: number
 
   /**
@@ -48,8 +51,8 @@ export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends Ledge
   onReport?: (report: LedgerReport<Ours, Theirs>, period: LedgerPeriod) => void | Promise<void>
 
   /**
-   * The length of a period. Periods are counted from 1970 in UTC. Shorter periods find differences
-   * sooner and read the ledgers more often.
+   * The length of a period, from a minute to 366 days. Periods are counted from 1970 in UTC.
+   * Shorter periods find differences sooner and read the ledgers more often.
    *
    * @default 86_400_000 (one day)
    */
@@ -57,7 +60,7 @@ export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends Ledge
 
   /**
    * The pause between the end of a period and its comparison. It must be long enough for both sides
-   * to have all entries; later entries are reported as missing.
+   * to have all entries; later entries are reported as missing. From 0 to 366 days.
    *
    * @default 3_600_000 (one hour)
    */
@@ -65,14 +68,15 @@ export interface LedgerJobOptions<Ours extends LedgerEntry, Theirs extends Ledge
 
   /**
    * How many past periods are checked. Periods that were not compared, because all nodes were down,
-   * are compared late, up to this number.
+   * are compared late, up to this number. From 1 to 366; all together at most about ten years.
    *
    * @default 3
    */
   periodsBack?: number
 
   /**
-   * How long one comparison may take. Then its signal aborts, and a later pass starts it again.
+   * How long one comparison may take, from a minute to a week. Then its signal aborts, and a later
+   * pass starts it again.
    *
    * @default 3_600_000 (one hour)
    */

@@ -33,8 +33,8 @@ export interface CompareOptions<Ours extends LedgerEntry, Theirs extends LedgerE
   compare?: (ours: Ours, theirs: Theirs) => boolean
 
   /**
-   * How many entries of each kind of difference the report contains; all are counted. More samples
-   * cost memory.
+   * How many entries of each kind of difference the report contains, 0 to 10_000; all are counted.
+   * More samples cost memory.
    *
    * @default 100
    */

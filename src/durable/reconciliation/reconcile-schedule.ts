@@ -3,10 +3,16 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import { DAY_MS, HOUR_MS } from '../../core/time/durations.ts'
 
-/** When the reconciler asks about an `unknown` record. It asks the first time at once. */
+/**
+ * When the reconciler tries to find out the outcome of an `unknown` record. `maxAttempts` counts
+ * these tries, not the attempts of the operation. The first try is due at once, or, for an effect
+ * without an answer, after a second or when `not_found` becomes a proof. A later try also comes no
+ * later than that proof, and the last one waits for it.
+ */
 export interface ReconcileSchedule {
   /**
-   * The pause after the first try that found out nothing. Each pause varies by up to a quarter.
+   * The pause after the first try, if it found out nothing. Each pause is up to a quarter shorter
+   * or longer. From 1 to 604_800_000 (a week).
    *
    * @default 10_000
    */
@@ -20,8 +26,8 @@ export interface ReconcileSchedule {
   factor?: number
 
   /**
-   * The longest pause. A shorter one finds out sooner when a provider is back, at the price of more
-   * calls during its outage.
+   * The longest pause between two tries. A shorter one finds out sooner when a provider is back, at
+   * the price of more calls during its outage. From 1 to 2_592_000_000 (30 days).
    *
    * @default 3_600_000 (one hour)
    */
@@ -30,7 +36,7 @@ export interface ReconcileSchedule {
   /**
    * The number of tries; after the last one the record waits for an operator. A try counts even if
    * the process crashes during it. With the defaults, the last try is about eleven hours after the
-   * first.
+   * first. From 1 to 10_000.
    *
    * @default 20
    */

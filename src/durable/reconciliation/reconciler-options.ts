@@ -41,7 +41,7 @@ export interface ReconcilerOptions {
    * How long a `reconcile` function or a handler may take. Then its `signal` aborts, and the try
    * counts as open. After three timeouts in a row the operation is paused, at first for two times
    * `timeoutMs` and at most for five minutes. A longer limit lets slow providers answer, but each
-   * call that hangs holds its place for as long.
+   * call that hangs holds its place for as long. From 1 to 3_600_000 (one hour).
    *
    * @default 30_000
    */
@@ -49,7 +49,7 @@ export interface ReconcilerOptions {
 
   /**
    * How many records are tried at the same time. More find out outcomes sooner after an outage and
-   * send more requests to providers at once. `reserve` comes on top.
+   * send more requests to providers at once. `reserve` comes on top. From 1 to 1_000.
    *
    * @default 8
    */
@@ -58,14 +58,14 @@ export interface ReconcilerOptions {
   /**
    * Places in addition to `concurrency`: half of them for tenants without a record in progress
    * here, the rest for operations without one. With it, a provider that hangs delays only the
-   * records of one operation. 0 makes `concurrency` a hard limit.
+   * records of one operation. 0 makes `concurrency` a hard limit. From 0 to 1_000.
    *
    * @default 40 % of `concurrency`, at least 2
    */
   reserve?: number
 
   /**
-   * The most records that one `runOnce()` tries. It bounds the length of a pass.
+   * The most records that one `runOnce()` tries. It bounds the length of a pass. From 1 to 100_000.
    *
    * @default 1_000
    */
@@ -73,7 +73,7 @@ export interface ReconcilerOptions {
 
   /**
    * How often `run` queries the store for due records. Shorter finds them sooner and costs more
-   * queries.
+   * queries. From 1 to 3_600_000 (one hour).
    *
    * @default 5_000
    */

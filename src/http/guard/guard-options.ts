@@ -16,8 +16,8 @@ export interface GuardOptions<Request> extends PolicyOptions {
    */
   store?: Store
   /**
-   * From `createEngine`, for its events, its own defaults or its timing. `close()` of a guard does
-   * not close it. @default an engine on `store`
+   * An engine from `createEngine`, to get its events or to change its defaults and intervals. The
+   * guard's `close()` leaves it open. @default an engine on `store`
    */
   engine?: Engine
 
@@ -40,8 +40,8 @@ export interface GuardOptions<Request> extends PolicyOptions {
    */
   operation?: string | ((request: Request) => string)
   /**
-   * `tenant+operation`: a key may be used once on each route. `tenant`: it is one key for all
-   * routes of the tenant, and the second route is refused as misuse.
+   * `tenant+operation`: a key may be used once on each route. `tenant`: a key is unique over all
+   * routes of the tenant; its use on a second route gets 422 (400 in `stripe`).
    * @default 'tenant+operation' ('tenant' in the `stripe` profile)
    */
   scopeBy?: 'tenant+operation' | 'tenant'
@@ -59,17 +59,21 @@ export interface GuardOptions<Request> extends PolicyOptions {
 
   /**
    * Whether a request without a key gets 400. `false` lets it run unprotected, to introduce keys to
-   * an API that has clients. @default true
+   * an API that already has clients. @default true
    */
   keyRequired?: boolean
   /** The header of the key. Not with `keyField` or `keyFrom`. @default 'Idempotency-Key' */
   keyHeader?: string
   /**
    * Takes the key from a field of a JSON object or a form, with dots for nesting: `request_id`,
-   * `meta.requestId`. Needs no parser. Not with `keyFrom`. @default none: from `keyHeader`
+   * `meta.requestId`. Needs no parser. Not with `keyHeader`, `keyFrom` or `keySyntax`.
+   * @default none: from `keyHeader`
    */
   keyField?: string
-  /** Takes the key from anywhere else in the request. @default none: from `keyHeader` */
+  /**
+   * Takes the key from anywhere else in the request. Not with `keyHeader`, `keyField` or
+   * `keySyntax`. @default none: from `keyHeader`
+   */
   keyFrom?: (request: Request) => string | undefined | Promise<string | undefined>
   /**
    * `lenient` accepts a quoted string and a bare value, as the same key. `strict` accepts only the
@@ -151,9 +155,9 @@ export interface GuardOptions<Request> extends PolicyOptions {
   requireEncryption?: boolean
 
   /**
-   * Decides about requests while the store fails. `closed`: 503, nothing runs. `open`: the handler
-   * runs unprotected, and a retry may run it again; for handlers where an outage is worse than a
-   * duplicate. @default 'closed'
+   * How a request is treated when the store cannot answer. `closed`: 503, nothing runs. `open`: the
+   * handler runs unprotected, and a retry may run it again; for handlers where an outage is worse
+   * than a duplicate. @default 'closed'
    */
   onStoreFailure?: 'closed' | 'open'
   /** From `defineOperation(…).route`: the handler runs this durable operation. @default none */

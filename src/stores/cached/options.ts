@@ -28,7 +28,7 @@ export interface CachedStoreOptions {
   /**
    * How long a claim waits for the cache before it asks the durable store. A higher value tolerates
    * a slower cache, but delays claims while the cache fails. After three failures in a row the
-   * cache is not used for five seconds.
+   * cache is not used for five seconds. From 1 to 10_000.
    *
    * @default 50
    */
@@ -45,7 +45,7 @@ export interface CachedStoreOptions {
 
   /**
    * Results with more bytes are not put into the cache; the durable store replays them. A higher
-   * limit needs more memory in the cache, and makes its reads slower.
+   * limit needs more memory in the cache, and makes its reads slower. From 0 to 16_777_216 bytes.
    *
    * @default 262_144 (256 KiB)
    */
@@ -54,17 +54,17 @@ export interface CachedStoreOptions {
   /**
    * How long `forget` blocks fills of a key. Set it to your longest retention if even a fill that
    * is delayed for that time must not restore a forgotten reply: the reply has then expired. A
-   * longer time keeps more tombstones in the cache.
+   * longer time keeps more tombstones in the cache. From 60_000 (a minute) to ten years.
    *
    * @default 86_400_000 (24 hours)
    */
   tombstoneMs?: number
 
   /**
-   * Called with failures of the cache, at most a few every five seconds. Without it, the first
-   * failure of each kind is a process warning.
+   * Called with failures of the cache. After three failures of reads or fills in a row, further
+   * ones are not reported until one succeeds. An error that it throws is ignored, with a warning.
    *
-   * @default undefined
+   * @default none: the first failure of each `operation` in this process is printed as a warning
    */
   onError?: (failure: CacheFailure) => void
 

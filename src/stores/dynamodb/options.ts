@@ -9,13 +9,14 @@ export interface DynamodbStoreOptions {
   /**
    * A `DynamoDB` of `@aws-sdk/client-dynamodb`, not a `DynamoDBClient`, which has no methods for
    * the calls. The store does not destroy it. The store adds middleware to it, and reads the dates
-   * of its answers. Allow at least 288 connections (`maxSockets`), so that one tenant whose calls
-   * get no answer cannot occupy all of them.
+   * of its answers. Allow 300 connections or more (`maxSockets`), plus those of your own calls, so
+   * that one tenant whose calls get no answer cannot occupy all of them.
    */
   client: DynamodbClient
 
   /**
-   * Name or ARN of the table, which you create from `tableDefinition()`.
+   * Name or ARN of the table, which you create from `tableDefinition()`. A name has 3 to 255
+   * letters, digits, dots, dashes and underscores.
    *
    * @default 'oncekey_record'
    */

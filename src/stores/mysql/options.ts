@@ -7,7 +7,7 @@ import { tablesOf, type Tables } from './sql.ts'
 export interface TableOptions {
   /**
    * Database that contains the tables. `migrate()` creates it if it does not exist. At most 48
-   * letters, digits and underscores.
+   * letters, digits and underscores; does not start with a digit.
    *
    * @default the database that the pool connects to
    */
@@ -15,7 +15,8 @@ export interface TableOptions {
 
   /**
    * Name of the record table and prefix of the names of the other tables, such as
-   * `oncekey_record_history`. At most 48 letters, digits and underscores.
+   * `oncekey_record_history`. At most 48 letters, digits and underscores; does not start with a
+   * digit.
    *
    * @default 'oncekey_record'
    */
@@ -26,7 +27,7 @@ export interface MysqlStoreOptions extends TableOptions {
   /**
    * A pool of `mysql2/promise` or of `mysql2`. The store does not close it. The store uses all but
    * two of its connections for transactions (all but one of a pool smaller than four), so that
-   * leases can be renewed while handlers run.
+   * leases can be renewed while handlers run. Transactions need at least 2 connections.
    */
   pool: MysqlPool
 
@@ -39,9 +40,10 @@ export interface MysqlStoreOptions extends TableOptions {
   history?: boolean
 
   /**
-   * How long a handler may keep a transaction open, in milliseconds, at most 15 minutes. After that
-   * the store destroys the connection, and the server rolls the transaction back. A longer time
-   * lets slow handlers finish, but other transactions wait longer for a connection.
+   * How long a handler may keep a transaction open, in milliseconds: from 1 to 900_000 (15
+   * minutes). After that the store destroys the connection, and the server rolls the transaction
+   * back. A longer time lets slow handlers finish, but other transactions wait longer for a
+   * connection.
    *
    * @default 30_000
    */

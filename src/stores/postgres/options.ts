@@ -6,8 +6,8 @@ import type { TableName } from './sql.ts'
 
 export interface TableOptions {
   /**
-   * Schema of the tables and functions. `migrate()` creates it if it is missing. Letters, digits
-   * and underscores.
+   * Schema of the tables and functions. `migrate()` creates it if it is missing. At most 48
+   * letters, digits and underscores; does not start with a digit.
    *
    * @default 'public'
    */
@@ -15,7 +15,7 @@ export interface TableOptions {
 
   /**
    * Name of the record table. The names of its indexes, its functions and its other tables begin
-   * with it. Letters, digits and underscores.
+   * with it. At most 48 letters, digits and underscores; does not start with a digit.
    *
    * @default 'oncekey_record'
    */
@@ -26,7 +26,8 @@ export interface PostgresStoreOptions extends TableOptions {
   /**
    * A `Pool` of `pg`, or the `sql` of `postgres.js`. The store does not close it. Transactions
    * leave two of its connections free (one of a pool with fewer than four), so that leases are
-   * renewed while handlers run.
+   * renewed while handlers run. Transactions need at least 2 connections. The store warns about a
+   * missing `connectionTimeoutMillis`, and about a `connect_timeout` that is missing or over 5 s.
    *
    * A single, connected `Client` of `pg` also works if no handler uses a transaction.
    */
@@ -53,7 +54,7 @@ export interface PostgresStoreOptions extends TableOptions {
   /**
    * How long a handler may keep a transaction open, in milliseconds. After that the store closes
    * the connection and the database rolls the transaction back. A long limit lets slow handlers
-   * finish but keeps their connections from other requests. At most 15 minutes.
+   * finish but keeps their connections from other requests. From 1 to 900_000 (15 minutes).
    *
    * @default 30_000
    */

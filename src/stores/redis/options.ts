@@ -32,7 +32,7 @@ export interface RedisStoreOptions {
     count: number
 
     /**
-     * How long the server waits for the replicas, in milliseconds, at most 60,000. After that the
+     * How long the server waits for the replicas, in milliseconds: from 1 to 60_000. After that the
      * call fails; a failed claim is released. A longer time tolerates slower replicas, but requests
      * wait longer. Keep it well below the engine's `storeTimeoutMs`.
      *

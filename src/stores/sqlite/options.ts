@@ -3,7 +3,10 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, flag, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 
 export interface SqliteStoreOptions {
-  /** The database file. The store creates the file and its folder if they are missing. */
+  /**
+   * The database file. Not `:memory:` and not a `file:` URI. The store creates the file and its
+   * folder if they are missing.
+   */
   path: string
 
   /**
@@ -18,7 +21,7 @@ export interface SqliteStoreOptions {
 
   /**
    * Name of the record table, and prefix of the names of its indexes and of the store's other
-   * tables. Letters, digits and underscores.
+   * tables. At most 48 letters, digits and underscores; starts with neither a digit nor `sqlite_`.
    *
    * @default 'oncekey_record'
    */
@@ -26,8 +29,9 @@ export interface SqliteStoreOptions {
 
   /**
    * How long asynchronous work may keep a transaction open; then the transaction is rolled back.
-   * An open transaction blocks all other writes to the file, so a longer limit delays the renewal
-   * of other leases: keep it below a lease minus its renewal interval.
+   * From 1 to 900_000 (15 minutes). An open transaction blocks all other writes to the file, so a
+   * longer limit delays the renewal of other leases: keep it below two thirds of `leaseMs`, which
+   * the store does not check.
    *
    * @default 30_000
    */

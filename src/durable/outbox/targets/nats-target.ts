@@ -47,7 +47,8 @@ export interface NatsTargetOptions {
 
   /**
    * How long to wait for the acknowledgement of the stream. Then the attempt has failed, although
-   * the stream may have the message; its `duplicate_window` drops the repeat.
+   * the stream may have the message; its `duplicate_window` drops the repeat. From 1 to 86_400_000
+   * (a day).
    *
    * @default 5_000
    */
