@@ -1,9 +1,6 @@
 import type { ErrorRequestHandler } from 'express'
-import { watchOf } from './watched-layers.ts'
+import { REPORTS_ERRORS, watchOf } from './watched-layers.ts'
 import { DEPTH_MAX, handleOf, nestedOf, parentsOf, stackOf, type Layer } from './stack.ts'
-
-/** Marks the handler, so that `seesErrors` can find it in a stack. */
-const MARK = Symbol.for('oncekey.errors')
 
 /**
  * Reports errors from outside routes to the guard: from middleware that is mounted with `use()`
@@ -18,7 +15,7 @@ export function idempotencyErrors(): ErrorRequestHandler {
     else watch.reported(error)
     next(error)
   }
-  return Object.assign(handler, { [MARK]: true })
+  return Object.assign(handler, { [REPORTS_ERRORS]: true })
 }
 
 /**
@@ -69,5 +66,5 @@ function firstHandler(behind: LayersBehind): unknown {
 }
 
 function isOurs(handler: unknown): boolean {
-  return typeof handler === 'function' && MARK in handler
+  return typeof handler === 'function' && REPORTS_ERRORS in handler
 }

@@ -65,10 +65,11 @@ function makeMiddleware(options: IdempotencyOptions): IdempotencyMiddleware {
     }
     const refusal = req.idempotency === undefined ? http2Refusal(req) : mountedTwice()
     if (refusal !== undefined) {
-      watchOf(req)?.failed(refusal)
+      watchOf(req)?.reported(refusal)
       return next(refusal)
     }
-    const handler = new NodeHandler(req, res, new ExpressFlow(req, next, idempotency))
+    const flow = new ExpressFlow(req, res, { next, middleware: idempotency })
+    const handler = new NodeHandler(req, res, flow)
     guard
       .handle(req, new ExpressExchange(req, handler), handler)
       .then((answer) => handler.act(answer))

@@ -19,25 +19,29 @@ interface RouteField {
   [ROUTE]?: unknown
 }
 
-/** Reports the handlers that this request runs from now on. */
-export function watchRequest(req: Request, watch: HandlerWatch, guard: unknown): void {
+/** Reports the handlers that this request runs from now on. Returns `false` if it cannot. */
+export function watchRequest(req: Request, watch: HandlerWatch, guard: unknown): boolean {
   setWatch(req, watch)
   // `req.route` may be a route that the request has left: Express does not reset it.
-  const stack = stackOf(req.route ?? {})
-  watchLayers(stack)
+  const stack = stackOf(req.route)
   const at = stack.findIndex((layer) => handleOf(layer) === guard)
-  const behind = at === -1 ? [] : stack.slice(at + 1)
-  if (behind.length === 0 || !behind.every(isHandler)) watchNextRoutes(req)
+  const behind = stack.slice(at + 1)
+  watchLayers(behind)
+  const staysInRoute = at !== -1 && behind.length > 0 && behind.every(isHandler)
+  return staysInRoute || watchNextRoutes(req)
 }
 
 /**
  * Watches the routes that this request reaches: Express sets `req.route` before it calls the
- * handlers of a route. Called only if needed, because a request with an accessor is slower.
+ * handlers of a route. Called only if needed, because a request with an accessor is slower. Returns
+ * `false` if another package has made `req.route` an accessor.
  */
-export function watchNextRoutes(req: Request): void {
-  if (Object.hasOwn(req, ROUTE)) return
+export function watchNextRoutes(req: Request): boolean {
+  if (Object.hasOwn(req, ROUTE)) return true
+  const own = Object.getOwnPropertyDescriptor(req, 'route')
+  if (own !== undefined && !('value' in own)) return false
   ;(req as RouteField)[ROUTE] = req.route
-  Object.defineProperty(req, 'route', ROUTE_PROPERTY)
+  return Reflect.defineProperty(req, 'route', ROUTE_PROPERTY)
 }
 
 /** Shared by all requests: separate functions would give each request its own hidden class. */
@@ -49,6 +53,6 @@ const ROUTE_PROPERTY: PropertyDescriptor & ThisType<RouteField> = {
   },
   set(route: unknown) {
     this[ROUTE] = route
-    watchLayers(stackOf(route ?? {}))
+    watchLayers(stackOf(route))
   },
 }

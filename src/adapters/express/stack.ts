@@ -50,14 +50,24 @@ export function handleOf({ handle }: Layer): unknown {
  * what is set, and an error would reach Express twice.
  */
 export function replaceHandle(layer: Layer, wrapper: object): void {
-  replaced.set(wrapper, handleOf(layer))
+  const handle = handleOf(layer)
+  replaced.set(wrapper, handle)
+  // Applications put their own properties on handlers, and read them from the layers.
+  Object.defineProperties(wrapper, ownProperties(handle as object))
   const property = { value: wrapper, writable: true, enumerable: true, configurable: true }
   Reflect.defineProperty(layer, 'handle', property)
 }
 
+function ownProperties(handle: object): PropertyDescriptorMap {
+  const { prototype: _prototype, ...rest } = Object.getOwnPropertyDescriptors(handle) as {
+    readonly prototype?: PropertyDescriptor
+  } & PropertyDescriptorMap
+  return rest
+}
+
 /** Express 4 keeps its router in `_router` (its `router` throws), Express 5 in `router`. */
 export function stackOf(owner: unknown): readonly Layer[] {
-  const { _router, stack } = owner as { _router?: { stack?: unknown }; stack?: unknown }
+  const { _router, stack } = (owner ?? {}) as { _router?: { stack?: unknown }; stack?: unknown }
   const own = stack ?? (_router === undefined ? routerOf(owner)?.stack : _router.stack)
   return Array.isArray(own) ? (own as readonly Layer[]) : []
 }
@@ -81,7 +91,7 @@ function routerOf(owner: unknown): { stack?: unknown; params?: object } | undefi
 /** The apps that this app is mounted on, the nearest first. */
 export function parentsOf(app: unknown): unknown[] {
   const parents: unknown[] = []
-  let current = (app as { parent?: unknown }).parent
+  let current = (app as { parent?: unknown } | null | undefined)?.parent
   for (let depth = 0; depth < DEPTH_MAX && current !== undefined; depth++) {
     parents.push(current)
     current = (current as { parent?: unknown }).parent

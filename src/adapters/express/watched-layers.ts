@@ -9,20 +9,26 @@ import { isThenable } from '../../core/thenable.ts'
 import { isGuard } from '../../http/guard/route-audit.ts'
 import { DEPTH_MAX, nestedOf, parentsOf, replaceHandle, stackOf, type Layer } from './stack.ts'
 
-/** Receives the events of the handlers of one request. */
+/**
+ * Each call of a handler or error handler runs in its own async context, its frame, so that a reply
+ * can be attributed to it.
+ */
+export const frames = new AsyncLocalStorage<object>()
+
+/** Receives what the handlers of one request do. */
 export interface HandlerWatch {
   /** A handler of a route is called. Returns the frame in which it runs. */
   entered(): object
+  /** An error handler is called with this error. Returns the frame in which it runs. */
+  caught(error: unknown): object
   /**
-   * A handler of a route called `next()` without an error. `isThrough`: no handler of the route
+   * The code of this frame called `next()` without an error. `isThrough`: no handler of the route
    * follows.
    */
-  left(isThrough: boolean): void
-  /** A handler or an error handler threw, rejected, or called `next(error)`. */
-  failed(error: unknown): void
-  /** An error handler called `next()` without an error. */
-  recovered(): void
-  /** `idempotencyErrors()` got this error. */
+  left(frame: object | undefined, isThrough: boolean): void
+  /** The code of this frame threw, rejected, or called `next(error)`. */
+  failed(frame: object | undefined, error: unknown): void
+  /** `idempotencyErrors()` or a second guard reports this error. */
   reported(error: unknown): void
 }
 
@@ -44,9 +50,6 @@ export function watchOf(req: object): HandlerWatch | undefined {
 type Handler = (req: Request, res: Response, next: NextFunction) => unknown
 type ErrorHandler = (error: unknown, req: Request, res: Response, next: NextFunction) => unknown
 
-/** Each call of a route handler runs in its own frame, so that its replies can be recognised. */
-export const frames = new AsyncLocalStorage<object>()
-
 /** By layer, because another package may replace or hide the function that a layer has. */
 const watchedLayers = new WeakSet<object>()
 
@@ -55,19 +58,29 @@ export function watchLayers(stack: readonly Layer[]): void {
   for (const layer of stack) watchLayer(layer, stack)
 }
 
-/**
- * Watches all error handlers that an error in `app` can reach: an error handler that recovers makes
- * its error irrelevant, and one that fails replaces it.
- */
+/** Watches all error handlers that an error in `app` can reach. */
 export function watchErrorHandlers(app: unknown): void {
-  for (const owner of [app, ...parentsOf(app)]) watchErrorsIn(stackOf(owner), 0)
+  for (const layer of reachableLayers(app)) {
+    if (isErrorHandler(layer.handle)) watchLayer(layer, [])
+  }
 }
 
-function watchErrorsIn(stack: readonly Layer[], depth: number): void {
+/** Whether the way from `app` to this route is visible, with all error handlers on it. */
+export function isVisible(app: unknown, route: unknown): boolean {
+  for (const layer of reachableLayers(app)) if (layer.route === route) return true
+  return false
+}
+
+/** The layers of an app and of the apps around it, those of nested routers and routes included. */
+function* reachableLayers(app: unknown): Generator<Layer> {
+  for (const owner of [app, ...parentsOf(app)]) yield* layersIn(stackOf(owner), 0)
+}
+
+function* layersIn(stack: readonly Layer[], depth: number): Generator<Layer> {
   if (depth > DEPTH_MAX) return
   for (const layer of stack) {
-    if (isErrorHandler(layer.handle)) watchLayer(layer, stack)
-    watchErrorsIn(nestedOf(layer), depth + 1)
+    yield layer
+    yield* layersIn(nestedOf(layer), depth + 1)
   }
 }
 
@@ -93,8 +106,11 @@ export function isHandler(layer: Layer): layer is Layer & { readonly handle: Han
 
 /** In Express, exactly the functions with four parameters handle errors. */
 function isErrorHandler(handle: unknown): handle is ErrorHandler {
-  return typeof handle === 'function' && handle.length === 4
+  return typeof handle === 'function' && handle.length === 4 && !(REPORTS_ERRORS in handle)
 }
+
+/** Marks `idempotencyErrors()`, which reports errors itself. */
+export const REPORTS_ERRORS = Symbol.for('oncekey.errors')
 
 function watchedHandler(
   layer: Layer & { readonly handle: Handler },
@@ -107,13 +123,13 @@ function watchedHandler(
     if (watch === undefined) return handle(req, res, next)
     const frame = watch.entered()
     const isLast = (): boolean => !hasHandlerBehind(layer, stack, req.method)
-    try {
-      const result = frames.run(frame, handle, req, res, watchedNext(watch, next, isLast))
-      return isAwaited && isThenable(result) ? watchedPromise(result, watch) : result
-    } catch (error) {
-      watch.failed(error)
-      throw error
+    const watched: NextFunction = (argument?: unknown) => {
+      if (isError(argument)) watch.failed(frame, argument)
+      else watch.left(frame, Boolean(argument) || isLast())
+      next(argument)
     }
+    const call = (): unknown => frames.run(frame, handle, req, res, watched)
+    return observed(watch, frame, isAwaited, call)
   }
 }
 
@@ -121,31 +137,29 @@ function watchedErrorHandler(handle: ErrorHandler, isAwaited: boolean): ErrorHan
   return (error, req, res, next) => {
     const watch = watchOf(req)
     if (watch === undefined) return handle(error, req, res, next)
-    const recovering: NextFunction = (argument?: unknown) => {
-      if (isError(argument)) watch.failed(argument)
-      else watch.recovered()
-      next(argument)
-    }
-    try {
-      const result = handle(error, req, res, recovering)
-      return isAwaited && isThenable(result) ? watchedPromise(result, watch) : result
-    } catch (failure) {
-      watch.failed(failure)
-      throw failure
-    }
+    const frame = watch.caught(error)
+    const watched = watchedNext(watch, next, () => frame)
+    const call = (): unknown => frames.run(frame, handle, error, req, res, watched)
+    return observed(watch, frame, isAwaited, call)
   }
 }
 
+/** A `next` of code that may be followed by any other code. */
 export function watchedNext(
   watch: HandlerWatch,
   next: NextFunction,
-  isLast: () => boolean,
+  frameOf: () => object | undefined,
 ): NextFunction {
   return (argument?: unknown) => {
-    if (isError(argument)) watch.failed(argument)
-    else watch.left(argument !== undefined || isLast())
+    if (isError(argument)) watch.failed(frameOf(), argument)
+    else watch.left(frameOf(), true)
     next(argument)
   }
+}
+
+/** `next('route')` and `next('router')` skip handlers; every other truthy value is an error. */
+function isError(argument: unknown): boolean {
+  return Boolean(argument) && argument !== 'route' && argument !== 'router'
 }
 
 /** A layer of a route. Without a method, it serves all of them. */
@@ -158,18 +172,33 @@ function hasHandlerBehind(layer: Layer, stack: readonly MethodLayer[], method: s
     .some((later) => later.method === undefined || later.method === own)
 }
 
-/** `next('route')` and `next('router')` skip handlers; every other truthy value is an error. */
-function isError(argument: unknown): boolean {
-  return Boolean(argument) && argument !== 'route' && argument !== 'router'
+/** Reports an error of the call before Express gets it. */
+function observed(
+  watch: HandlerWatch,
+  frame: object,
+  isAwaited: boolean,
+  call: () => unknown,
+): unknown {
+  try {
+    const result = call()
+    const report = (error: unknown): void => watch.failed(frame, error)
+    return isAwaited && isThenable(result) ? observedPromise(result, report) : result
+  } catch (error) {
+    // Express continues after a thrown `null` as after `next()`.
+    if (isError(error)) watch.failed(frame, error)
+    else watch.left(frame, true)
+    throw error
+  }
 }
 
 /**
- * Reports a rejection before Express gets it. The promise itself is returned: it must stay
- * unhandled if Express does not handle it. A thenable of another class may be a query that runs
- * when `then` is called, so only Express calls it.
+ * Returns the promise itself, which must stay unhandled if Express does not handle it. A thenable
+ * of another class may be a query that runs when `then` is called, so only Express calls it.
  */
-function watchedPromise(result: PromiseLike<unknown>, watch: HandlerWatch): PromiseLike<unknown> {
-  const report = (error: unknown): void => watch.failed(error)
+function observedPromise(
+  result: PromiseLike<unknown>,
+  report: (error: unknown) => void,
+): PromiseLike<unknown> {
   if (result instanceof Promise) {
     result.then(undefined, report)
     return result

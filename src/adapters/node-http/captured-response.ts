@@ -163,6 +163,11 @@ export class CapturedResponse implements CapturedReply {
     this.#cutOffIfAborted()
   }
 
+  /** The application has recovered from that error. */
+  recovered(): void {
+    this.#error = undefined
+  }
+
   /** Sends the captured reply with these headers added. Later calls go to the real response. */
   deliver(headers: readonly HeaderPair[]): void {
     const chunks = this.#chunks ?? NOTHING

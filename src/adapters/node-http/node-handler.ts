@@ -94,6 +94,10 @@ export class NodeHandler implements CapturedHandler {
     this.#captured?.failed(error)
   }
 
+  recovered(): void {
+    this.#captured?.recovered()
+  }
+
   seesErrors(): boolean {
     return this.#flow.seesErrors?.() ?? true
   }

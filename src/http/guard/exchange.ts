@@ -53,6 +53,8 @@ export interface CapturedHandler {
   reset(): void
   /** Called for every error that is reported to the context. */
   failed(error: unknown): void
+  /** Called if the application has recovered from the last error. @default ignored */
+  recovered?(): void
   /** Whether an error that causes a failure reply would have been reported to the context. */
   seesErrors(): boolean
   /**

@@ -185,6 +185,12 @@ export class GuardedContext implements HandlerContext, HasAttempt {
     this.#handler.failed(error)
   }
 
+  recovered(error: unknown): void {
+    if (this.error !== error) return
+    this.error = undefined
+    this.#handler.recovered?.()
+  }
+
   /** Remembers an error that is thrown to the handler, if the store has caused it. */
   storeFailed(error: unknown): void {
     if (!isStoreFailure(error)) return
@@ -317,5 +323,5 @@ function isReply(sent: unknown): boolean {
 
 /** The application has recovered from this error, so it no longer decides the outcome. */
 export function forgetError(context: HandlerContext, error: unknown): void {
-  if (context instanceof GuardedContext && context.error === error) context.error = undefined
+  if (context instanceof GuardedContext) context.recovered(error)
 }

@@ -2,6 +2,7 @@ import { createRequire } from 'node:module'
 import type { ErrorRequestHandler, Express, NextFunction, RequestHandler } from 'express'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { auditRoutes, idempotencyErrors } from '../../../../src/adapters/express/index.ts'
+import { stackOf } from '../../../../src/adapters/express/stack.ts'
 import { NotExecutedError } from '../../../../src/core/errors.ts'
 import { EXPRESSES, guardOf, header, serve, type ExpressModule } from '../../run-express.ts'
 
@@ -25,6 +26,7 @@ interface Mounting {
   readonly app: Express
   readonly guard: ReturnType<typeof guardOf>
   readonly router: ReturnType<ExpressModule['Router']>
+  readonly other: Express
 }
 
 /** Apps that lose a payment where the guard could miss it. */
@@ -77,6 +79,37 @@ const UNSEEN: Readonly<Record<string, (mounting: Mounting) => void>> = {
       void handle.call(app, req, res, () => undefined)
     })
   },
+  'a hidden router recovers from an error before it loses a call': ({ app, guard, router }) => {
+    router.post('/', harmless)
+    router.use(recover)
+    router.use(pay)
+    router.use(fail)
+    app.use(guard, (req, res, next) => router(req, res, next))
+  },
+  'a handler calls another app, whose default error handler replies': ({ app, guard, other }) => {
+    other.post('/', pay)
+    app.post('/', guard, (req, res) => void other(req, res))
+  },
+  'a handler passes its error to a next() of earlier middleware': ({ app, guard }) => {
+    app.use((_req, res, next) => {
+      res.locals['fail'] = next
+      next()
+    })
+    app.post('/', guard, (_req, res) => (res.locals['fail'] as NextFunction)(lost()))
+  },
+  'a handler fails after it has called next()': ({ app, guard }) => {
+    const late: RequestHandler = (_req, _res, next) => {
+      next()
+      next(new Error('the audit failed'))
+    }
+    app.post('/', guard, late, () => new Promise(() => undefined))
+  },
+  'an error handler calls a router that loses a call': ({ app, guard, router }) => {
+    router.post('/', pay)
+    router.use(fail)
+    const fallBack: ErrorRequestHandler = (_error, req, res, next) => router(req, res, next)
+    app.post('/', guard, harmless, fallBack)
+  },
   'middleware behind the guard fails while a handler runs': ({ app, guard }) => {
     app.use(guard, (_req, _res, next) => {
       setImmediate(() => next(lost()))
@@ -97,7 +130,7 @@ describe.each(EXPRESSES)('%s: the watch of a route', (_name, express) => {
   async function stateAfter(mount: (mounting: Mounting) => void, withErrors: boolean) {
     const guard = guardOf()
     const app = express()
-    mount({ app, guard, router: express.Router() })
+    mount({ app, guard, router: express.Router(), other: express() })
     if (withErrors) app.use(idempotencyErrors())
     app.use(fail)
     const { send } = await serve(app)
@@ -115,6 +148,38 @@ describe.each(EXPRESSES)('%s: the watch of a route', (_name, express) => {
     expect(await stateAfter(mount, false)).toBe('unknown')
   })
 
+  // The first failure makes the guard watch the error handlers of the app.
+  it('judges no error that it has not seen, also when error handlers are watched', async () => {
+    const guard = guardOf()
+    const app = express()
+    app.use(guard)
+    app.post('/warm', harmless)
+    app.use('/lost', pay)
+    app.use(((_error, _req, _res, next) => next(new Error('failed'))) as ErrorRequestHandler)
+    app.use(fail)
+    const { send } = await serve(app)
+    expect((await send({ key: 'warm', path: '/warm' })).status).toBe(500)
+    expect((await send({ key: 'lost', path: '/lost' })).status).toBe(500)
+    const states = await Promise.all(
+      (['unknown', 'failed_retryable'] as const).map((state) => guard.engine.list({ state })),
+    )
+    expect(states.map((records) => records.map(({ key }) => key))).toEqual([['lost'], ['warm']])
+  })
+
+  it('keeps the properties that an application has put on a handler', async () => {
+    const app = express()
+    let roles: unknown
+    const handler: RequestHandler = (req, res) => {
+      const last = stackOf(req.route).at(-1)?.handle as { readonly roles?: unknown }
+      roles = last.roles
+      res.json({})
+    }
+    app.post('/', guardOf(), Object.assign(handler, { roles: ['admin'] }))
+    const { send } = await serve(app)
+    await send({ key: 'k' })
+    expect(roles).toEqual(['admin'])
+  })
+
   it('replays the 402 of a handler that ran after a recovered NotExecutedError', async () => {
     const app = express()
     const refuse: RequestHandler = () => {
@@ -127,14 +192,13 @@ describe.each(EXPRESSES)('%s: the watch of a route', (_name, express) => {
     expect(header(replies[1]!, 'idempotent-replayed')).toBe('true')
   })
 
-  it('keeps the first error when an error handler replaces it', async () => {
+  it('counts the error that an error handler passes on', async () => {
     const guard = guardOf()
     const app = express()
-    const refuse: RequestHandler = () => {
-      throw new NotExecutedError('the provider is down')
+    const refuse: ErrorRequestHandler = (_error, _req, _res, next) => {
+      next(new NotExecutedError('the provider is down'))
     }
-    const replace: ErrorRequestHandler = (_error, _req, _res, next) => next(new Error('failed'))
-    app.post('/', guard, refuse, replace)
+    app.post('/', guard, harmless, refuse)
     app.use(fail)
     const { send } = await serve(app)
     expect((await send({ key: 'k' })).status).toBe(500)
