@@ -35,7 +35,15 @@ export type {
   ResolveVerdict,
   RunRequest,
 } from './core/engine/engine-contract.ts'
-export type { Encryption, EncryptionContext } from './core/encryption.ts'
+export type {
+  Encryption,
+  EncryptionContext,
+  EncryptionPurpose,
+  EncryptionSubject,
+} from './core/encryption.ts'
+export type { HashKeysOptions } from './core/record/stored-keys.ts'
+export type { Limiter, LimiterState } from './http/limits/limiter.ts'
+export type { LimitOptions } from './http/limits/limit-options.ts'
 export type { ErrorCode, StoreFailure } from './core/errors.ts'
 export type { EngineEvent, EventListener, EventSubject } from './core/events.ts'
 export type { ForeignTransaction } from './stores/kit/foreign-transaction.ts'

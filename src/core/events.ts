@@ -1,7 +1,8 @@
+import type { EncryptionPurpose } from './encryption.ts'
 import type { BreakerState } from './health/breaker.ts'
 import type { WorkPart } from './engine/paused-work.ts'
 import type { RecordState } from './record/record.ts'
-import type { ActKind } from './store/durable-store.ts'
+import type { ActKind } from './store/operator-store.ts'
 
 /** The record of an event. Never contains the client's key: `identity` is its hash. */
 export interface EventSubject {
@@ -16,8 +17,10 @@ export type EngineEvent = RecordEvent | DurableEvent
 
 /** Events of the engine about records. */
 export type RecordEvent =
-  /** A key was claimed for the first time, or again after its record had expired. */
+  /** A key was claimed for the first time, or again after its expired record was removed. */
   | (EventSubject & { readonly kind: 'reserve_created'; readonly attempt: number })
+  /** A key was claimed again after its record had expired: a late retry, or a reused key. */
+  | (EventSubject & { readonly kind: 'reserve_reused'; readonly attempt: number })
   /** A retry got a stored result. */
   | (EventSubject & { readonly kind: 'reserve_replay' })
   /** A duplicate arrived while the first request runs. */
@@ -51,6 +54,24 @@ export type RecordEvent =
       readonly tenant: string
       readonly operation: string
       readonly reason: 'breaker_open' | 'engine_closed'
+    }
+  /**
+   * A request was refused before its work: a limit was exceeded (429), or the request was first
+   * sent too long ago (412). Its key was not used.
+   */
+  | {
+      readonly kind: 'request_refused'
+      readonly tenant: string
+      readonly operation: string
+      readonly reason: LimitName | 'too_old'
+    }
+  /** A limiter did not answer, so the request passed without it. */
+  | {
+      readonly kind: 'limiter_failed'
+      readonly tenant: string
+      readonly operation: string
+      readonly limit: LimitName
+      readonly error: unknown
     }
   /** A lease lapsed: its holder stopped renewing it. `to` is the new state of the record. */
   | (EventSubject & {
@@ -89,8 +110,21 @@ export type RecordEvent =
    * as the route requires. `reason` is a text for the operator, not one of a fixed set of words.
    */
   | (EventSubject & { readonly kind: 'reply_unreadable'; readonly reason: string })
+  /**
+   * `prepare` of an encryption has failed or was too slow, so no work began: a new key got 503, and
+   * an operation that is due waits. Replays pass.
+   */
+  | {
+      readonly kind: 'encryption_failed'
+      readonly tenant: string
+      readonly operation: string
+      readonly error: unknown
+    }
   /** Work ran unprotected: the store failed, and the route has `onStoreFailure: 'open'`. */
   | { readonly kind: 'unprotected_run'; readonly tenant: string; readonly operation: string }
+
+/** The limits of a guard: `newKeys`, `lookUps` and `inFlight`. */
+export type LimitName = 'new_keys' | 'look_ups' | 'in_flight'
 
 /** Events of operations, relays, the reconciler, operators and maintenance. */
 export type DurableEvent =
@@ -118,11 +152,31 @@ export type DurableEvent =
     }
   /** Accepted work that no worker had taken by its expiry was completed as timed out. */
   | { readonly kind: 'operation_abandoned'; readonly count: number }
+  /**
+   * The stored input of an operation, or a stored request or result of a phase, is damaged, belongs
+   * to another record, does not decrypt, or is not encrypted as the operation requires. The attempt
+   * ended before this phase. `phase` is absent for an input. `reason` is a text for the operator.
+   */
+  | (EventSubject & {
+      readonly kind: 'value_unreadable'
+      readonly purpose: EncryptionPurpose
+      readonly phase: string | undefined
+      readonly reason: string
+    })
   /** An effect was found to have happened, or not: usually by asking its provider. */
   | (EventSubject & {
       readonly kind: 'effect_found'
       readonly phase: string
       readonly finding: 'done' | 'not_executed'
+    })
+  /**
+   * `send` of an effect has returned without reading its `downstreamKey`, so its provider cannot
+   * recognise a repeat. Not emitted in production (`NODE_ENV`).
+   */
+  | (EventSubject & {
+      readonly kind: 'effect_without_key'
+      readonly name: string
+      readonly phase: string
     })
   /** The reconciler has used all its tries for an `unknown` record: an operator must decide. */
   | (EventSubject & { readonly kind: 'reconcile_given_up'; readonly tries: number })
@@ -216,6 +270,7 @@ export type EventListener = (event: EngineEvent) => void
 /** The name of the counter of each kind of event. No two kinds share a counter. */
 export const EVENT_COUNTERS = {
   reserve_created: 'api.idempotency.reserve.created.count',
+  reserve_reused: 'api.idempotency.reserve.reused.count',
   reserve_replay: 'api.idempotency.reserve.replay.count',
   reserve_in_progress: 'api.idempotency.reserve.in_progress.count',
   reserve_key_misuse: 'api.idempotency.reserve.key_misuse.count',
@@ -225,6 +280,8 @@ export const EVENT_COUNTERS = {
   store_error: 'api.idempotency.store.error.count',
   breaker_changed: 'api.idempotency.breaker.transition.count',
   claim_refused: 'api.idempotency.claim.refused.count',
+  request_refused: 'api.idempotency.request.refused.count',
+  limiter_failed: 'api.idempotency.limiter.failed.count',
   zombie_key: 'api.idempotency.zombie_key.count',
   ttl_pruned: 'api.idempotency.ttl_pruned.count',
   reconcile_scheduled: 'api.idempotency.reconcile.scheduled.count',
@@ -238,8 +295,10 @@ export const EVENT_COUNTERS = {
   operation_resumed: 'api.idempotency.operation.resumed.count',
   operation_failed: 'api.idempotency.operation.failed.count',
   operation_orphaned: 'api.idempotency.operation.orphaned.count',
+  value_unreadable: 'api.idempotency.value.unreadable.count',
   operation_abandoned: 'api.idempotency.operation.abandoned.count',
   effect_found: 'api.idempotency.effect.found.count',
+  effect_without_key: 'api.idempotency.effect.without_key.count',
   reconcile_given_up: 'api.idempotency.reconcile.given_up.count',
   message_relayed: 'api.idempotency.outbox.relayed.count',
   message_retried: 'api.idempotency.outbox.retried.count',
@@ -253,6 +312,7 @@ export const EVENT_COUNTERS = {
   work_paused: 'api.idempotency.work.paused.count',
   work_resumed: 'api.idempotency.work.resumed.count',
   maintenance_failed: 'api.idempotency.maintenance.failed.count',
+  encryption_failed: 'api.idempotency.encryption.failed.count',
   reply_unreadable: 'api.idempotency.reply.unreadable.count',
   unprotected_run: 'api.idempotency.unprotected_run.count',
 } as const satisfies Record<EngineEvent['kind'], string>

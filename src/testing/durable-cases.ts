@@ -1,5 +1,6 @@
 import { auditCases, recordActCases } from './durable-cases/act-cases.ts'
 import { advanceCases } from './durable-cases/advance-cases.ts'
+import { discardActCases, tombstoneOperationCases } from './durable-cases/discard-cases.ts'
 import { concludeCases } from './durable-cases/conclude-cases.ts'
 import { postponeCases, unknownCases } from './durable-cases/unknown-cases.ts'
 import { dueTurnCases } from './durable-cases/due-turn-cases.ts'
@@ -33,6 +34,8 @@ export const durableCases: readonly DurableCase[] = [
   ...postponeCases,
   ...concludeCases,
   ...recordActCases,
+  ...discardActCases,
+  ...tombstoneOperationCases,
   ...auditCases,
   ...addCases,
   ...messageClaimCases,

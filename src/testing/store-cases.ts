@@ -1,5 +1,6 @@
 import { abandonCases, acceptCases } from './store-cases/accept-cases.ts'
 import { claimCases } from './store-cases/claim-cases.ts'
+import { findCases } from './store-cases/find-cases.ts'
 import { historyCases } from './store-cases/history-cases.ts'
 import {
   clockSetBackCases,
@@ -9,8 +10,10 @@ import {
 } from './store-cases/lapse-cases.ts'
 import { identityCases, readingCases } from './store-cases/reading-cases.ts'
 import { reapCases, retentionCases } from './store-cases/retention-cases.ts'
+import { discardCases, seedCases } from './store-cases/seed-cases.ts'
 import { renewCases, settleCases } from './store-cases/settle-cases.ts'
 import type { StoreCase } from './store-cases/store-case.ts'
+import { tombstoneCases } from './store-cases/tombstone-cases.ts'
 import { transactionCases } from './store-cases/transaction-cases.ts'
 import { verdictCases } from './store-cases/verdict-cases.ts'
 
@@ -20,6 +23,8 @@ import { verdictCases } from './store-cases/verdict-cases.ts'
  */
 export const storeCases: readonly StoreCase[] = [
   ...claimCases,
+  ...findCases,
+  ...seedCases,
   ...settleCases,
   ...renewCases,
   ...lapseCases,
@@ -29,6 +34,8 @@ export const storeCases: readonly StoreCase[] = [
   ...verdictCases,
   ...retentionCases,
   ...reapCases,
+  ...tombstoneCases,
+  ...discardCases,
   ...acceptCases,
   ...abandonCases,
   ...historyCases,
@@ -38,4 +45,4 @@ export const storeCases: readonly StoreCase[] = [
 ]
 
 export { claimRequest, claimRequests } from './store-cases/store-case.ts'
-export type { StoreCase, StoreFixture } from './store-cases/store-case.ts'
+export type { StoreCase, StoreFixture, StoreNeed } from './store-cases/store-case.ts'

@@ -18,6 +18,11 @@ const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> 
   reserve_created: async ({ run }) => {
     await run(() => bytes('x'))
   },
+  reserve_reused: async ({ run, clock }) => {
+    await run(() => bytes('x'))
+    await clock.advanceAsync(86_400_000)
+    await run(() => bytes('x'))
+  },
   reserve_replay: async ({ run }) => {
     await run(() => bytes('x'))
     await run(() => bytes('x'))
@@ -106,6 +111,20 @@ const CAUSES: Readonly<Record<Kind, (fixture: EngineFixture) => Promise<void>>> 
     await clock.advanceAsync(5_000)
     await engine.close({ graceMs: 0 })
     await clock.advanceAsync(0)
+  },
+  // The guard and the status handler apply limits and report them through the engine.
+  request_refused: async ({ engine }) => {
+    const scope = { tenant: 'acme', operation: 'pay' }
+    engine.emit({ kind: 'request_refused', ...scope, reason: 'new_keys' })
+  },
+  limiter_failed: async ({ engine }) => {
+    const scope = { tenant: 'acme', operation: 'pay' }
+    engine.emit({ kind: 'limiter_failed', ...scope, limit: 'look_ups', error: new Error('x') })
+  },
+  encryption_failed: async ({ run }) => {
+    const keep = (plain: Uint8Array) => plain
+    const prepare = () => Promise.reject(new Error('the key service is down'))
+    await run(() => bytes('x'), { encryption: { prepare, encrypt: keep, decrypt: keep } })
   },
   // The engine never runs unprotected; an adapter that does reports it through the engine.
   unprotected_run: async ({ engine }) => {

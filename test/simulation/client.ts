@@ -1,4 +1,5 @@
 /** Clients that retry after every answer. */
+import type { RunContext } from '../../src/core/attempt/run-context.ts'
 import type { RunOutcome } from '../../src/core/attempt/run-outcome.ts'
 import { sleep } from '../../src/core/time/clock.ts'
 import { identityOf } from '../../src/core/record/identity.ts'
@@ -13,6 +14,8 @@ export interface Call {
   readonly altered: boolean
   /** Waits for the result if the request is a duplicate. */
   readonly waits: boolean
+  /** Only looks the key up, as a guard does for a request that must not run. */
+  readonly finds: boolean
 }
 
 /** Requests that reach one node at once, with the same or a different body. */
@@ -64,7 +67,7 @@ export async function send(
 async function request(
   node: SimNode,
   key: number,
-  { behaviour, altered, waits }: Call,
+  { behaviour, altered, waits, finds }: Call,
 ): Promise<RunOutcome | undefined> {
   const { world, engine } = node
   const run = world.newRun(node)
@@ -72,16 +75,19 @@ async function request(
   const policy = engine.policy({
     onLapse: kind === 'plain' ? 'unknown' : 'rerun',
     retentionMs: retentionOf(run),
+    afterExpiry: { refuseForMs: TIMES.refuseForMs },
     ...(waits ? { whileInProgress: { waitMs: TIMES.waitMs } } : {}),
   })
   const fingerprint = altered ? 'altered' : 'same'
   const scope = scopeOf(key)
   const wasClosing = node.closing
-  const asked: RequestInfo = { key, fingerprint, sentAt: world.states.now }
+  const asked: RequestInfo = { key, fingerprint, finds, sentAt: world.states.now }
   try {
     const outcome = await engine.run(
-      { scope, key: nameOf(key), fingerprint, policy },
+      { scope, key: nameOf(key), fingerprint, policy, findOnly: finds },
       (context) => {
+        if (finds) world.violate(`node ${node.id} ran work for a look-up`)
+        checkIds(world, key, context)
         if (wasClosing) world.violate(`node ${node.id} took new work after it was closed`)
         return work(run, context, { kind, behaviour })
       },
@@ -98,8 +104,17 @@ async function request(
   }
 }
 
+/** The ids of a key are the same on every attempt and every node. */
+function checkIds(world: World, key: number, context: RunContext): void {
+  const id = context.deterministicId('payment')
+  const known = world.ids.get(key) ?? id
+  if (known !== id) world.violate(`key ${key} has the ids ${known} and ${id}`)
+  world.ids.set(key, known)
+}
+
 interface RequestInfo {
   readonly key: number
+  readonly finds: boolean
   readonly fingerprint: string
   readonly sentAt: number
 }
@@ -111,6 +126,8 @@ async function checkOwn(world: World, outcome: RunOutcome, asked: RequestInfo): 
   if (record !== undefined && record.tenant !== tenant) {
     world.violate(`leak: ${tenant} got an answer from a record of ${record.tenant}`)
   }
+  // An expired key is refused to every request: fingerprints are not compared.
+  if (record?.state === 'expired' || outcome.kind === 'expired') return
   const isOther = record !== undefined && record.fingerprint !== asked.fingerprint
   if (record !== undefined && isOther !== (outcome.kind === 'mismatch')) {
     const { fingerprint } = record
@@ -119,9 +136,12 @@ async function checkOwn(world: World, outcome: RunOutcome, asked: RequestInfo): 
 }
 
 /** The answer to a duplicate must name a state that the record had after the duplicate was sent. */
-function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt }: RequestInfo): void {
+function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt, finds }: RequestInfo): void {
   const identity = identityOf(scopeOf(key), nameOf(key))
   const fault = world.states.judge(identity, kind, sentAt)
+  // A look-up that meets a lapsed lease answers as the claim that would move it.
+  const isLapsed = kind === 'unknown' && finds
+  if (isLapsed && world.states.judge(identity, 'in_progress', sentAt) === undefined) return
   if (fault !== undefined) world.violate(fault)
 }
 
@@ -129,6 +149,7 @@ function checkFresh(world: World, { kind }: RunOutcome, { key, sentAt }: Request
 async function checkRecorded(world: World, outcome: RunOutcome): Promise<void> {
   if (outcome.kind !== 'ran' && outcome.kind !== 'replayed') return
   const record = await world.store.read({ recordId: outcome.recordId })
+  if (record?.state === 'expired') return
   if (textOf(record) !== new TextDecoder().decode(outcome.result)) {
     world.violate(`${outcome.kind}: a result was returned that is not on record (${record?.state})`)
   }

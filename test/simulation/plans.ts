@@ -20,6 +20,7 @@ const calls: Arbitrary<Call> = fc.record({
   behaviour: behaviours,
   altered: seldom,
   waits: fc.oneof({ weight: 2, arbitrary: fc.constant(false) }, fc.constant(true)),
+  finds: seldom,
 })
 
 /** Mostly one request; sometimes several at once, which share a row of a store call. */
@@ -68,6 +69,7 @@ const steps: Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: stepOf('resume', { node }) },
   { weight: 1, arbitrary: stepOf('close', { node }) },
   { weight: 1, arbitrary: stepOf('resolve', {}) },
+  { weight: 1, arbitrary: stepOf('expire', { reaps: fc.boolean() }) },
 )
 
 export const plans: Arbitrary<Plan> = fc.record({

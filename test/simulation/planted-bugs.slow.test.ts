@@ -36,8 +36,9 @@ const BUGS: readonly PlantedBug[] = [
   {
     name: 'the mismatch is checked after the state',
     file: 'src/core/record/decide.ts',
-    find: 'if (record.fingerprint !== request.fingerprint) {',
-    replace: "if (record.fingerprint !== request.fingerprint && record.state === 'completed') {",
+    find: 'if (record.fingerprint !== request.fingerprint) return',
+    replace:
+      "if (record.fingerprint !== request.fingerprint && record.state === 'completed') return",
     caughtBy: 'test/stores/memory/store-cases.test.ts',
   },
   {

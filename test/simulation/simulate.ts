@@ -21,6 +21,8 @@ export type Step =
   | { readonly kind: 'close'; readonly node: number }
   /** An operator gives correct verdicts on unknown records, where the outcome is certain. */
   | { readonly kind: 'resolve' }
+  /** Every finished record expires. A reaper makes tombstones of them, or has not come to them. */
+  | { readonly kind: 'expire'; readonly reaps: boolean }
 
 export interface Plan {
   readonly clients: readonly ClientPlan[]
@@ -96,6 +98,10 @@ async function carryOut(world: World, scheduler: Scheduler, step: Step): Promise
       return flush()
     case 'resolve':
       return resolveHonestly(world)
+    case 'expire':
+      world.jump(TIMES.expiryMs)
+      if (step.reaps) await world.alone(() => world.store.reap({ limit: 100 }))
+      return flush()
   }
 }
 
@@ -193,6 +199,8 @@ function judgeAnswers(world: World, answers: readonly ClientAnswer[]): void {
 /** A row exists exactly when its record is completed, and matches the reply. */
 function judgeRow(world: World, record: RecordView): void {
   const rows = world.rowsOf(record.recordId).map(({ result }) => result)
+  // A tombstone does not say which result it had.
+  if (record.state === 'expired' && rows.length <= 1) return
   const expected = record.state === 'completed' ? [textOf(record)] : []
   if (rows.length !== expected.length || rows[0] !== expected[0]) {
     world.violate(`a ${record.state} record has ${rows.length} rows, or those of another reply`)
@@ -213,7 +221,7 @@ async function judgeEnds(
     if (record === undefined) continue
     if (kindOf(key) === 'transaction') judgeRow(world, record)
     const altered = record.fingerprint === 'altered'
-    const sent = send(node, key, { behaviour: 'ok', altered, waits: false })
+    const sent = send(node, key, { behaviour: 'ok', altered, waits: false, finds: false })
     last.push(sent.then((outcome) => outcome && { key, outcome }))
   }
   const all = trackEnd(Promise.all(last))
@@ -221,7 +229,7 @@ async function judgeEnds(
   check(world)
   for (const answer of await Promise.all(last)) {
     const kind = answer?.outcome.kind
-    if (kind !== 'ran' && kind !== 'replayed') {
+    if (kind !== 'ran' && kind !== 'replayed' && kind !== 'expired') {
       world.violate(`key ${answer?.key} still answers ${kind} after everything healed`)
     }
     if (answer !== undefined) judgeAnswers(world, [...answers, answer])

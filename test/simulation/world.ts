@@ -36,6 +36,9 @@ export const TIMES = {
   lateMs: 400,
   waitMs: 900,
   graceMs: 2_000,
+  /** Longer than the retention of every run. */
+  expiryMs: 90_000_000,
+  refuseForMs: 315_000_000_000,
 } as const
 
 /** A violated guarantee of the package, found while the world runs. */
@@ -77,6 +80,8 @@ export class World {
   /** The first violation that a check found; the run stops there. */
   violation: Violation | undefined
   healed = false
+  /** The ids of each key. */
+  readonly ids = new Map<number, string>()
   forwardJumps = 0
   backwardMs = 0
   readonly #scheduler: Scheduler

@@ -4,7 +4,13 @@
  * contract by reading all messages. The contract leaves the order of turns to the store, so the
  * model takes the choice of the store under test and judges it.
  */
-import { decideAct, decideStep, type PhaseChange } from '../../src/stores/kit/decide-durable.ts'
+import {
+  decideAct,
+  decideStep,
+  type PhaseChange,
+  type RecordAct,
+} from '../../src/stores/kit/decide-durable.ts'
+import { NO_BYTES } from '../../src/core/bytes.ts'
 import {
   decideClaim,
   decideReap,
@@ -17,13 +23,8 @@ import {
   type Decision,
 } from '../../src/core/record/decide.ts'
 import type {
-  Act,
-  Actor,
-  ActOutcome,
-  AuditEntry,
   DueOperation,
   DueQuery,
-  DueUnknown,
   DurableStore,
   HeldMessage,
   MessageClaim,
@@ -32,12 +33,21 @@ import type {
   MessageView,
   NewMessage,
   NewOperation,
-  PhaseRef,
   Step,
   StepOutcome,
+  StoredOperation,
   StoredPhase,
-  UnknownRequest,
 } from '../../src/core/store/durable-store.ts'
+import type {
+  Act,
+  Actor,
+  ActOutcome,
+  AuditEntry,
+  DiscardedReply,
+  DueUnknown,
+  PhaseRef,
+  UnknownRequest,
+} from '../../src/core/store/operator-store.ts'
 import { decideMessageAct, toErrorText } from '../../src/stores/kit/messages.ts'
 import type { StoredRecord } from '../../src/core/record/record.ts'
 import type { Lease, RecordRef, Store } from '../../src/core/store/store.ts'
@@ -96,6 +106,7 @@ class Model {
   #operations = new Map<string, ModelOperation>()
   #messages: ModelMessage[] = []
   #audit: AuditEntry[] = []
+  readonly #discarded: DiscardedReply[] = []
   readonly store: Store & { readonly durable: DurableStore }
   readonly turns: ModelTurns
 
@@ -149,12 +160,12 @@ class Model {
         }),
       reap: async (request) => {
         const report = { removed: 0, expired: 0, abandoned: 0 }
-        for (const record of this.#records.values()) {
+        for (const record of [...this.#records.values()]) {
           const decision = decideReap(record, request, nowMs())
           if (decision === undefined) continue
           report[decision.kind]++
-          if (decision.write === undefined) this.#remove(record)
-          else this.#put(decision.write)
+          if (decision.kind !== 'abandoned') this.#remove(record)
+          if (decision.write !== undefined) this.#put(decision.write)
         }
         return report
       },
@@ -184,13 +195,7 @@ class Model {
         },
         record: async (lease, step) => this.#step(lease, step).outcome,
         load: async (recordId) => {
-          const operation = this.#operations.get(recordId)
-          return (
-            operation && {
-              ...operation,
-              phases: operation.phases.toSorted((one, other) => one.number - other.number),
-            }
-          )
+          return this.#load(recordId)
         },
         due: async (query) => this.#dueOf(query),
         orphans: async ({ operations }) =>
@@ -246,6 +251,8 @@ class Model {
           this.#audit
             .filter((one) => subject === undefined || one.subject === subject)
             .toReversed(),
+        discarded: async ({ recordId }) =>
+          this.#discarded.filter((reply) => reply.recordId === recordId).toReversed(),
       },
     }
   }
@@ -454,15 +461,35 @@ class Model {
       message.endedAtMs = decision.to === 'dropped' ? this.#nowMs : undefined
       return { outcome: { kind: 'done', subject }, detail: decision.detail }
     }
-    const [record, phase] =
-      act.kind === 'conclude' ? this.#effect(act.phase) : [this.#find(act.ref), undefined]
+    const [record, phase] = this.#subjectOf(act)
     const decision = decideAct(record, phase, act, this.#nowMs)
     if (record !== undefined && decision.record !== undefined) {
-      if (decision.record === 'remove') this.#remove(record)
-      else this.#put(decision.record)
+      this.#put(decision.record)
+      if (decision.discarded !== undefined) this.#discard(decision.discarded)
       if (decision.phase !== undefined) this.#change(record.recordId, decision.phase)
     }
     return decision
+  }
+
+  #subjectOf(act: RecordAct): readonly [StoredRecord | undefined, StoredPhase | undefined] {
+    if (act.kind === 'conclude') return this.#effect(act.phase)
+    const record = this.#find(act.ref)
+    if (act.kind !== 'discard_reply' || record === undefined) return [record, undefined]
+    return this.#effect({ recordId: record.recordId })
+  }
+
+  #discard({ recordId, attempt, result = NO_BYTES }: StoredRecord): void {
+    const operation = this.#load(recordId)
+    const discardedAt = new Date(this.#nowMs)
+    this.#discarded.push({ recordId, attempt, discardedAt, result, operation })
+    this.#operations.delete(recordId)
+  }
+
+  #load(recordId: string): StoredOperation | undefined {
+    const operation = this.#operations.get(recordId)
+    if (operation === undefined) return undefined
+    const phases = operation.phases.toSorted((one, other) => one.number - other.number)
+    return { ...operation, phases }
   }
 
   #effect(ref: PhaseRef): readonly [StoredRecord | undefined, StoredPhase | undefined] {

@@ -1,9 +1,7 @@
 import { expect } from 'vitest'
 import {
   MESSAGE_STATES,
-  type Act,
   type DueOperation,
-  type DueUnknown,
   type HeldMessage,
   type MessageSettlement,
   type NewMessage,
@@ -11,6 +9,7 @@ import {
   type Step,
   type StepEnd,
 } from '../../src/core/store/durable-store.ts'
+import type { Act, DiscardedReply, DueUnknown } from '../../src/core/store/operator-store.ts'
 import { newRecordId, newToken } from '../../src/core/record/identity.ts'
 import type { ClaimRequest, Lease, RecordRef, Settlement } from '../../src/core/store/store.ts'
 import type { DurableFixture } from '../../src/testing/durable-cases.ts'
@@ -33,6 +32,12 @@ const KEYS = [
 ]
 const EXCLUDED_TENANTS = [undefined, [], ['one'], ['two', 'three']]
 const LIMITS = [1, 1, 2, 3, 1000]
+const EXPIRIES = [
+  { afterExpiry: 'new' },
+  { afterExpiry: 'new' },
+  { afterExpiry: 'refuse' },
+  { afterExpiry: 'refuse', refuseForMs: 100 },
+] as const
 const TOPICS = ['receipts', 'invoices']
 const SPANS_MS = [0, 1, 50, 100, 200]
 const OPERATIONS = [
@@ -101,7 +106,13 @@ class RandomCalls {
       case 'reap': {
         const late = { result: bytes('late'), retentionMs: 50 }
         const abandoned = this.of([undefined, late])
-        return ({ store }) => store.reap({ limit: 1000, abandoned })
+        // A tombstone whose time is over may go in the call that makes it, or in the next one.
+        return async ({ store }) => {
+          const request = { limit: 1000, abandoned }
+          const [one, two] = [await store.reap(request), await store.reap(request)]
+          const { removed, expired } = two
+          return { ...one, removed: one.removed + removed, expired: one.expired + expired }
+        }
       }
       case 'take unknown':
         return this.#takeUnknown()
@@ -162,11 +173,13 @@ class RandomCalls {
   #claim(): ClaimRequest {
     const request = claimRequest({
       ...this.of(KEYS),
-      mode: this.of(['hold', 'hold', 'accept', 'take', 'take']),
+      mode: this.of(['hold', 'hold', 'accept', 'take', 'take', 'find']),
       leaseMs: this.of([1, 50, 100, 100]),
       retentionMs: this.of([1, 100, 200]),
       onLapse: this.of(['unknown', 'resume']),
       maxLapses: this.of([2, 5]),
+      idSeed: this.of([undefined, newToken()]),
+      ...this.of(EXPIRIES),
     })
     this.#requests = [...this.#requests.slice(-12), request]
     return request
@@ -273,6 +286,10 @@ class RandomCalls {
       const verdict = this.of([completed, { kind: 'failed_retryable' } as const])
       return { kind, ref, attempt, verdict, retentionMs: this.of(SPANS_MS) }
     }
+    if (kind === 'discard_reply') {
+      const idSeed = this.of([undefined, newToken()])
+      return { kind, ref, attempt: this.of([1, 2]), idSeed, despiteEffects: this.#random() < 0.7 }
+    }
     return { kind, ref }
   }
 
@@ -366,6 +383,11 @@ class RandomCalls {
       const operation = record && (await phases.load(record.recordId))
       records.push({ record, operation })
     }
+    const discarded = []
+    for (const { recordId } of this.#requests) {
+      const replies = await operator.discarded({ recordId, limit: 1000 })
+      discarded.push(replies.toSorted(byAttempt))
+    }
     const messages = []
     for (const id of this.#messageIds) messages.push(await outbox.read(id))
     const lists = []
@@ -376,6 +398,7 @@ class RandomCalls {
     const due = await phases.due({ operations, limit: 1000 })
     return plain({
       records,
+      discarded,
       messages,
       lists,
       due: due.map(({ record }) => record.recordId).toSorted(),
@@ -390,7 +413,8 @@ const ACTS = [
   'conclude',
   'resolve',
   'release',
-  'bust',
+  'discard_reply',
+  'discard_reply',
   'requeue',
   'retry_message',
   'retry_message',
@@ -453,6 +477,11 @@ async function catchRefusal<Result>(run: () => Promise<Result>): Promise<Result 
 /** Keeps one item for each id: a batch may apply two settlements of one message in any order. */
 function uniqueById<Item extends { readonly id: string }>(items: readonly Item[]): Item[] {
   return [...new Map(items.map((item) => [item.id, item])).values()]
+}
+
+/** Replies that were discarded at the same time may be in any order. */
+function byAttempt(one: DiscardedReply, other: DiscardedReply): number {
+  return one.attempt - other.attempt
 }
 
 /** Sorts by id, because items of the same age may be in any order. */

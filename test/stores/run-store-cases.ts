@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Store } from '../../src/core/store/store.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
-import { storeCases, type StoreCase } from '../../src/testing/store-cases.ts'
+import { storeCases, type StoreNeed } from '../../src/testing/store-cases.ts'
 
 export interface OpenStore {
   readonly store: Store
@@ -14,15 +14,15 @@ export interface StoreUnderTest {
   /** Opens a new, empty store. Runs once in each case. */
   readonly open: (clock: FakeClock) => Promise<OpenStore> | OpenStore
   /** Why the store lacks a method. Skips the cases that need the method. */
-  readonly without?: Readonly<Partial<Record<Need, string>>>
+  readonly without?: Readonly<Partial<Record<StoreNeed, string>>>
 }
 
-type Need = NonNullable<StoreCase['needs']>
-
-const NEEDS: readonly Need[] = ['transaction', 'history']
+const NEEDS: readonly StoreNeed[] = ['transaction', 'history', 'discard']
 
 export function runStoreCases({ name, open, without = {} }: StoreUnderTest): void {
-  const skipped = storeCases.filter(({ needs }) => needs !== undefined && needs in without)
+  const skipped = storeCases.filter(({ needs = [] }) =>
+    [needs].flat().some((need) => need in without),
+  )
 
   describe(`store: ${name}`, () => {
     for (const need of NEEDS) {

@@ -1,4 +1,5 @@
 /** The inputs of an execution: the services of the engine and the claimed request. */
+import type { EncryptionRule } from '../encryption.ts'
 import type { Clock } from '../time/clock.ts'
 import type { EventListener } from '../events.ts'
 import type { Scope } from '../record/identity.ts'
@@ -15,6 +16,8 @@ export interface ExecutionParts {
   readonly port: StorePort
   readonly settler: Settler
   readonly emit: EventListener
+  /** The encryption of the engine, for the values of operations. */
+  readonly encryption: EncryptionRule
   /** Called when a record that this engine held has left `in_progress`. */
   readonly onSettled: (identity: string) => void
   /** Called with 1 when work outlives the answer to its caller, and with -1 when it has ended. */

@@ -1,7 +1,7 @@
 import { InvalidOptionsError, LeaseLostError, OutcomeUnknownError, hasCode } from '../errors.ts'
 import { RETENTION_MS_MAX } from '../engine/policy.ts'
 import { describe, wholeNumber } from '../options.ts'
-import { deterministicIdOf, downstreamKeyOf, type Scope } from '../record/identity.ts'
+import { deterministicIdOf, downstreamKeyOf, idSourceOf, type Scope } from '../record/identity.ts'
 import type { Completion, SettleOutcome } from '../store/store.ts'
 import {
   IN_OPERATION,
@@ -96,11 +96,11 @@ export class LiveContext implements RunContext, HasAttempt {
 
   downstreamKey(name = 'default'): string {
     this.effectBegun = true
-    return downstreamKeyOf(this.recordId, name)
+    return downstreamKeyOf(idSourceOf(this.#request.claimed), name)
   }
 
   deterministicId(name: string): string {
-    return deterministicIdOf(this.recordId, name)
+    return deterministicIdOf(idSourceOf(this.#request.claimed), name)
   }
 
   notExecuted(): void {

@@ -1,6 +1,8 @@
 /** An operation and the attempt that runs it: how steps are committed and how the attempt ends. */
+import type { EncryptionRule } from '../encryption.ts'
 import type { EngineEvent, EventSubject } from '../events.ts'
 import { InvalidOptionsError, isRejected } from '../errors.ts'
+import { idSourceOf } from '../record/identity.ts'
 import type { OnLapse } from '../record/record.ts'
 import type { PhaseStore, Step, StepOutcome } from '../store/durable-store.ts'
 import type { StorePort } from '../store/store-port.ts'
@@ -47,6 +49,8 @@ export function attemptOf(context: object): OperationAttempt | undefined {
  */
 export class OperationAttempt {
   readonly subject: EventSubject
+  /** Source of the downstream keys and deterministic ids of the operation. */
+  readonly idSource: string
   readonly attempt: number
   readonly store: Store
   readonly clock: Clock
@@ -54,6 +58,8 @@ export class OperationAttempt {
   /** The recovery point on record at the time of the claim; absent without an operation. */
   readonly recoveryPoint: string | undefined
   readonly onLapse: OnLapse
+  /** The encryption of the engine, for operations without their own. */
+  readonly encryption: EncryptionRule
   /** A store call with the engine's timeout; a failure is reported as a store error. */
   readonly ask: <Answer>(
     call: string,
@@ -68,18 +74,20 @@ export class OperationAttempt {
   #end: OperationEnd | undefined
 
   constructor(
-    { store, clock, port, emit }: ExecutionParts,
+    { store, clock, port, emit, encryption }: ExecutionParts,
     { claimed, policy }: ExecutionRequest,
     context: LiveContext,
   ) {
     const { identity, scope, recordId } = context
-    this.subject = { identity, ...scope, recordId }
+    this.subject = { identity, tenant: scope.tenant, operation: scope.operation, recordId }
+    this.idSource = idSourceOf(claimed)
     this.attempt = claimed.lease.attempt
     this.store = store
     this.clock = clock
     this.from = claimed.from
     this.recoveryPoint = claimed.recoveryPoint
     this.onLapse = policy.onLapse
+    this.encryption = encryption
     this.ask = (call, ask) => port.ask(call, ask)
     this.#port = port
     this.#emit = emit

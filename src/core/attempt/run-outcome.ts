@@ -1,3 +1,4 @@
+import type { ClaimedFrom } from '../store/store.ts'
 import type { Proof } from '../record/record.ts'
 
 /** How a run ended. Instead of an outcome, the error of the work or of the store may be thrown. */
@@ -53,5 +54,7 @@ export type RunOutcome =
   | { readonly kind: 'mismatch'; readonly recordId: string }
   /** The record of the key has expired, and the policy refuses to use the key again. */
   | { readonly kind: 'expired'; readonly recordId: string }
+  /** The work would run, and did not: with `findOnly`, or if its encryption is not prepared. */
+  | { readonly kind: 'free'; readonly recordId: string; readonly from: ClaimedFrom }
   /** The work ran, but its record was changed by another party and has no result to return. */
   | { readonly kind: 'lease_lost'; readonly recordId: string }

@@ -22,7 +22,8 @@ function requestEvents(subject: EventSubject, outcome: ClaimOutcome): EngineEven
       if (outcome.from === 'lapsed') {
         return [{ kind: 'zombie_key', ...subject, attempt: attempt - 1, to: 'in_progress' }]
       }
-      return [{ kind: 'reserve_created', ...subject, attempt }]
+      const kind = outcome.from === 'expired' ? 'reserve_reused' : 'reserve_created'
+      return [{ kind, ...subject, attempt }]
     }
     case 'completed':
       return [{ kind: 'reserve_replay', ...subject }]
@@ -33,6 +34,8 @@ function requestEvents(subject: EventSubject, outcome: ClaimOutcome): EngineEven
       return [{ kind: 'reserve_key_misuse', ...subject }]
     case 'expired':
       return [{ kind: 'reserve_expired', ...subject }]
+    case 'free':
+      return []
     case 'unknown':
       return unknownEvents(subject, outcome)
   }

@@ -18,3 +18,16 @@ export type MakeClaim = (request: RunRequest, policy: Policy) => Promise<Claim>
 export function isBusy({ kind }: ClaimOutcome): boolean {
   return kind === 'in_progress' || kind === 'pending'
 }
+
+/** The same request, which only looks its key up. */
+export function toLookUp(request: RunRequest): RunRequest {
+  const { scope, key, fingerprint, policy } = request
+  return {
+    scope,
+    key,
+    fingerprint,
+    recompute: (stored) => request.recompute?.(stored),
+    findOnly: true,
+    ...(policy && { policy }),
+  }
+}

@@ -1,4 +1,5 @@
 import type { BreakerOptions } from '../health/breaker-options.ts'
+import type { Encryption } from '../encryption.ts'
 import type { Clock } from '../time/clock.ts'
 import type { EngineEvent, EventListener } from '../events.ts'
 import type { RunOutcome } from '../attempt/run-outcome.ts'
@@ -6,6 +7,7 @@ import type { Work } from '../attempt/run-context.ts'
 import type { Scope } from '../record/identity.ts'
 import type { Policy, PolicyOptions } from './policy.ts'
 import type { RecordState } from '../record/record.ts'
+import type { HashKeysOptions } from '../record/stored-keys.ts'
 import type { EngineHealth } from '../health/store-health.ts'
 import type { Completion, RecordView, ResolveOutcome, Store } from '../store/store.ts'
 
@@ -58,6 +60,34 @@ export interface EngineOptions extends PolicyOptions {
    */
   reapEveryMs?: number
 
+  /**
+   * Encrypts what is stored: replies of guards; inputs, requests and results of operations;
+   * payloads of messages. The default of every guard, status handler, operation, outbox, relay,
+   * reconciler and operator on this engine. The results of `engine.run` itself are stored as they
+   * are.
+   *
+   * @default none: data is stored as it is
+   */
+  encryption?: Encryption
+
+  /**
+   * Refuses stored data that is not encrypted: only code with the encryption key can then make a
+   * reply or a payload. Needs `encryption`. Switch it on when the last plain data has expired.
+   *
+   * @default false
+   */
+  requireEncryption?: boolean
+
+  /**
+   * Stores an HMAC of each client's key instead of the key. Records stay the same records when this
+   * is switched on or a secret changes, because `identity`, a hash without a secret, names them. A
+   * key that can be guessed can therefore still be found by trying; a random key cannot. A worker
+   * sees the stored text as `context.key`.
+   *
+   * @default none: keys are stored as the client sent them
+   */
+  hashKeys?: HashKeysOptions
+
   /** The source of time, for tests. @default the system's clock */
   clock?: Clock
 }
@@ -87,6 +117,21 @@ export interface RunRequest {
    * @default false
    */
   readonly ignoresBreaker?: boolean
+  /**
+   * Looks the key up instead of claiming it: the work never runs, and nothing is recorded. A key
+   * whose work would run gets the outcome `free`.
+   *
+   * @default false
+   */
+  readonly findOnly?: boolean
+  /**
+   * The encryption of the work. It is prepared before the key is claimed; if that fails, the key is
+   * only looked up, as with `findOnly`. `false`: the work stores nothing encrypted, or the caller
+   * has prepared it.
+   *
+   * @default the encryption of the engine
+   */
+  readonly encryption?: Encryption | false
   /** From `engine.policy(…)`. @default the policy of the engine */
   readonly policy?: Policy
 }
@@ -131,6 +176,12 @@ export interface Engine {
   /** The clock of the engine, for workers, relays and other parts that share it. */
   readonly clock: Clock
 
+  /** The encryption of every part on this engine that has no other. */
+  readonly encryption: Encryption | undefined
+
+  /** Whether these parts refuse stored data that is not encrypted. */
+  readonly requireEncryption: boolean
+
   /** Whether `close()` was called. The engine then takes no new work. */
   readonly isClosed: boolean
 
@@ -162,6 +213,13 @@ export interface Engine {
     target: ResolveTarget & { readonly attempt?: number },
     verdict: ResolveVerdict,
   ): Promise<ResolveResult>
+
+  /**
+   * Whether this principal is part of the scope of the record, whose key may be plain or hashed.
+   * `false` for a record whose key is no longer kept, or was hashed with a secret that the engine
+   * does not have.
+   */
+  isOwnedBy(record: RecordView, principal: string): boolean
 
   /** Returns one record, or `undefined` if there is none. */
   read(target: ResolveTarget): Promise<RecordView | undefined>

@@ -1,7 +1,8 @@
 import { DAY_MS, HOUR_MS, MINUTE_MS } from '../time/durations.ts'
 import { resolveBreakerOptions } from '../health/breaker-options.ts'
 import { claimEvents } from './claim-events.ts'
-import { isBusy, type Claim } from './claim.ts'
+import { isBusy, toLookUp, type Claim } from './claim.ts'
+import { resolveEncryption, type Encryption } from '../encryption.ts'
 import { systemClock, type Clock } from '../time/clock.ts'
 import type {
   CloseReport,
@@ -25,19 +26,22 @@ import { Execution } from '../attempt/execution.ts'
 import { ExecutionRequest, type Claimed, type ExecutionParts } from '../attempt/execution-parts.ts'
 import type { RunOutcome } from '../attempt/run-outcome.ts'
 import type { Work } from '../attempt/run-context.ts'
-import { checkStore } from '../store/check-store.ts'
-import { checkIdentity, identityOf, newRecordId, newToken, type Scope } from '../record/identity.ts'
+import {
+  checkIdentity,
+  identityOf,
+  idSeedOf,
+  newRecordId,
+  newToken,
+  type Scope,
+} from '../record/identity.ts'
 import { LostClaims } from './lost-claim.ts'
 import { isReconciled, noteEngine } from './engine-registry.ts'
-import { describe, optionalFunction, rejectUnknownOptions, wholeNumber } from '../options.ts'
-import {
-  POLICY_OPTION_NAMES,
-  resolvePolicy,
-  resumePolicyOf,
-  type Policy,
-  type PolicyOptions,
-} from './policy.ts'
+import { describe, rejectUnknownOptions, wholeNumber } from '../options.ts'
+import { resolvePolicy, resumePolicyOf, type Policy, type PolicyOptions } from './policy.ts'
+import { splitEngineOptions } from './engine-options.ts'
+import { prepareEncryption } from './preparation.ts'
 import { RECORD_STATES, type RecordState } from '../record/record.ts'
+import { resolveHashKeys, type StoredKeys } from '../record/stored-keys.ts'
 import { Settler } from '../attempt/settler.ts'
 import { POLL_MS_FIRST, SharedWaits } from './shared-wait.ts'
 import { StoreHealth, type EngineHealth } from '../health/store-health.ts'
@@ -58,17 +62,6 @@ export function createEngine(options: EngineOptions): Engine {
   return engine
 }
 
-const ENGINE_OPTION_NAMES = [
-  ...POLICY_OPTION_NAMES,
-  'store',
-  'onEvent',
-  'storeTimeoutMs',
-  'breaker',
-  'sweepEveryMs',
-  'reapEveryMs',
-  'clock',
-] as const satisfies readonly (keyof EngineOptions)[]
-
 const GRACE_MS = 10_000
 const LIST_LIMIT = 100
 const LIST_LIMIT_MAX = 10_000
@@ -78,6 +71,9 @@ class OnceEngine implements Engine {
   readonly clock: Clock
   readonly #policy: Policy
   readonly emit: EventListener
+  readonly encryption: Encryption | undefined
+  readonly requireEncryption: boolean
+  readonly #keys: StoredKeys
   readonly #hasListener: boolean
   readonly #health: StoreHealth
   readonly #port: StorePort
@@ -95,11 +91,15 @@ class OnceEngine implements Engine {
   #onDrained: () => void = () => undefined
 
   constructor(options: EngineOptions) {
-    const { store, onEvent, clock, storeTimeoutMs, breaker, sweepEveryMs, reapEveryMs, ...policy } =
-      checkEngineOptions(options)
+    const { parts, policy } = splitEngineOptions(options)
+    const { store, onEvent, clock, storeTimeoutMs, breaker, sweepEveryMs, reapEveryMs } = parts
     this.store = store
     this.clock = clock ?? systemClock
     this.#policy = resolvePolicy(policy, undefined, 'createEngine')
+    const { encryption, requireEncryption } = resolveEncryption('createEngine', parts)
+    this.encryption = encryption
+    this.requireEncryption = requireEncryption
+    this.#keys = resolveHashKeys('createEngine.hashKeys', parts.hashKeys)
     this.#hasListener = onEvent !== undefined
     const unheard = new UnheardEvents({
       clock: this.clock,
@@ -136,6 +136,7 @@ class OnceEngine implements Engine {
       port: this.#port,
       settler: this.#settler,
       emit,
+      encryption: this,
       onSettled: (identity) => this.#room.wake(identity),
       onOutlive: (by) => {
         this.#outliving += by
@@ -157,10 +158,12 @@ class OnceEngine implements Engine {
     this.#running++
     try {
       const policy = request.policy ?? this.#policy
-      const first = await this.#claim(request, policy)
+      const prepared = this.#prepare(request)
+      const ready = prepared instanceof Promise ? await prepared : prepared
+      const first = await this.#claim(ready, policy)
       const waitMs = typeof policy.whileInProgress === 'object' ? policy.whileInProgress.waitMs : 0
       const claim =
-        waitMs > 0 && isBusy(first.outcome) ? await this.#wait(request, policy, first) : first
+        waitMs > 0 && isBusy(first.outcome) ? await this.#wait(ready, policy, first) : first
       return await this.#answer(request, policy, claim, work)
     } finally {
       this.#running--
@@ -174,7 +177,8 @@ class OnceEngine implements Engine {
     const request: RunRequest = { scope: { tenant, operation }, key, fingerprint }
     // The route decides whether its key may be used after the expiry. The caller may not know the
     // route, so the value of the record is kept.
-    const resumePolicy = { ...resumePolicyOf(policy), afterExpiry: record.afterExpiry }
+    const { afterExpiry, refuseForMs } = record
+    const resumePolicy = { ...resumePolicyOf(policy), afterExpiry, refuseForMs }
     this.#running++
     try {
       const claim = await this.#claimAs(request, resumePolicy, {
@@ -193,6 +197,18 @@ class OnceEngine implements Engine {
       this.#running--
       if (this.#running === 0) this.#onDrained()
     }
+  }
+
+  /** The request to claim for: a look-up if the encryption of its work cannot be prepared. */
+  #prepare(request: RunRequest): RunRequest | Promise<RunRequest> {
+    const { scope, findOnly, encryption = this.encryption } = request
+    if (encryption === undefined || encryption === false || findOnly === true) return request
+    const prepared = prepareEncryption(this, encryption, scope)
+    if (typeof prepared === 'boolean') return prepared ? request : toLookUp(request)
+    return prepared.then((isReady) => {
+      if (this.#closing) throw this.#refuseAsClosed(scope)
+      return isReady ? request : toLookUp(request)
+    })
   }
 
   #refuseAsClosed({ tenant, operation }: Scope): EngineClosedError {
@@ -300,6 +316,10 @@ class OnceEngine implements Engine {
     return this.#health.breaker.untilClosed(signal)
   }
 
+  isOwnedBy(record: RecordView, principal: string): boolean {
+    return this.#keys.isOwnedBy(record, principal)
+  }
+
   /** Returns a promise only for a claimed key: the other outcomes need none. */
   #answer(
     request: RunRequest,
@@ -332,6 +352,8 @@ class OnceEngine implements Engine {
         return { kind: 'unknown', recordId: outcome.recordId, retryAfterMs: outcome.reconcileInMs }
       case 'mismatch':
         return { kind: 'mismatch', recordId: outcome.recordId }
+      case 'free':
+        return outcome
       case 'pending':
       case 'expired':
         return { kind: outcome.kind, recordId: outcome.recordId }
@@ -343,7 +365,7 @@ class OnceEngine implements Engine {
     return this.#claimAs(request, policy, {
       identity: identityOf(scope, key),
       fingerprint,
-      mode: 'hold',
+      mode: request.findOnly === true ? 'find' : 'hold',
     })
   }
 
@@ -362,15 +384,18 @@ class OnceEngine implements Engine {
       identity,
       tenant: scope.tenant,
       operation: scope.operation,
-      key,
+      // A worker has the stored text already, and its claim writes no key.
+      key: mode === 'take' ? key : this.#keys.textOf(scope, key, identity),
       fingerprint,
       recordId: newRecordId(this.clock.nowMs()),
+      idSeed: policy.idsFrom === 'identity' ? idSeedOf(identity) : undefined,
       token: newToken(),
       leaseMs: policy.leaseMs,
       retentionMs: policy.retentionMs,
       onLapse: policy.onLapse,
       maxLapses: policy.maxLapses,
       afterExpiry: policy.afterExpiry,
+      refuseForMs: policy.refuseForMs,
     }
     const sentMs = this.clock.monotonicMs()
     let outcome: ClaimOutcome
@@ -378,7 +403,7 @@ class OnceEngine implements Engine {
       outcome = await this.#port.claim(claimRequest, request.ignoresBreaker)
       if (outcome.kind === 'claimed') this.#checkInTime(sentMs, policy)
     } catch (error) {
-      if (mayHaveWritten(error)) this.#lost.release(claimRequest)
+      if (mode !== 'find' && mayHaveWritten(error)) this.#lost.release(claimRequest)
       throw error
     }
     if (outcome.kind === 'mismatch' && fingerprint === request.fingerprint) {
@@ -416,7 +441,8 @@ class OnceEngine implements Engine {
   #report(scope: Scope, { outcome, identity, mode }: Claim): void {
     // Without a listener, only a record that became `unknown` causes a warning.
     if (!this.#hasListener && outcome.kind !== 'unknown') return
-    const subject = { identity, ...scope, recordId: outcome.recordId }
+    const { tenant, operation } = scope
+    const subject = { identity, tenant, operation, recordId: outcome.recordId }
     for (const event of claimEvents(subject, outcome, mode)) this.emit(event)
   }
 
@@ -451,11 +477,4 @@ async function markKeyInUse(claim: Promise<Claim>): Promise<Claim> {
 
 function isOperationOf({ recordId, recoveryPoint }: Claimed, record: RecordView): boolean {
   return recordId === record.recordId && recoveryPoint !== undefined
-}
-
-function checkEngineOptions(options: EngineOptions): EngineOptions {
-  rejectUnknownOptions('createEngine', options, ENGINE_OPTION_NAMES)
-  checkStore('createEngine.store', options.store)
-  optionalFunction('createEngine.onEvent', options.onEvent)
-  return options
 }

@@ -48,8 +48,8 @@ const CAUSE_LENGTH = 80
 
 /**
  * The events of an engine without a listener. Prints those that an operator must see as warnings: a
- * store that fails, records that become `unknown`, replies that cannot be read, work that is
- * paused, and requests that reach a closed engine.
+ * store or an encryption that fails, records that become `unknown`, replies and values that cannot
+ * be read, effects without their key, work that is paused, and requests that reach a closed engine.
  */
 export class UnheardEvents {
   readonly #options: UnheardEventsOptions
@@ -67,8 +67,14 @@ export class UnheardEvents {
         return this.#print('unknown', () => this.#becameUnknown(event))
       case 'reply_unreadable':
         return this.#print('unreadable', () => unreadable(event))
+      case 'value_unreadable':
+        return this.#print('value unreadable', () => valueUnreadable(event))
+      case 'encryption_failed':
+        return this.#print('encryption', () => notPrepared(event))
       case 'work_paused':
         return this.#print(`paused ${event.part} ${event.name}`, () => paused(event))
+      case 'effect_without_key':
+        return this.#print(`key ${event.name} ${event.phase}`, () => withoutKey(event))
       case 'claim_refused':
         // An open breaker follows store errors, which were printed.
         if (event.reason === 'engine_closed') this.#print('closed', () => CLOSED)
@@ -124,6 +130,15 @@ const CLOSED =
   'A request reached an engine after engine.close(), and got 503. Close the HTTP server first, ' +
   'and the engine after the last request was answered.'
 
+function withoutKey(event: Extract<EngineEvent, { kind: 'effect_without_key' }>): string {
+  const { name, phase } = event
+  return printable(
+    `Effect "${phase}" of operation "${name}" sent its request without the downstreamKey, so a ` +
+      'repeat may take effect twice: send the key with the request, for example with ' +
+      'keyedFetch(call), or declare keyless: true.',
+  )
+}
+
 function paused(event: Extract<EngineEvent, { kind: 'work_paused' }>): string {
   const { part, name, overdue } = event
   const what = part === 'relay' ? `Topic "${name}"` : `Operation "${name}"`
@@ -138,6 +153,26 @@ function unreadable(event: Extract<EngineEvent, { kind: 'reply_unreadable' }>): 
   return printable(
     `The reply of record ${recordId} of "${operation}" cannot be read (${reason}). Its work was ` +
       'done, so retries get 409 and do not run it again (see docs/reference/problems.md).',
+  )
+}
+
+function valueUnreadable(event: Extract<EngineEvent, { kind: 'value_unreadable' }>): string {
+  const { recordId, operation, purpose, phase, reason } = event
+  const of = phase === undefined ? '' : ` of phase "${phase}"`
+  return printable(
+    `The ${purpose}${of} of record ${recordId} of "${operation}" cannot be read (${reason}). ` +
+      'Nothing runs again because of that: its operation is tried again later, and waits for an ' +
+      'operator after its last attempt.',
+  )
+}
+
+function notPrepared({
+  operation,
+  error,
+}: Extract<EngineEvent, { kind: 'encryption_failed' }>): string {
+  return printable(
+    `The encryption for "${operation}" cannot be prepared, so new keys get 503, and operations ` +
+      `that are due wait: ${printable(error)}`,
   )
 }
 

@@ -75,12 +75,24 @@ export interface PolicyOptions {
 
   /**
    * Whether a key may be used again after its record has expired. `rerun`: the work runs again, as
-   * for a new key. `refuse`: the request gets 410, permanently; the store then keeps a small row
-   * for every key ever used.
+   * for a new key. `refuse`: the request gets 410, for ever; the store then keeps a small row for
+   * every key ever used. `{ refuseForMs }`: the request gets 410 for that time after the expiry, at
+   * most ten years; the store keeps the small row until then.
    *
    * @default 'rerun'
    */
-  afterExpiry?: 'rerun' | 'refuse'
+  afterExpiry?: 'rerun' | 'refuse' | { readonly refuseForMs: number }
+
+  /**
+   * Source of downstream keys and deterministic ids. `identity`: they derive from tenant, operation
+   * and key, so a retry after the expiry has the ids of the first request, and a provider that
+   * still knows the downstream key does not charge again. `record`: from the random id of the
+   * record, for APIs whose clients reuse a key for new work after its expiry. A record keeps its
+   * ids when this option changes.
+   *
+   * @default 'identity'
+   */
+  idsFrom?: 'identity' | 'record'
 
   /**
    * The answer to a duplicate while the first request runs. `conflict`: 409 at once. `accepted`:
@@ -110,6 +122,8 @@ export type Policy = Readonly<Required<Omit<PolicyOptions, 'onLapse' | 'afterExp
   readonly onLapse: OnLapse
   /** The value that records have: `new` is the option `rerun`. */
   readonly afterExpiry: AfterExpiry
+  /** From `afterExpiry: { refuseForMs }`; `undefined`: for ever. */
+  readonly refuseForMs: number | undefined
 }
 
 export const POLICY_OPTION_NAMES = [
@@ -120,6 +134,7 @@ export const POLICY_OPTION_NAMES = [
   'onLapse',
   'onError',
   'afterExpiry',
+  'idsFrom',
   'whileInProgress',
   'settleTimeoutMs',
 ] as const satisfies readonly (keyof PolicyOptions)[]
@@ -132,6 +147,8 @@ export const DEFAULT_POLICY: Policy = Object.freeze({
   onLapse: 'unknown',
   onError: 'auto',
   afterExpiry: 'new',
+  refuseForMs: undefined,
+  idsFrom: 'identity',
   whileInProgress: 'conflict',
   settleTimeoutMs: 5_000,
 })
@@ -150,7 +167,7 @@ export function resolvePolicy(
   where = 'policy',
 ): Policy {
   rejectUnknownOptions(where, options, POLICY_OPTION_NAMES)
-  const whole = (name: keyof Policy, min: number, max: number): number =>
+  const whole = (name: keyof Policy & keyof PolicyOptions, min: number, max: number): number =>
     wholeNumber(`${where}.${name}`, options[name], { fallback: base[name] as number, min, max })
 
   const policy: Policy = Object.freeze({
@@ -163,7 +180,11 @@ export function resolvePolicy(
       words: ['unknown', 'rerun'],
     }),
     onError: resolveOnError(where, options.onError, base.onError),
-    afterExpiry: resolveAfterExpiry(where, options.afterExpiry, base.afterExpiry),
+    ...resolveAfterExpiry(where, options.afterExpiry, base),
+    idsFrom: oneOf(`${where}.idsFrom`, options.idsFrom, {
+      fallback: base.idsFrom,
+      words: ['identity', 'record'],
+    }),
     whileInProgress: resolveWhileInProgress(where, options.whileInProgress, base.whileInProgress),
     settleTimeoutMs: whole('settleTimeoutMs', 1, HOUR_MS),
   })
@@ -200,11 +221,24 @@ function resolveOnError(where: string, value: unknown, fallback: OnError): OnErr
   })
 }
 
-function resolveAfterExpiry(where: string, value: unknown, fallback: AfterExpiry): AfterExpiry {
-  if (value === undefined) return fallback
-  const words = ['rerun', 'refuse'] as const
-  const choice = oneOf(`${where}.afterExpiry`, value, { fallback: 'rerun', words })
-  return choice === 'rerun' ? 'new' : choice
+function resolveAfterExpiry(
+  where: string,
+  value: unknown,
+  { afterExpiry, refuseForMs }: Policy,
+): Pick<Policy, 'afterExpiry' | 'refuseForMs'> {
+  if (value === undefined) return { afterExpiry, refuseForMs }
+  if (value === 'rerun') return { afterExpiry: 'new', refuseForMs: undefined }
+  if (value === 'refuse') return { afterExpiry: 'refuse', refuseForMs: undefined }
+  if (typeof value === 'object' && value !== null) {
+    rejectUnknownOptions(`${where}.afterExpiry`, value, ['refuseForMs'])
+    const { refuseForMs: given } = value as { refuseForMs?: unknown }
+    const limits = { fallback: Number.NaN, min: 1, max: RETENTION_MS_MAX }
+    const ms = wholeNumber(`${where}.afterExpiry.refuseForMs`, given, limits)
+    if (!Number.isNaN(ms)) return { afterExpiry: 'refuse', refuseForMs: ms }
+  }
+  throw new InvalidOptionsError(
+    `${where}.afterExpiry must be 'rerun', 'refuse' or { refuseForMs }, got ${describe(value)}`,
+  )
 }
 
 function resolveWhileInProgress(

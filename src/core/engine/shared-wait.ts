@@ -45,7 +45,11 @@ export class SharedWaits {
   /** `first` is the claim that found the key busy. Resolves with the claim to act on. */
   wait(first: Claim, waiter: Waiter): Promise<Claim> {
     const { request, policy } = waiter
-    const question = `${first.identity} ${policy.afterExpiry} ${request.fingerprint}`
+    const { afterExpiry, refuseForMs } = policy
+    // A look-up never shares a wait with a claim, which may win the key.
+    const mode = request.findOnly === true ? 'find' : 'hold'
+    const refusal = `${afterExpiry} ${refuseForMs}`
+    const question = `${first.identity} ${mode} ${refusal} ${request.fingerprint}`
     const shared = this.#waits.get(question)
     if (shared !== undefined) return shared.join(waiter)
     const wait = new SharedWait(this.#parts, first)

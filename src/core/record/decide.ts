@@ -6,7 +6,16 @@
  * on condition that the record has not changed. PostgreSQL and Redis restate them in SQL and Lua.
  * The cases of `oncekey/testing` check that all stores decide alike.
  */
-import { NO_BYTES } from '../bytes.ts'
+import {
+  claimedOutcome,
+  completedOutcome,
+  inProgressOutcome,
+  mismatchOutcome,
+  pendingOutcome,
+  unknownOutcome,
+} from './claim-outcomes.ts'
+import { decideFind } from './decide-find.ts'
+import { isExpired, isRefused, isTombstoneOver, NO_TOKEN, toTombstone } from './expiry.ts'
 import { nextState, type MoveName, type RecordState, type StoredRecord } from './record.ts'
 import { decideShorten } from './shorten-lease.ts'
 import type {
@@ -40,25 +49,23 @@ export function decideClaim(
   request: ClaimRequest,
   nowMs: number,
 ): Decision<ClaimOutcome> {
+  if (request.mode === 'find') return { outcome: decideFind(record, request, nowMs) }
   if (record === undefined) return claimFree(request, 'new', nowMs)
 
   // Expiry is checked first: an expired record counts as absent, and its fingerprint must not
   // refuse a new request.
   if (isExpired(record, nowMs)) {
-    if (request.afterExpiry === 'refuse') {
+    if (isRefused(record, request, nowMs)) {
       return { outcome: { kind: 'expired', recordId: record.recordId } }
     }
     return claimFree(request, 'expired', nowMs)
   }
   // This claim is a repeat: it won the first time, and its answer was lost.
   if (record.state === 'in_progress' && record.token === request.token) {
-    return { outcome: claimed(record, record.attempt === 1 ? 'new' : 'retry').outcome }
+    return { outcome: claimedOutcome(record, record.attempt === 1 ? 'new' : 'retry') }
   }
   // Checked before the state, so that a different request learns nothing and changes nothing.
-  if (record.fingerprint !== request.fingerprint) {
-    const { recordId, fingerprint } = record
-    return { outcome: { kind: 'mismatch', recordId, fingerprint } }
-  }
+  if (record.fingerprint !== request.fingerprint) return { outcome: mismatchOutcome(record) }
   return claimExisting(record, request, nowMs)
 }
 
@@ -74,6 +81,9 @@ function claimFree(
       return accepted(newPendingRecord(request, nowMs))
     case 'take':
       return { outcome: { kind: 'expired', recordId: request.recordId } }
+    case 'find':
+      // Unreachable: `decideClaim` handles this mode.
+      return { outcome: decideFind(undefined, request, nowMs) }
   }
 }
 
@@ -85,14 +95,7 @@ function claimExisting(
   const { recordId } = record
   switch (record.state) {
     case 'completed':
-      return {
-        outcome: {
-          kind: 'completed',
-          recordId,
-          result: record.result ?? NO_BYTES,
-          expiresAt: new Date(record.expiresAtMs),
-        },
-      }
+      return { outcome: completedOutcome(record) }
     case 'in_progress':
       return record.leaseUntilMs > nowMs
         ? claimHeld(record, nowMs)
@@ -101,7 +104,7 @@ function claimExisting(
       // This claim won, its answer was lost, and its token was released. A delayed copy of it must
       // not hold the key, because no work will run under it.
       if (record.token === request.token) {
-        return { outcome: inProgress(record, 0) }
+        return { outcome: inProgressOutcome(record, 0) }
       }
       return claimAgain(record, request, { nowMs, lapses: record.lapses, from: 'retry' })
     case 'unknown':
@@ -116,8 +119,9 @@ function claimExisting(
 
 function claimHeld(record: StoredRecord, nowMs: number): Decision<ClaimOutcome> {
   const write = decideShorten(record, nowMs)
-  if (write === undefined) return { outcome: inProgress(record, record.leaseUntilMs - nowMs) }
-  return { outcome: inProgress(write, write.leaseUntilMs - nowMs), write }
+  if (write === undefined)
+    return { outcome: inProgressOutcome(record, record.leaseUntilMs - nowMs) }
+  return { outcome: inProgressOutcome(write, write.leaseUntilMs - nowMs), write }
 }
 
 function claimLapsed(
@@ -138,7 +142,8 @@ function claimPending(
   request: ClaimRequest,
   nowMs: number,
 ): Decision<ClaimOutcome> {
-  if (request.mode !== 'take') return { outcome: pending(record, request) }
+  if (request.mode !== 'take')
+    return { outcome: pendingOutcome(record, record.token === request.token) }
   if (record.expiresAtMs <= nowMs && !isBegun(record)) {
     return { outcome: { kind: 'expired', recordId: record.recordId } }
   }
@@ -273,12 +278,12 @@ export function decideReap(
     const write = completedWith(record, result, { nowMs, retentionMs })
     return { kind: 'abandoned', write: { ...write, token: NO_TOKEN } }
   }
-  if (record.state === 'expired' || !isExpired(record, nowMs)) return undefined
-  if (record.afterExpiry === 'new') return { kind: 'removed' }
-  return {
-    kind: 'expired',
-    write: { ...record, state: 'expired', result: undefined, token: NO_TOKEN },
+  if (record.state === 'expired') {
+    return isTombstoneOver(record, nowMs) ? { kind: 'removed' } : undefined
   }
+  if (!isExpired(record, nowMs)) return undefined
+  if (record.afterExpiry === 'new') return { kind: 'removed' }
+  return { kind: 'expired', write: toTombstone(record) }
 }
 
 /** The entry in the history for a record that expires: all its fields, and its result. */
@@ -298,21 +303,6 @@ export function toView(record: StoredRecord): RecordView {
     completedAt: completedAtMs === undefined ? undefined : new Date(completedAtMs),
     expiresAt: new Date(expiresAtMs),
   }
-}
-
-/** Matches no lease: every token of a claim has 32 characters. */
-export const NO_TOKEN = ''
-
-/** Whether a claim treats the record as expired, even if `reap` has not ended it yet. */
-export function isExpired(
-  record: Pick<StoredRecord, 'state' | 'recoveryPoint' | 'expiresAtMs'>,
-  nowMs: number,
-): boolean {
-  if (record.state === 'expired') return true
-  // An operation that has begun never expires: it may have had an effect.
-  if (record.state === 'failed_retryable' && record.recoveryPoint !== undefined) return false
-  const mayExpire = nextState(record.state, 'expire') !== undefined
-  return mayExpire && record.expiresAtMs <= nowMs
 }
 
 /**
@@ -348,40 +338,18 @@ function settled(record: StoredRecord): Decision<SettleOutcome> {
 }
 
 function claimed(record: StoredRecord, from: ClaimedFrom): Decision<ClaimOutcome> {
-  const { identity, token, attempt, recordId, recoveryPoint } = record
-  const expiresAt = new Date(record.expiresAtMs)
-  const lease: Lease = { identity, token, attempt }
-  return {
-    outcome: { kind: 'claimed', lease, recordId, from, recoveryPoint, expiresAt },
-    write: record,
-  }
+  return { outcome: claimedOutcome(record, from), write: record }
 }
 
 function accepted(record: StoredRecord): Decision<ClaimOutcome> {
-  return { outcome: pending(record, record), write: record }
-}
-
-function pending(record: StoredRecord, { token }: { readonly token: string }): ClaimOutcome {
-  const { recordId, expiresAtMs } = record
-  const isOwn = record.token === token
-  return { kind: 'pending', recordId, accepted: isOwn, expiresAt: new Date(expiresAtMs) }
-}
-
-function inProgress(record: StoredRecord, leaseLeftMs: number): ClaimOutcome {
-  const { recordId, expiresAtMs } = record
-  return { kind: 'in_progress', recordId, leaseLeftMs, expiresAt: new Date(expiresAtMs) }
-}
-
-function unknownOutcome(record: StoredRecord, nowMs: number, lapsed: boolean): ClaimOutcome {
-  const reconcileInMs = Math.max(0, (record.reconcileAtMs ?? nowMs) - nowMs)
-  const { recordId, attempt } = record
-  return { kind: 'unknown', recordId, attempt, reconcileInMs, lapsed }
+  return { outcome: pendingOutcome(record, true), write: record }
 }
 
 function newRecord(request: ClaimRequest, nowMs: number): StoredRecord {
   return {
     identity: request.identity,
     recordId: request.recordId,
+    idSeed: request.idSeed,
     tenant: request.tenant,
     operation: request.operation,
     key: request.key,
@@ -394,6 +362,7 @@ function newRecord(request: ClaimRequest, nowMs: number): StoredRecord {
     leaseMs: request.leaseMs,
     onLapse: lapsePolicy(request, 0),
     afterExpiry: request.afterExpiry,
+    refuseForMs: request.refuseForMs,
     proof: undefined,
     recoveryPoint: undefined,
     result: undefined,
@@ -419,12 +388,14 @@ interface NextAttempt {
   readonly from: 'retry' | 'lapsed' | 'accepted'
 }
 
+type TakingMode = Exclude<ClaimMode, 'find'>
+
 /** The move of a claim on an existing record, by the reason of the claim and its mode. */
 const NEXT_ATTEMPT_MOVES = {
   retry: { hold: 'claim', take: 'claim', accept: 'accept' },
   lapsed: { hold: 'take_over', take: 'take_over', accept: 'accept_lapsed' },
   accepted: { hold: 'claim', take: 'claim', accept: 'claim' },
-} as const satisfies Record<NextAttempt['from'], Record<ClaimMode, MoveName>>
+} as const satisfies Record<NextAttempt['from'], Record<TakingMode, MoveName>>
 
 function claimAgain(
   record: StoredRecord,
@@ -432,7 +403,7 @@ function claimAgain(
   { nowMs, lapses, from }: NextAttempt,
 ): Decision<ClaimOutcome> {
   const isAccept = request.mode === 'accept'
-  const move = NEXT_ATTEMPT_MOVES[from][request.mode]
+  const move = NEXT_ATTEMPT_MOVES[from][request.mode as TakingMode]
   if (nextState(record.state, move) !== (isAccept ? 'pending' : 'in_progress')) {
     throw new Error(`illegal move: ${record.state} cannot ${move}`)
   }
@@ -446,6 +417,7 @@ function claimAgain(
     leaseMs: isAccept ? undefined : request.leaseMs,
     onLapse: lapsePolicy(request, lapses),
     afterExpiry: request.afterExpiry,
+    refuseForMs: request.refuseForMs,
     proof: undefined,
     errorCode: undefined,
     // An operation that has begun and is accepted again is due at once: no retry will run it.

@@ -32,6 +32,7 @@ export const MOVES = {
     operator_release: 'failed_retryable',
   },
   completed: {
+    discard: 'failed_retryable',
     expire: 'expired',
     remove: 'absent',
     claim_expired: 'in_progress',
@@ -81,7 +82,7 @@ export type OnLapse = 'unknown' | 'rerun' | 'resume'
 /**
  * Whether a request may use a key whose record has expired. `new` (the policy option
  * `afterExpiry: 'rerun'`): it may, and gets a new record. `refuse`: it may not, and the store keeps
- * the record without its result.
+ * a small record for the key: for ever, or for the time of `refuseForMs`.
  */
 export type AfterExpiry = 'new' | 'refuse'
 
@@ -101,11 +102,23 @@ export interface StoredRecord {
   readonly identity: string
   /** A random UUID. Retries keep it; a new record after the expiry gets a new one. */
   readonly recordId: string
+  /**
+   * The downstream keys and deterministic ids of the work derive from this seed: 32 hexadecimal
+   * characters. `undefined`: they derive from `recordId`, because the policy has `idsFrom:
+   * 'record'`, or because a version of the package without seeds has created the record.
+   */
+  readonly idSeed: string | undefined
   readonly tenant: string
   readonly operation: string
-  /** The key as the client sent it. For operators only: never in logs, events or metrics. */
+  /**
+   * The key as the client sent it. For operators only: never in logs, events or metrics. Empty on
+   * `expired` records.
+   */
   readonly key: string
-  /** Hash of the request. A claim with another fingerprint is a `mismatch`. */
+  /**
+   * Hash of the request. A claim with another fingerprint is a `mismatch`. Empty on `expired`
+   * records.
+   */
   readonly fingerprint: string
   readonly state: RecordState
   /** Number of runs so far; 0 before the first. Together with `token` it is the fence. */
@@ -126,6 +139,11 @@ export interface StoredRecord {
   readonly onLapse: OnLapse
   /** `new` is the stored form of the option `rerun`. */
   readonly afterExpiry: AfterExpiry
+  /**
+   * How long after its expiry the key stays refused, with `afterExpiry: 'refuse'`. `undefined`: for
+   * ever.
+   */
+  readonly refuseForMs: number | undefined
   /** Set on `failed_retryable` records: how it is known that the work had no effect. */
   readonly proof: Proof | undefined
   /**
@@ -139,7 +157,7 @@ export interface StoredRecord {
   readonly errorCode: string | undefined
   /**
    * When the record is due: for the reconciler if it is `unknown`; for a worker if it is `pending`,
-   * or released with a recovery point.
+   * or released with a recovery point; for removal if it is `expired`.
    */
   readonly reconcileAtMs: number | undefined
   /** Number of reconciliations since the record became `unknown`. */

@@ -12,8 +12,10 @@ export const CLAIM_SHARING: Sharing<ClaimRequest, ClaimOutcome> = {
  * Claims with the same question get the same answer, so any of them may be sent for all. A `take`
  * of a worker never shares: its token makes its question unique.
  */
-function questionOf({ mode, fingerprint, afterExpiry, token }: ClaimRequest): string {
-  return `${mode} ${afterExpiry} ${mode === 'take' ? token : ''} ${fingerprint}`
+function questionOf(request: ClaimRequest): string {
+  const { mode, fingerprint, afterExpiry, refuseForMs, token } = request
+  const refusal = afterExpiry === 'refuse' ? (refuseForMs ?? 'for ever') : afterExpiry
+  return `${mode} ${refusal} ${mode === 'take' ? token : ''} ${fingerprint}`
 }
 
 /**
@@ -37,6 +39,7 @@ export function sharedOutcome(outcome: ClaimOutcome, leaseMs: number): ClaimOutc
     case 'in_progress':
     case 'mismatch':
     case 'expired':
+    case 'free':
       return outcome
   }
 }

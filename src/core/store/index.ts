@@ -7,12 +7,15 @@
  */
 export { MOVES, RECORD_STATES } from '../record/record.ts'
 export type { AfterExpiry, MoveName, OnLapse, Proof, StoredRecord } from '../record/record.ts'
+export type { StoreBatching, StoreLanes } from './batching.ts'
 export type {
   ClaimedFrom,
   ClaimMode,
   ClaimOutcome,
   ClaimRequest,
   Completion,
+  Discard,
+  DiscardOutcome,
   HistoryQuery,
   Lease,
   ListQuery,
@@ -24,17 +27,12 @@ export type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreBatching,
-  StoreLanes,
   SweptRecord,
   Verdict,
 } from './store.ts'
 export type {
-  Act,
-  OperatorStore,
   DueOperation,
   DueQuery,
-  DueUnknown,
   DurableStore,
   HeldMessage,
   MessageClaim,
@@ -50,13 +48,19 @@ export type {
   PhaseName,
   PhaseStep,
   PhaseStore,
-  Postponement,
   Step,
   StepEnd,
   StepOutcome,
   StoredOperation,
   StoredPhase,
-  UnknownOperation,
-  UnknownRequest,
   UnrelayedQuery,
 } from './durable-store.ts'
+export type {
+  Act,
+  DiscardedReply,
+  OperatorStore,
+  DueUnknown,
+  Postponement,
+  UnknownOperation,
+  UnknownRequest,
+} from './operator-store.ts'

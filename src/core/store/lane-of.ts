@@ -1,4 +1,4 @@
-import type { StoreLanes } from './store.ts'
+import type { StoreLanes } from './batching.ts'
 
 /** The number of lanes of a store, and the lane of each record. */
 export type Lanes = Pick<StoreLanes, 'count' | 'of'>

@@ -1,6 +1,7 @@
 import { wholeNumber } from '../options.ts'
 import type { StoreLimits } from './store-port.ts'
-import type { Store, StoreBatching, StoreLanes } from './store.ts'
+import type { StoreBatching, StoreLanes } from './batching.ts'
+import type { Store } from './store.ts'
 
 /** Limits of one store call: many rows share a commit, but do not block the event loop. */
 const ROWS_MAX = 64

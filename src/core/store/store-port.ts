@@ -7,6 +7,7 @@ import type { EventListener } from '../events.ts'
 import { FairSlots } from './fair-slots.ts'
 import { laneOf } from './lane-of.ts'
 import type { StoreHealth } from '../health/store-health.ts'
+import type { StoreLanes } from './batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -14,7 +15,6 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreLanes,
 } from './store.ts'
 import { TransactionLimit } from './transaction-limit.ts'
 import type { LaneLimits } from './waiting-lanes.ts'

@@ -1,3 +1,4 @@
+import type { StoreBatching } from './batching.ts'
 import type { DurableStore } from './durable-store.ts'
 import type { AfterExpiry, OnLapse, Proof, RecordState, StoredRecord } from '../record/record.ts'
 
@@ -39,7 +40,7 @@ export interface Store {
    *
    * A claim that finds a lapsed lease makes the move that `onLapse` of the record requires. A claim
    * that finds a lease from before the clock was set back restarts that lease. A claim that returns
-   * `completed` or `mismatch` writes nothing.
+   * `completed` or `mismatch`, or that has the mode `find`, writes nothing.
    */
   claim(requests: readonly ClaimRequest[], signal?: AbortSignal): Promise<ClaimOutcome[]>
 
@@ -77,10 +78,11 @@ export interface Store {
 
   /**
    * Ends at most `limit` records that are past their expiry. Removes completed and released
-   * records, or only their results under `afterExpiry: 'refuse'`. Completes accepted records that
-   * no worker has taken. Never ends a record that is `unknown` or `in_progress`, or an operation
-   * that has begun. Several nodes may reap at the same time: skip a record that another transaction
-   * has locked, and leave it for the next call.
+   * records; under `afterExpiry: 'refuse'` it makes them `expired` (`toTombstone`), and removes
+   * their operation. Removes `expired` records whose time of refusal is over.
+   * Completes accepted records that no worker has taken. Never ends a record that is `unknown` or
+   * `in_progress`, or an operation that has begun. Several nodes may reap at the same time: skip a
+   * record that another transaction has locked, and leave it for the next call.
    */
   reap(request: ReapRequest, signal?: AbortSignal): Promise<ReapReport>
 
@@ -146,77 +148,19 @@ export interface Store {
    */
   now?(signal?: AbortSignal): Promise<Date>
 
+  /**
+   * Takes the result from a `completed` record: the record becomes `failed_retryable`, so that the
+   * next request with its key runs the work again, with the same ids. If the store has a history,
+   * it keeps the record as it was. Omit it if the store has `durable`, which does it with an audit
+   * (`Act`, `discard_reply`).
+   */
+  discard?(discard: Discard, signal?: AbortSignal): Promise<DiscardOutcome>
+
   /** Operations, outbox and audit. Omit it if the database has no transactions for them. */
   readonly durable?: DurableStore
 
   /** Closes what the store has opened itself. Calls after it fail. */
   close?(): Promise<void>
-}
-
-/** How the engine divides its requests into store calls. */
-export interface StoreBatching {
-  /**
-   * Requests in one call, at most. Large batches save commits; small ones keep single calls fast.
-   *
-   * @default 64
-   */
-  readonly rowsMax?: number
-
-  /**
-   * Calls of one kind (claim, settle, renew) that run at the same time. More calls use more
-   * connections; fewer make larger batches.
-   *
-   * @default 4
-   */
-  readonly flushesMax?: number
-
-  /**
-   * Transactions with work of the caller that run at the same time, for example the connections
-   * that a pool can spare. Further transactions wait in the engine, where the tenants take turns.
-   * Without a limit they wait in the store, in the order of their arrival.
-   *
-   * @default no limit
-   */
-  readonly transactionsMax?: number
-
-  /**
-   * Steps of operations without work of the caller (`PhaseStore.record`) that run at the same time.
-   *
-   * @default `transactionsMax`
-   */
-  readonly stepsMax?: number
-
-  /**
-   * The parts of the store that answer and fail independently.
-   *
-   * @default none: the whole store answers or fails
-   */
-  readonly lanes?: StoreLanes
-}
-
-/**
- * Parts of a store that answer and fail independently, such as the slots of a cluster. Each lane
- * has a queue, calls and a breaker. Requests for different lanes never share a call, so that a lane
- * that fails or does not answer delays no other. Calls for several lanes that are sent together
- * share one signal.
- */
-export interface StoreLanes {
-  /** Number of lanes, from 1 to 256. It bounds the calls that run at once, and the probes. */
-  readonly count: number
-
-  /**
-   * Calls of one kind that run at the same time in each lane.
-   *
-   * @default 1. With `rowsMax: 1` and no value here, all lanes share the queue and the calls of the
-   * store (`StoreBatching.flushesMax`), and only their failures are counted separately
-   */
-  readonly flushesMax?: number
-
-  /**
-   * The lane of a record, from 0. Returns `undefined` if the store has no lanes at present: such
-   * requests have a separate queue with `StoreBatching.flushesMax` calls.
-   */
-  of(identity: string): number | undefined
 }
 
 /** Proof of holding a key. A record is changed only under its own token and attempt: the fence. */
@@ -232,8 +176,11 @@ export interface Lease {
  * - `hold`: run the work now.
  * - `accept`: run the work later. A key that is free becomes `pending`, without a holder.
  * - `take`: a worker runs work that waits: accepted, released or lapsed. Never creates a record.
+ * - `find`: answers like `hold`, and creates, takes and moves nothing. A key that `hold` would get
+ *   is
+ *   `free`.
  */
-export type ClaimMode = 'hold' | 'accept' | 'take'
+export type ClaimMode = 'hold' | 'accept' | 'take' | 'find'
 
 export interface ClaimRequest {
   readonly mode: ClaimMode
@@ -246,6 +193,8 @@ export interface ClaimRequest {
   readonly fingerprint: string
   /** The id of the record if this claim creates it. */
   readonly recordId: string
+  /** The seed of the ids of the record if this claim creates it. See `StoredRecord.idSeed`. */
+  readonly idSeed: string | undefined
   /** 128 random bits, new for each claim. A repeated claim recognises its own success by it. */
   readonly token: string
   /** Length of the lease that the claim takes. */
@@ -257,6 +206,8 @@ export interface ClaimRequest {
   readonly maxLapses: number
   /** `new` is the stored form of the option `rerun`. */
   readonly afterExpiry: AfterExpiry
+  /** How long after its expiry the key is refused. `undefined`: for ever. See `afterExpiry`. */
+  readonly refuseForMs: number | undefined
 }
 
 /**
@@ -276,6 +227,8 @@ export type ClaimOutcome =
       readonly kind: 'claimed'
       readonly lease: Lease
       readonly recordId: string
+      /** The seed on record, which may differ from that of the request. */
+      readonly idSeed: string | undefined
       readonly from: ClaimedFrom
       /** Where the operation of the record continues, if it has one. */
       readonly recoveryPoint: string | undefined
@@ -318,10 +271,15 @@ export type ClaimOutcome =
   /** The key was used for another request, whose `fingerprint` is on record. */
   | { readonly kind: 'mismatch'; readonly recordId: string; readonly fingerprint: string }
   /**
-   * The record has expired, and the claim has `afterExpiry: 'refuse'` or the mode `take`. Also: a
-   * claim with the mode `take` found no record.
+   * The record has expired, and the claim has the mode `take`, or `afterExpiry: 'refuse'` whose
+   * `refuseForMs` is not over. Also: a claim with the mode `take` found no record.
    */
   | { readonly kind: 'expired'; readonly recordId: string }
+  /**
+   * A claim with the mode `find` has found a key that `hold` would get. `recordId` is the id of the
+   * request if there is no record.
+   */
+  | { readonly kind: 'free'; readonly recordId: string; readonly from: ClaimedFrom }
 
 export interface Completion {
   /** The bytes that retries get. The store must keep a copy: the caller may reuse its buffer. */
@@ -405,6 +363,29 @@ export type ResolveOutcome =
   /** Nothing was written: there is no such record. */
   | { readonly kind: 'not_found' }
 
+/** Names a result that is to be discarded. */
+export interface Discard {
+  readonly ref: RecordRef
+  /** The attempt that has made the result. The result of any other attempt stays. */
+  readonly attempt: number
+  /**
+   * A new seed for the ids of later attempts.
+   *
+   * @default the seed on record stays
+   */
+  readonly idSeed?: string | undefined
+}
+
+export type DiscardOutcome =
+  /** The record without its result. A repeated call gets this again. */
+  | { readonly kind: 'discarded'; readonly record: RecordView; readonly repeated: boolean }
+  /** Nothing was written: the record has this other state. */
+  | { readonly kind: 'not_completed'; readonly recordId: string; readonly state: RecordState }
+  /** Nothing was written: the result is that of this other attempt. */
+  | { readonly kind: 'other_attempt'; readonly recordId: string; readonly attempt: number }
+  /** Nothing was written: there is no such record. */
+  | { readonly kind: 'not_found' }
+
 /** A lapsed record that a sweep has moved. */
 export interface SweptRecord {
   readonly identity: string
@@ -428,9 +409,9 @@ export interface ReapRequest {
 }
 
 export interface ReapReport {
-  /** Records that were removed, or moved to the history. */
+  /** Records that were removed, or moved to the history; also `expired` records. */
   readonly removed: number
-  /** Records that were kept without their result, so that their key stays refused. */
+  /** Records that became `expired`, so that their key stays refused. */
   readonly expired: number
   /** Accepted records that were completed with the result of `ReapRequest.abandoned`. */
   readonly abandoned: number

@@ -7,22 +7,11 @@
  * Tests: test/stores/kit/decide-durable.test.ts.
  */
 import { NO_BYTES } from '../../core/bytes.ts'
-import {
-  completedWith,
-  decideResolve,
-  holds,
-  NO_TOKEN,
-  resumeAt,
-  toView,
-} from '../../core/record/decide.ts'
-import type {
-  Act,
-  ActOutcome,
-  PhaseStep,
-  Step,
-  StepOutcome,
-  StoredPhase,
-} from '../../core/store/durable-store.ts'
+import { completedWith, decideResolve, holds, resumeAt, toView } from '../../core/record/decide.ts'
+import { decideDiscard } from '../../core/record/decide-discard.ts'
+import { NO_TOKEN } from '../../core/record/expiry.ts'
+import type { PhaseStep, Step, StepOutcome, StoredPhase } from '../../core/store/durable-store.ts'
+import type { Act, ActOutcome } from '../../core/store/operator-store.ts'
 import { nextState, type StoredRecord } from '../../core/record/record.ts'
 import type { Lease } from '../../core/store/store.ts'
 
@@ -161,16 +150,22 @@ export type RecordAct = Exclude<Act, { kind: 'retry_message' | 'drop_message' }>
 
 export interface ActDecision {
   readonly outcome: ActOutcome
-  /** `remove`: removed, or moved to the history if the store has one. Absent: not written. */
-  readonly record?: StoredRecord | 'remove' | undefined
+  /** Absent: not written. */
+  readonly record?: StoredRecord | undefined
   readonly phase?: PhaseChange | undefined
+  /**
+   * Set by `discard_reply`: the record before the act. The store keeps its result, and its
+   * operation with the phases, as a `DiscardedReply`, and removes the operation from the record.
+   */
+  readonly discarded?: StoredRecord | undefined
   /** Detail for the audit, in JSON. */
   readonly detail?: string
 }
 
 /**
- * `phase`: the phase that a `conclude` is about. If the act names only a record id, that is the
- * intended phase of the record, or its last done phase if none is intended.
+ * `phase`: the phase that a `conclude` is about. If the act names only a record id, and for
+ * `discard_reply`, that is the intended phase of the record, or its last done external phase if
+ * none is intended.
  */
 export function decideAct(
   record: StoredRecord | undefined,
@@ -186,9 +181,8 @@ export function decideAct(
       return resolve(record, act, nowMs)
     case 'release':
       return release(record, nowMs)
-    case 'bust':
-      if (record.state !== 'completed') return refused(record)
-      return acted(record, 'remove', { from: record.state })
+    case 'discard_reply':
+      return discardReply(record, phase, act)
     case 'requeue':
       return requeue(record, nowMs)
   }
@@ -255,6 +249,33 @@ function release(record: StoredRecord, nowMs: number): ActDecision {
   return acted(record, write, { from: record.state })
 }
 
+/** Running the work again may repeat its outside effects, so the operator must accept that. */
+function discardReply(
+  record: StoredRecord,
+  phase: StoredPhase | undefined,
+  act: Extract<RecordAct, { kind: 'discard_reply' }>,
+): ActDecision {
+  const { recordId: subject } = record
+  const { outcome, write } = decideDiscard(record, act)
+  switch (outcome.kind) {
+    case 'discarded':
+      if (write === undefined) return { outcome: { kind: 'already', subject } }
+      break
+    case 'other_attempt':
+      return { outcome: { kind: 'refused', subject, reason: 'other_attempt' } }
+    case 'not_completed':
+    case 'not_found':
+      return refused(record)
+  }
+  if (phase !== undefined && !act.despiteEffects) {
+    const reason = phase.state === 'done' ? 'effect_done' : 'effect_in_doubt'
+    return { outcome: { kind: 'refused', subject, reason } }
+  }
+  const ids = act.idSeed === undefined ? 'same' : 'fresh'
+  const effects = phase === undefined ? 'none' : phase.state
+  return { ...acted(record, write, { from: record.state, ids, effects }), discarded: record }
+}
+
 function requeue(record: StoredRecord, nowMs: number): ActDecision {
   const isWaiting =
     record.state === 'unknown' ||
@@ -270,12 +291,11 @@ function refused({ recordId: subject, state: reason }: StoredRecord): ActDecisio
 
 function acted(
   { recordId: subject }: StoredRecord,
-  write: StoredRecord | 'remove',
+  write: StoredRecord,
   detail: Readonly<Record<string, string>>,
 ): ActDecision {
-  const record = write === 'remove' ? undefined : toView(write)
   return {
-    outcome: { kind: 'done', subject, record },
+    outcome: { kind: 'done', subject, record: toView(write) },
     record: write,
     detail: JSON.stringify(detail),
   }

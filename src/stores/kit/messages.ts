@@ -2,11 +2,11 @@
 import {
   MESSAGE_ERROR_LENGTH_MAX,
   MESSAGE_ERRORS_MAX,
-  type Act,
   type MessageError,
   type MessageSettlement,
   type MessageState,
 } from '../../core/store/durable-store.ts'
+import type { Act } from '../../core/store/operator-store.ts'
 
 /** The error as it is stored: text that every database can hold, cut to a readable length. */
 export function toErrorText(error: string): string {

@@ -10,12 +10,15 @@ import {
   toSwept,
   toView,
 } from '../../core/record/decide.ts'
+import { decideDiscard } from '../../core/record/decide-discard.ts'
 import { decideShorten } from '../../core/record/shorten-lease.ts'
 import { flag, rejectUnknownOptions } from '../../core/options.ts'
 import type { StoredRecord } from '../../core/record/record.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Discard,
+  DiscardOutcome,
   HistoryQuery,
   ListQuery,
   ReapReport,
@@ -156,6 +159,13 @@ class MemoryStore implements Store {
       )
       .slice(0, limit)
       .map((record) => ({ ...toView(record), result: undefined }))
+  }
+
+  async discard(discard: Discard): Promise<DiscardOutcome> {
+    const record = this.#find(discard.ref)
+    const { outcome, write } = decideDiscard(record, discard)
+    if (record !== undefined && write !== undefined) this.#retire(record)
+    return this.#apply(write, outcome)
   }
 
   /** An `expired` record was added to the history when it expired. */

@@ -119,7 +119,10 @@ export function adaptOptions<Request>(
   options: Partial<CaseOptions>,
   headOf: (request: Request) => CaseHead,
 ): Partial<GuardOptions<Request>> {
-  return adaptFunctions(options, ['tenant', 'principal', 'operation', 'keyFrom'], headOf)
+  const names = ['tenant', 'principal', 'operation', 'keyFrom', 'requestTime']
+  const adapted = adaptFunctions(options, names, headOf)
+  if (options.limits === undefined) return adapted
+  return { ...adapted, limits: adaptFunctions(options.limits, ['caller'], headOf) }
 }
 
 /** Converts the status options of a case: their functions get the framework's request. */
@@ -129,7 +132,7 @@ export function adaptStatusOptions<Request>(
 ): StatusOptions<Request> {
   return adaptFunctions(
     options,
-    ['tenant', 'recordId'],
+    ['tenant', 'principal', 'recordId'],
     headOf,
   ) as unknown as StatusOptions<Request>
 }

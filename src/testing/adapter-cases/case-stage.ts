@@ -110,7 +110,7 @@ export function assertProblem(
   for (const name of ['type', 'title', 'detail']) assert.equal(typeof problem[name], 'string')
   assert.match(reply.headers['link'] ?? '', /rel="describedby"/)
   assert.equal(reply.headers[REPLAYED], undefined)
-  const needsRetryAfter = status === 409 || status === 503
+  const needsRetryAfter = status === 409 || status === 429 || status === 503
   assert.equal(/^[1-9]\d*$/.test(reply.headers['retry-after'] ?? ''), needsRetryAfter)
 }
 

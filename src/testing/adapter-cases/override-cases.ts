@@ -1,5 +1,7 @@
 /** Options of all routes, and the options that one route overrides. */
 import assert from 'node:assert/strict'
+import { systemClock } from '../../core/time/clock.ts'
+import type { Limiter } from '../../http/limits/limiter.ts'
 import type { AdapterCase, CaseHead, CaseOptions } from './adapter-case.ts'
 import type { Received, Send } from './case-client.ts'
 import {
@@ -229,6 +231,68 @@ export const overrideCases: readonly AdapterCase[] = [
     },
   },
   {
+    name: 'lets a route override the option maxRequestAgeMs, and passes its request to requestTime',
+    async run(fixture) {
+      const requestTime = (head: CaseHead) => new Date(Number(head.header('x-sent')))
+      const { send, runs } = await stage(fixture, {
+        options: { maxRequestAgeMs: HOUR_MS, requestTime },
+        routes: [
+          { path: '/all', handle: () => created },
+          { path: '/own', options: { maxRequestAgeMs: 3 * HOUR_MS }, handle: () => created },
+        ],
+      })
+      const headers = { 'x-sent': String(systemClock.nowMs() - 2 * HOUR_MS) }
+      const old = await send({ path: '/all', key: 'key-1', headers })
+      assertProblem(old, 412, 'idempotency_request_too_old')
+      assertRan(await send({ path: '/own', key: 'key-1', headers }), 201)
+      assert.equal(runs(), 1)
+    },
+  },
+  {
+    name: 'lets a route override the option limits, and passes its request to caller',
+    async run(fixture) {
+      const ofCaller = {
+        lookUps: onePointEach(),
+        caller: (head: CaseHead) => head.header('x-user')!,
+      }
+      const { send, runs } = await stage(fixture, {
+        options: { limits: ofCaller },
+        routes: [
+          { path: '/all', handle: () => created },
+          { path: '/own', options: { limits: { newKeys: onePointEach() } }, handle: () => created },
+        ],
+      })
+      const headers = { 'x-user': 'ann' }
+      for (const path of PATHS) assertRan(await send({ path, key: 'key-1', headers }), 201)
+      for (const path of PATHS) {
+        const { headers: answered } = await send({ path, key: 'key-1', headers })
+        assert.equal(answered[REPLAYED], 'true')
+      }
+      const again = await send({ path: '/all', key: 'key-1', headers })
+      assertProblem(again, 429, 'idempotency_rate_limited')
+      assert.equal(again.headers['ratelimit'], '"look-ups";r=0;t=60')
+      const other = await send({ path: '/all', key: 'key-1', headers: { 'x-user': 'bob' } })
+      assert.equal(other.status, 201)
+      const fresh = await send({ path: '/own', key: 'key-2', headers })
+      assertProblem(fresh, 429, 'idempotency_rate_limited')
+      assert.equal(fresh.headers['retry-after'], '60')
+      assert.equal(runs(), 2)
+    },
+  },
+  {
+    name: "gives each user a separate record with scopeBy 'tenant+principal+operation'",
+    async run(fixture) {
+      const { send, runs } = await stage(fixture, {
+        route: { scopeBy: 'tenant+principal+operation', principal: header('x-user') },
+      })
+      const of = (name: string) => send({ key: 'key-1', headers: { 'x-user': name } })
+      assertRan(await of('ann'), 201)
+      assertRan(await of('bob'), 201)
+      assert.equal((await of('ann')).headers[REPLAYED], 'true')
+      assert.equal(runs(), 2)
+    },
+  },
+  {
     name: 'lets a route override the option onStoreFailure while the store is down',
     async run(fixture) {
       const store = watched(fixture.store, () => {
@@ -251,6 +315,25 @@ export const overrideCases: readonly AdapterCase[] = [
     },
   },
 ]
+
+/** A limiter with one point for each key, for ever. */
+function onePointEach(): Limiter {
+  const taken = new Set<string>()
+  const state = (key: string, points: number) => ({
+    remainingPoints: taken.has(key) ? 0 : points === 0 ? 1 : 0,
+    msBeforeNext: 60_000,
+  })
+  return {
+    consume: async (key, points = 1) => {
+      // As rate-limiter-flexible rejects: not with an error.
+      // oxlint-disable-next-line typescript/only-throw-error
+      if (points > 0 && taken.has(key)) throw state(key, points)
+      const answer = state(key, points)
+      if (points > 0) taken.add(key)
+      return answer
+    },
+  }
+}
 
 function override(
   what: string,

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { Act } from '../../core/store/durable-store.ts'
+import type { Act } from '../../core/store/operator-store.ts'
 import type { ClaimRequest, RecordRef } from '../../core/store/store.ts'
 import {
   assertBytes,
@@ -8,7 +8,6 @@ import {
   claimRequest,
   completeOf,
   doubtOf,
-  finish,
   hold,
   ofKind,
   only,
@@ -178,47 +177,12 @@ export const recordActCases: readonly DurableCase[] = [
     },
   },
   {
-    name: 'removes a stored result by an operator, so that the next request runs',
+    name: 'refuses to discard the reply of a record without a result',
     async run(fixture) {
-      const { store } = fixture
-      const recordId = await recordIn(fixture, 'completed')
-      const outcome = await act(fixture, { kind: 'bust', ref: { recordId } })
-      assert.deepEqual(
-        { record: undefined, ...outcome },
-        {
-          kind: 'done',
-          subject: recordId,
-          record: undefined,
-        },
-      )
-      assert.equal(await store.read({ recordId }), undefined)
-      assert.equal(await store.durable.phases.load(recordId), undefined)
-      await assertAudited(fixture, recordId, { act: 'bust', detail: { from: 'completed' } })
-      assert.deepEqual(await act(fixture, { kind: 'bust', ref: { recordId } }), {
-        kind: 'not_found',
-      })
-      const anew = ofKind(await claim(store, { key: 'completed' }), 'claimed')
-      assert.deepEqual([anew.from, anew.recoveryPoint], ['new', undefined])
-      assert.notEqual(anew.recordId, recordId)
-    },
-  },
-  {
-    name: 'keeps a result that an operator removed in the history',
-    needs: 'history',
-    async run(fixture) {
-      const { store } = fixture
-      const lease = await finish(store, {}, bytes('busted'))
-      const { recordId, identity } = await viewOf(store, lease)
-      ofKind(await act(fixture, { kind: 'bust', ref: { identity } }), 'done')
-      const kept = only(await store.history!({ ref: { recordId }, limit: 10 }))
-      assertBytes(kept.result, bytes('busted'))
-    },
-  },
-  {
-    name: 'refuses to remove a record without a result',
-    async run(fixture) {
-      const states = ['pending', 'in_progress', 'failed_retryable', 'unknown'] as const
-      await assertRefused(fixture, (ref) => ({ kind: 'bust', ref }), states)
+      const discard = (ref: RecordRef): Act => {
+        return { kind: 'discard_reply', ref, attempt: 1, despiteEffects: true }
+      }
+      await assertRefused(fixture, discard, ['in_progress', 'failed_retryable', 'unknown'])
       await assertNoAudit(fixture)
     },
   },
@@ -311,10 +275,13 @@ export const auditCases: readonly DurableCase[] = [
   {
     name: 'keeps the audit of a removed record',
     async run(fixture) {
-      const { store } = fixture
-      const recordId = await recordIn(fixture, 'completed')
-      ofKind(await act(fixture, { kind: 'bust', ref: { recordId } }), 'done')
-      assert.equal(await store.read({ recordId }), undefined)
+      const { store, clock } = fixture
+      const lease = await hold(store)
+      ofKind(await settle(store, doubtOf(lease)), 'settled')
+      const { recordId } = await viewOf(store, lease)
+      ofKind(await act(fixture, resolveOf({ recordId }, RETRYABLE)), 'done')
+      clock.advance(RETENTION_MS)
+      assert.equal((await store.reap({ limit: 10 })).removed, 1)
       const { who, why } = only(await auditOf(fixture, recordId))
       assert.deepEqual({ who, why }, BY)
     },

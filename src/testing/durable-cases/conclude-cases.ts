@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { Act, PhaseRef } from '../../core/store/durable-store.ts'
+import type { Act, PhaseRef } from '../../core/store/operator-store.ts'
 import {
   bytes,
   claim,

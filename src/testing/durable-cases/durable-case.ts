@@ -1,8 +1,5 @@
 import assert from 'node:assert/strict'
 import type {
-  Act,
-  ActOutcome,
-  AuditEntry,
   DurableStore,
   HeldMessage,
   MessageClaim,
@@ -15,6 +12,7 @@ import type {
   StoredOperation,
   StoredPhase,
 } from '../../core/store/durable-store.ts'
+import type { Act, ActOutcome, AuditEntry } from '../../core/store/operator-store.ts'
 import { newRecordId, newToken } from '../../core/record/identity.ts'
 import type { ClaimRequest, Lease, RecordView, Store } from '../../core/store/store.ts'
 import type { FakeClock } from '../fake-clock.ts'

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { DueUnknown } from '../../core/store/durable-store.ts'
+import type { DueUnknown } from '../../core/store/operator-store.ts'
 import type { ClaimRequest } from '../../core/store/store.ts'
 import {
   claim,

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { DueUnknown, UnknownRequest } from '../../core/store/durable-store.ts'
+import type { DueUnknown, UnknownRequest } from '../../core/store/operator-store.ts'
 import { OPERATION_LENGTH_MAX, TENANT_LENGTH_MAX } from '../../core/record/identity.ts'
 import { claimRequest, LEASE_MS, ofKind, only } from '../store-cases/store-case.ts'
 import { OPERATION, type DurableCase, type DurableFixture } from './durable-case.ts'

@@ -113,6 +113,7 @@ export const claimCases: readonly StoreCase[] = [
         kind: 'claimed',
         lease: { identity: request.identity, token: request.token, attempt: 1 },
         recordId: request.recordId,
+        idSeed: undefined,
         from: 'new',
         recoveryPoint: undefined,
         expiresAt: new Date(clock.nowMs() + RETENTION_MS),

@@ -21,10 +21,13 @@ export interface StoreFixture {
 export interface StoreCase {
   /** A whole statement about behaviour. Skip a case by this name. */
   readonly name: string
-  /** Run the case only on stores that have this method. */
-  readonly needs?: 'transaction' | 'history'
+  /** Run the case only on stores that have these methods. */
+  readonly needs?: StoreNeed | readonly StoreNeed[]
   readonly run: (fixture: StoreFixture) => Promise<void>
 }
+
+/** A method or part that a store may leave out. */
+export type StoreNeed = 'transaction' | 'history' | 'discard'
 
 export const LEASE_MS = 10_000
 export const RETENTION_MS = 60_000
@@ -40,12 +43,14 @@ export function claimRequest(overrides: Partial<ClaimRequest> = {}): ClaimReques
     key,
     fingerprint: 'fingerprint-1',
     recordId: newRecordId(0),
+    idSeed: undefined,
     token: newToken(),
     leaseMs: LEASE_MS,
     retentionMs: RETENTION_MS,
     onLapse: 'unknown',
     maxLapses: 5,
     afterExpiry: 'new',
+    refuseForMs: undefined,
     ...overrides,
   }
 }

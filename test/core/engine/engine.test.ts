@@ -45,7 +45,7 @@ describe('a retry', () => {
     expect(await run(() => bytes('second'))).toEqual({ ...first, kind: 'replayed' })
     await clock.advanceAsync(1)
     expect(await run(() => bytes('second'))).toMatchObject({ kind: 'ran', result: bytes('second') })
-    expect(kinds()).toEqual(['reserve_created', 'reserve_replay', 'reserve_created'])
+    expect(kinds()).toEqual(['reserve_created', 'reserve_replay', 'reserve_reused'])
   })
 
   it('a retry is refused after the expiry when the policy is refuse', async () => {

@@ -128,6 +128,26 @@ describe('an engine without a listener', () => {
     )
   })
 
+  it('without a listener, a warning says which value of an operation cannot be read', async () => {
+    const { engine } = unheard()
+    const subject = { identity: 'i', recordId: 'r-1', tenant: 't', operation: 'pay' }
+    const value = { purpose: 'phase_result', phase: 'charge', reason: 'no such key' } as const
+    engine.emit({ kind: 'value_unreadable', ...subject, ...value })
+    expect((await messages())[0]).toMatch(
+      /^The phase_result of phase "charge" of record r-1 of "pay" cannot be read \(no such key\)/,
+    )
+  })
+
+  it('without a listener, a warning says that the encryption cannot be prepared', async () => {
+    const { engine } = unheard()
+    const error = new Error('cannot reach https://user:password@keys')
+    engine.emit({ kind: 'encryption_failed', tenant: 't', operation: 'pay', error })
+    expect(await messages()).toEqual([
+      'The encryption for "pay" cannot be prepared, so new keys get 503, and operations that are ' +
+        'due wait: cannot reach https://…@keys',
+    ])
+  })
+
   it('without a listener, a warning says which topic is paused and what to do', async () => {
     const { engine } = unheard()
     engine.emit({ kind: 'work_paused', part: 'relay', name: 'mail', overdue: 50 })

@@ -29,6 +29,8 @@ describe('the defaults', () => {
       onLapse: 'unknown',
       onError: 'auto',
       afterExpiry: 'new',
+      refuseForMs: undefined,
+      idsFrom: 'identity',
       whileInProgress: 'conflict',
       settleTimeoutMs: 5_000,
     })
@@ -54,7 +56,9 @@ describe('a wrong value', () => {
     ['settleTimeoutMs', [...NOT_WHOLE, 0]],
     ['onLapse', [null, 'retry', '', 'Unknown', 0, {}]],
     ['onError', [null, 'resume', '', 0, {}, []]],
-    ['afterExpiry', [null, 'never', true, 0]],
+    ['afterExpiry', [null, 'never', true, 0, {}, { refuseForMs: 0 }, { refuseForMs: '1' }]],
+    ['afterExpiry', [{ refuseForMs: HUGE }, { refuseForMs: 1, more: 1 }, { refuse: 1 }]],
+    ['idsFrom', [null, 'key', '', 0, {}]],
     ['whileInProgress', [null, 'wait', 5_000, [], {}, { waitMs: 0 }, { waitMs: '1' }]],
     ['whileInProgress', [{ waitMs: 120_001 }, { waitMs: 1, more: 1 }, { wait: 1 }]],
   ])('a wrong value of %s throws for the engine and for a policy', (name, values) => {

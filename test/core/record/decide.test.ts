@@ -26,12 +26,14 @@ function claimRequest(changes: Partial<ClaimRequest> = {}): ClaimRequest {
     key: 'k',
     fingerprint: 'f',
     recordId: 'r1',
+    idSeed: undefined,
     token: 'token 1',
     leaseMs: 1_000,
     retentionMs: 10_000,
     onLapse: 'unknown',
     maxLapses: 5,
     afterExpiry: 'new',
+    refuseForMs: undefined,
     ...changes,
   }
 }

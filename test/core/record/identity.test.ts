@@ -10,6 +10,8 @@ import {
   deterministicIdOf,
   downstreamKeyOf,
   identityOf,
+  idSeedOf,
+  idSourceOf,
   newRecordId,
   newToken,
 } from '../../../src/core/record/identity.ts'
@@ -19,6 +21,12 @@ describe('identityOf', () => {
     expect(identityOf({ tenant: 'acme', operation: 'pay' }, 'k')).toBe(
       'ba93c7aca37cb18c4f3554f8b1ffa627',
     )
+  })
+
+  it('an identity with a principal differs from that of another principal, and of none', () => {
+    const of = (principal?: string, key = 'k') =>
+      identityOf({ tenant: 'acme', operation: 'pay', principal }, key)
+    expect(new Set([of(), of('a'), of('b'), of('', 'k'), of(undefined, 'k1:a')]).size).toBe(5)
   })
 
   it('an identity separates parts that are equal only when joined', () => {
@@ -87,6 +95,10 @@ describe('checkIdentity', () => {
   })
 })
 
+/** What the first release derives from the record id of the test. */
+const FIRST_KEY = 'ok_tHMxj1gpjveX0XbsmmcKgMCHYpB2xOSd7HLw4Z_F0Lo'
+const FIRST_ID = '66e44333-c141-8dbb-9141-25a5a77ebf7c'
+
 describe('ids derived from a record', () => {
   it('a downstream key has at most 64 safe characters', () => {
     const key = downstreamKeyOf(newRecordId(0), 'charge '.repeat(100))
@@ -99,6 +111,24 @@ describe('ids derived from a record', () => {
         /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/,
       )
     }
+  })
+
+  it('the seed of an identity is the same each time, and differs from every other', () => {
+    const identity = identityOf({ tenant: 'acme', operation: 'pay' }, 'k')
+    expect(idSeedOf(identity)).toMatch(/^[0-9a-f]{32}$/)
+    expect(idSeedOf(identity)).toBe(idSeedOf(identity))
+    expect(idSeedOf(identity)).not.toBe(identity)
+    const principal = identityOf({ tenant: 'acme', operation: 'pay', principal: 'ada' }, 'k')
+    expect(idSeedOf(principal)).not.toBe(idSeedOf(identity))
+  })
+
+  it('a record without a seed keeps the ids that derive from its record id', () => {
+    expect(idSourceOf({ recordId: 'r', idSeed: undefined })).toBe('r')
+    expect(idSourceOf({ recordId: 'r', idSeed: 's' })).toBe('s')
+    // The values of the first release: a provider may still know them.
+    const recordId = '018f0000-0000-7000-8000-000000000000'
+    expect(downstreamKeyOf(recordId, 'charge')).toBe(FIRST_KEY)
+    expect(deterministicIdOf(recordId, 'order')).toBe(FIRST_ID)
   })
 
   it('derived ids depend only on the record and the name', () => {

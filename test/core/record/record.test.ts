@@ -1,4 +1,5 @@
 import fc from 'fast-check'
+import { decideDiscard } from '../../../src/core/record/decide-discard.ts'
 import { describe, expect, it } from 'vitest'
 import {
   decideClaim,
@@ -30,14 +31,11 @@ const MOVE_NAMES = [
   ...new Set(Object.values(MOVES).flatMap((moves) => Object.keys(moves))),
 ] as MoveName[]
 
-/** Legal moves that no code makes yet. */
-const NOT_YET = new Set(['expired remove'])
-
 describe('every pair of a state and a move', () => {
   for (const state of STATES) {
     for (const move of MOVE_NAMES) {
       const pair = `${state} ${move}`
-      const expected = NOT_YET.has(pair) ? undefined : nextState(state, move)
+      const expected = nextState(state, move)
       it(`${pair}: ${expected === undefined ? 'changes nothing' : `leads to ${expected}`}`, () => {
         expect(TRIGGERS[move](recordIn(state))).toBe(expected)
       })
@@ -61,13 +59,14 @@ const TRIGGERS: Readonly<Record<MoveName, Trigger>> = {
   resolve_completed: (record) => resolve(record, { kind: 'completed', result: BYTES }),
   resolve_retryable: (record) => resolve(record, { kind: 'failed_retryable' }),
   expire: (record) => reapFinal(record && { ...record, afterExpiry: 'refuse' }),
-  remove: (record) => reapFinal(record && { ...record, afterExpiry: 'new' }),
+  remove: (record) => reapFinal(record && { ...record, afterExpiry: 'new', reconcileAtMs: NOW_MS }),
   abandon: (record) => (record?.state === 'pending' ? reap(record) : undefined),
   accept: (record) => (record?.state === 'expired' ? undefined : acceptFrom(record, NOW_MS)),
   accept_lapsed: (record) =>
     record?.state === 'in_progress' ? acceptFrom(lapsed(record, 'rerun'), NOW_MS) : undefined,
   hand_over: (record) => advance(record, { end: { kind: 'hand_over', afterMs: 0 } }),
   operator_release: (record) => operate(record, { kind: 'release', ref: { identity: 'i' } }),
+  discard: (record) => discard(record),
   accept_expired: (record) => (record ? acceptFrom(record, PAST_EXPIRY_MS) : undefined),
 }
 
@@ -115,7 +114,12 @@ function advance(record: StoredRecord | undefined, asked: PhaseStep): RecordStat
 
 function operate(record: StoredRecord | undefined, act: RecordAct): RecordState | undefined {
   const { record: write } = decideAct(record, undefined, act, NOW_MS)
-  return write === 'remove' ? undefined : write?.state
+  return write?.state
+}
+
+function discard(record: StoredRecord | undefined): RecordState | undefined {
+  const attempt = record?.attempt ?? 1
+  return decideDiscard(record, { ref: { identity: 'i' }, attempt }).write?.state
 }
 
 type VerdictKind = Parameters<typeof decideResolve>[1]['verdict']
@@ -136,12 +140,14 @@ function claimRequest(changes: Partial<ClaimRequest> = {}): ClaimRequest {
     key: 'k',
     fingerprint: 'f',
     recordId: 'r',
+    idSeed: undefined,
     token: 'own',
     leaseMs: LEASE_MS,
     retentionMs: RETENTION_MS,
     onLapse: 'unknown',
     maxLapses: 5,
     afterExpiry: 'new',
+    refuseForMs: undefined,
     ...changes,
   }
 }

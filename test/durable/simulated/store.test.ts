@@ -8,11 +8,12 @@ import { SimulatedTransaction } from './outbox.ts'
 import { simulatedStore } from './store.ts'
 
 const history = 'the simulated store keeps no history'
+const discard = 'a discard is an act of `durable`'
 
 runStoreCases({
   name: 'simulated',
   open: (clock) => ({ store: simulatedStore(clock) }),
-  without: { history },
+  without: { history, discard },
 })
 
 runDurableCases({

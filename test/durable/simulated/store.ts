@@ -4,7 +4,13 @@
  * of all stores check the rest.
  */
 import type { Clock } from '../../../src/core/time/clock.ts'
-import { decideAct, decideStep, type PhaseChange } from '../../../src/stores/kit/decide-durable.ts'
+import {
+  decideAct,
+  decideStep,
+  type PhaseChange,
+  type RecordAct,
+} from '../../../src/stores/kit/decide-durable.ts'
+import { NO_BYTES } from '../../../src/core/bytes.ts'
 import {
   decideClaim,
   decideReap,
@@ -19,22 +25,25 @@ import {
 } from '../../../src/core/record/decide.ts'
 import { decideShorten } from '../../../src/core/record/shorten-lease.ts'
 import type {
-  Act,
-  ActOutcome,
-  AuditEntry,
-  OperatorStore,
   DueQuery,
-  DueUnknown,
   DurableStore,
   NewOperation,
-  PhaseRef,
   PhaseStore,
   Step,
   StepOutcome,
   StoredOperation,
   StoredPhase,
-  UnknownRequest,
 } from '../../../src/core/store/durable-store.ts'
+import type {
+  Act,
+  ActOutcome,
+  AuditEntry,
+  DiscardedReply,
+  OperatorStore,
+  DueUnknown,
+  PhaseRef,
+  UnknownRequest,
+} from '../../../src/core/store/operator-store.ts'
 import { OutcomeUnknownError } from '../../../src/core/errors.ts'
 import { decideMessageAct } from '../../../src/stores/kit/messages.ts'
 import type { StoredRecord } from '../../../src/core/record/record.ts'
@@ -76,6 +85,7 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
   readonly #phases = new Map<string, Map<string, StoredPhase>>()
   readonly #outbox: SimulatedOutbox
   readonly #audit: AuditEntry[] = []
+  readonly #discarded: DiscardedReply[] = []
   readonly #dueTurns = new SimulatedTurns()
   readonly #unknownTurns = new SimulatedTurns()
 
@@ -141,8 +151,8 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
       if (left === 0) break
       const decision = decideReap(record, request, this.#nowMs)
       if (decision === undefined) continue
-      if (decision.write === undefined) this.#remove(record)
-      else this.#put(decision.write)
+      if (decision.kind !== 'abandoned') this.#remove(record)
+      if (decision.write !== undefined) this.#put(decision.write)
       report[decision.kind]++
       left--
     }
@@ -331,6 +341,8 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
         this.#audit
           .filter((entry) => subject === undefined || entry.subject === subject)
           .slice(0, limit),
+      discarded: async ({ recordId, limit }) =>
+        this.#discarded.filter((reply) => reply.recordId === recordId).slice(0, limit),
     }
   }
 
@@ -346,15 +358,32 @@ class InProcessStore<Row> implements SimulatedStore<Row> {
       this.#outbox.revise(message, decision.to)
       return { outcome: { kind: 'done', subject }, detail: decision.detail }
     }
-    const found = act.kind === 'conclude' ? this.#findExternal(act.phase) : undefined
-    const ref = act.kind === 'conclude' ? found && { recordId: found.recordId } : act.ref
-    const record = ref && this.#find(ref)
-    const decision = decideAct(record, found?.phase, act, this.#nowMs)
+    const [record, phase] = this.#subjectOf(act)
+    const decision = decideAct(record, phase, act, this.#nowMs)
     if (record === undefined || decision.record === undefined) return decision
-    if (decision.record === 'remove') this.#remove(record)
-    else this.#put(decision.record)
+    this.#put(decision.record)
+    if (decision.discarded !== undefined) this.#discard(decision.discarded)
     if (decision.phase !== undefined) this.#change(record.recordId, decision.phase)
     return decision
+  }
+
+  /** The record of an act, and the phase that the act may change or must respect. */
+  #subjectOf(act: RecordAct): readonly [StoredRecord | undefined, StoredPhase | undefined] {
+    if (act.kind === 'conclude') {
+      const found = this.#findExternal(act.phase)
+      return [found && this.#find({ recordId: found.recordId }), found?.phase]
+    }
+    const record = this.#find(act.ref)
+    if (act.kind !== 'discard_reply' || record === undefined) return [record, undefined]
+    return [record, this.#findExternal({ recordId: record.recordId })?.phase]
+  }
+
+  #discard({ recordId, attempt, result = NO_BYTES }: StoredRecord): void {
+    const operation = this.#load(recordId)
+    const discardedAt = new Date(this.#nowMs)
+    this.#discarded.unshift({ recordId, attempt, discardedAt, result, operation })
+    this.#operations.delete(recordId)
+    this.#phases.delete(recordId)
   }
 
   #findExternal(ref: PhaseRef): { recordId: string; phase: StoredPhase | undefined } | undefined {

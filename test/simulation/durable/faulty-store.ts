@@ -1,6 +1,5 @@
 /** The shared store as one process reaches it, over a network with the faults of the plan. */
 import type {
-  OperatorStore,
   DurableStore,
   MessageSettlement,
   OutboxStore,
@@ -8,6 +7,7 @@ import type {
   Step,
   StepOutcome,
 } from '../../../src/core/store/durable-store.ts'
+import type { OperatorStore } from '../../../src/core/store/operator-store.ts'
 import type { Lease, Store } from '../../../src/core/store/store.ts'
 import { NEVER } from '../process.ts'
 import type { DurableNode } from './node.ts'
@@ -193,5 +193,6 @@ function faultyOperatorStore(world: World, call: Call): OperatorStore {
     postpone: (target) => call('postpone', () => operator.postpone(target)),
     act: (act, by) => call(act.kind, () => operator.act(act, by)),
     audit: (query) => call('audit', () => operator.audit(query)),
+    discarded: (query) => call('discarded', () => operator.discarded(query)),
   }
 }

@@ -1,5 +1,5 @@
 /** Invariants that must hold when the world is at rest. */
-import { downstreamKeyOf, identityOf } from '../../../src/core/record/identity.ts'
+import { downstreamKeyOf, identityOf, idSourceOf } from '../../../src/core/record/identity.ts'
 import type { RecordView } from '../../../src/core/store/store.ts'
 import { nameOf, scopeOf, type Answer } from './client.ts'
 import { HOSTILE } from './hostile.ts'
@@ -21,8 +21,8 @@ export async function judge(world: World): Promise<void> {
 }
 
 async function judgeRecord(world: World, record: RecordView): Promise<void> {
-  const { recordId, state, key } = record
-  const count = countOf(world, recordId)
+  const { state, key } = record
+  const count = countOf(world, record)
   const what = `key ${key} (${state})`
   for (const [name, number] of Object.entries(count)) {
     if (number > 1) world.violate(`duplicate: ${what} has ${name} ${number} times`)
@@ -39,10 +39,11 @@ async function judgeRecord(world: World, record: RecordView): Promise<void> {
   else if (count.recorded + count.charged > 0) world.violate(`lost: ${what} was begun`)
 }
 
-function countOf({ store, provider, mailer }: World, recordId: string) {
+function countOf({ store, provider, mailer }: World, record: RecordView) {
+  const { recordId } = record
   const rows = (what: Row['what']) =>
     store.rows.filter((row) => row.recordId === recordId && row.what === what).length
-  const chargeKey = downstreamKeyOf(recordId, 'charge')
+  const chargeKey = downstreamKeyOf(idSourceOf(record), 'charge')
   const receipts = mailer.delivered.filter((receipt) => receipt.recordId === recordId)
   return {
     recorded: rows('recorded'),
@@ -97,7 +98,7 @@ export async function judgeEnd(world: World, answers: readonly Answer[]): Promis
     const record = await world.store.read({ identity })
     const isSame = record?.result && new TextDecoder().decode(record.result) === reply
     if (isSame !== true) world.violate(`lost: the reply of key ${key} is not on record`)
-    const mailed = record && countOf(world, record.recordId).mailed
+    const mailed = record && countOf(world, record).mailed
     if (mailed !== 1) world.violate(`lost: key ${key} has ${mailed} receipts`)
   }
   for (const state of ['ready', 'held', 'dead'] as const) {

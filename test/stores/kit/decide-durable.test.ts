@@ -5,7 +5,7 @@ import {
   STARTED,
   type RecordAct,
 } from '../../../src/stores/kit/decide-durable.ts'
-import { NO_TOKEN } from '../../../src/core/record/decide.ts'
+import { NO_TOKEN } from '../../../src/core/record/expiry.ts'
 import type { PhaseStep, Step, StoredPhase } from '../../../src/core/store/durable-store.ts'
 import {
   addError,
@@ -29,6 +29,7 @@ function recordOf(overrides: Partial<StoredRecord> = {}): StoredRecord {
   return {
     identity: LEASE.identity,
     recordId: 'record-1',
+    idSeed: undefined,
     tenant: 'tenant',
     operation: 'POST /payments',
     key: 'key',
@@ -41,6 +42,7 @@ function recordOf(overrides: Partial<StoredRecord> = {}): StoredRecord {
     leaseMs: 1_000,
     onLapse: 'resume',
     afterExpiry: 'new',
+    refuseForMs: undefined,
     proof: undefined,
     recoveryPoint: STARTED,
     result: undefined,
@@ -99,7 +101,8 @@ const ACTS: readonly RecordAct[] = [
   { kind: 'resolve', ref: REF, verdict: { kind: 'completed', result: BYTES }, retentionMs: 1 },
   { kind: 'resolve', ref: REF, verdict: { kind: 'failed_retryable' }, retentionMs: 1 },
   { kind: 'release', ref: REF },
-  { kind: 'bust', ref: REF },
+  { kind: 'discard_reply', ref: REF, attempt: 2, despiteEffects: false },
+  { kind: 'discard_reply', ref: REF, attempt: 2, despiteEffects: true },
   { kind: 'requeue', ref: REF },
 ]
 
@@ -191,7 +194,6 @@ describe('decideAct', () => {
       for (const before of PHASES_BEFORE) {
         const { outcome, record } = decideAct(recordOf({ state }), before, act, NOW)
         if (record === undefined) expect(outcome.kind).not.toBe('done')
-        else if (record === 'remove') expect(reachable(state)).toContain('absent')
         else expect(reachable(state)).toContain(record.state)
       }
     }
@@ -233,7 +235,7 @@ describe('decideAct', () => {
     for (const act of ACTS) {
       const plain = recordOf({ state: 'unknown', recoveryPoint: undefined })
       const { record } = decideAct(plain, undefined, act, NOW)
-      if (record === undefined || record === 'remove' || act.kind === 'requeue') continue
+      if (record === undefined || act.kind === 'requeue') continue
       expect(record.reconcileAtMs).toBe(undefined)
     }
   })
