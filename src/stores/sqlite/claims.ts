@@ -5,14 +5,19 @@ import type { ClaimOutcome, ClaimRequest, Renewal } from '../../core/store/store
 import type { FileAccess } from './driver/file-access.ts'
 import { retire } from './upkeep.ts'
 
-/** Reads first: a replay or a conflict is answered without the write lock. */
+/** Reads first: a replay, a conflict or a look-up is answered without the write lock. */
 export async function claimKeys(
   access: FileAccess,
   requests: readonly ClaimRequest[],
 ): Promise<ClaimOutcome[]> {
   const decisions = await access.look('claim', (nowMs) => {
     const records = access.committed.records.findAll(requests.map(({ identity }) => identity))
-    return records.map((record, n) => record && decideClaim(record, requests[n]!, nowMs))
+    return records.map((record, n) => {
+      const request = requests[n]!
+      // A free key is decided when it is claimed. A look-up of one claims nothing.
+      if (record === undefined && request.mode !== 'find') return undefined
+      return decideClaim(record, request, nowMs)
+    })
   })
   const answers = decisions.flatMap((decision) =>
     decision === undefined || decision.write !== undefined ? [] : [decision.outcome],

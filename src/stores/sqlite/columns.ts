@@ -2,6 +2,7 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { LEASE_AHEAD_MS } from '../../core/record/shorten-lease.ts'
 import type { RecordState, StoredRecord } from '../../core/record/record.ts'
 import type { HistoryQuery, Lease, RecordRef } from '../../core/store/store.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 import {
   ABANDONED,
   AHEAD,
@@ -12,6 +13,7 @@ import {
   EXPIRED,
   FIND,
   FIND_BY_RECORD_ID,
+  FIND_LATER,
   GET_RECORDS,
   forTable,
   HISTORY,
@@ -23,6 +25,8 @@ import {
   LIST,
   LIST_COMPLETED,
   LIST_IN_PROGRESS,
+  TO_TOMBSTONE,
+  TOMBSTONES,
   UPDATE,
 } from './sql.ts'
 
@@ -44,6 +48,9 @@ export class RecordTable {
   readonly #lapsed: StatementSync
   readonly #ahead: StatementSync
   readonly #expired: StatementSync
+  readonly #findLater: StatementSync
+  readonly #toTombstone: StatementSync
+  readonly #tombstones: StatementSync
   readonly #abandoned: StatementSync
   readonly #keep: StatementSync
   readonly #history: StatementSync
@@ -67,6 +74,9 @@ export class RecordTable {
     this.#lapsed = prepare(LAPSED)
     this.#ahead = prepare(AHEAD)
     this.#expired = prepare(EXPIRED)
+    this.#findLater = prepare(FIND_LATER)
+    this.#toTombstone = prepare(TO_TOMBSTONE)
+    this.#tombstones = prepare(TOMBSTONES)
     this.#abandoned = prepare(ABANDONED)
     this.#keep = prepare(KEEP)
     this.#history = prepare(HISTORY)
@@ -119,6 +129,8 @@ export class RecordTable {
       record.createdAtMs,
       record.expiresAtMs,
       record.leaseMs ?? null,
+      toIdSeed(record),
+      record.refuseForMs ?? null,
     )
     return changes === 1
   }
@@ -152,7 +164,14 @@ export class RecordTable {
       record.result ?? null,
       record.tries,
       record.leaseMs ?? null,
+      toIdSeed(record),
+      record.refuseForMs ?? null,
     )
+  }
+
+  /** Writes what `toTombstone` has made of a record. */
+  makeTombstone({ identity, reconcileAtMs }: StoredRecord): void {
+    this.#toTombstone.run(toBlob(identity), reconcileAtMs ?? null)
   }
 
   remove(identity: string): void {
@@ -176,7 +195,15 @@ export class RecordTable {
     const rows = this.#expired.all(nowMs, limits.rows) as unknown as ExpiredRow[]
     let bytes = 0
     const end = rows.findIndex((row, n) => (bytes += row.result_bytes) > limits.bytes && n > 0)
-    return toRecords(end === -1 ? rows : rows.slice(0, end))
+    return rows.slice(0, end === -1 ? rows.length : end).map((row) => {
+      const later = row.after_expiry === 'refuse' ? this.#findLater.get(row.identity) : undefined
+      return rowToRecord({ ...row, ...(later as LaterColumns | undefined) })
+    })
+  }
+
+  /** Tombstones whose time is over. */
+  tombstones(nowMs: number, limit: number): StoredRecord[] {
+    return toRecords(this.#tombstones.all(nowMs, limit))
   }
 
   abandoned(nowMs: number, limit: number): StoredRecord[] {
@@ -201,8 +228,14 @@ export class RecordTable {
   }
 }
 
+/** `LATER_COLUMNS`. Absent if the statement does not select them. */
+interface LaterColumns {
+  readonly id_seed?: Uint8Array | null
+  readonly refuse_for_ms?: number | null
+}
+
 /** A row of the record table. Its CHECK constraints guarantee the values of `state` and others. */
-interface RecordRow {
+interface RecordRow extends LaterColumns {
   readonly identity: Uint8Array
   readonly record_id: string
   readonly tenant: string
@@ -247,9 +280,11 @@ function toRecord(row: unknown): StoredRecord | undefined {
 }
 
 function rowToRecord(row: RecordRow): StoredRecord {
+  const { idSeed, refuseForMs } = laterFields(row)
   return {
     identity: toHex(row.identity),
     recordId: row.record_id,
+    idSeed,
     tenant: row.tenant,
     operation: row.operation,
     key: row.key,
@@ -262,6 +297,7 @@ function rowToRecord(row: RecordRow): StoredRecord {
     leaseMs: row.lease_ms ?? undefined,
     onLapse: row.on_lapse,
     afterExpiry: row.after_expiry,
+    refuseForMs,
     proof: row.proof ?? undefined,
     recoveryPoint: row.recovery_point ?? undefined,
     result: row.result ?? undefined,
@@ -275,8 +311,35 @@ function rowToRecord(row: RecordRow): StoredRecord {
   }
 }
 
+/** Hexadecimal digits of a record id, and of a seed. */
+const ID_DIGITS = 32
+
+/** `null`: the record has neither a seed nor a time after which its key is free again. */
+function toIdSeed({ recordId, idSeed, refuseForMs }: StoredRecord): Uint8Array | null {
+  if (idSeed === undefined && refuseForMs === undefined) return null
+  const bytes = Buffer.from(idDigits(recordId) + (idSeed ?? ''), 'hex')
+  const digits = idSeed === undefined ? ID_DIGITS : 2 * ID_DIGITS
+  if (2 * bytes.length === digits) return bytes
+  // A shorter value would count for no record, and the seed would be lost.
+  throw new ValueFault('a record id must be a UUID, and an id seed 32 hexadecimal characters')
+}
+
+/** The fields of `LATER_COLUMNS`. They count only if they were written for this record id. */
+function laterFields(row: RecordRow): Pick<StoredRecord, 'idSeed' | 'refuseForMs'> {
+  const { record_id, id_seed: bytes = null, refuse_for_ms } = row
+  const digits = bytes === null ? '' : toHex(bytes)
+  const isValid = digits !== '' && digits.slice(0, ID_DIGITS) === idDigits(record_id)
+  if (!isValid) return { idSeed: undefined, refuseForMs: undefined }
+  const idSeed = digits.slice(ID_DIGITS)
+  return { idSeed: idSeed === '' ? undefined : idSeed, refuseForMs: refuse_for_ms ?? undefined }
+}
+
+function idDigits(recordId: string): string {
+  return recordId.replaceAll('-', '').toLowerCase()
+}
+
 /** Text that is not hexadecimal gives a short blob, which the table's CHECK rejects. */
-function toBlob(identity: string): Uint8Array {
+export function toBlob(identity: string): Uint8Array {
   return Buffer.from(identity, 'hex')
 }
 

@@ -1,5 +1,6 @@
 import { sleep, systemClock } from '../../core/time/clock.ts'
 import { StoreFailedError, type StoreFailure } from '../../core/errors.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 
 /** Primary result codes of SQLite (the low byte of an extended one). */
 const BUSY = 5
@@ -104,7 +105,7 @@ export function isBusy(error: unknown): boolean {
 }
 
 function isRowFault(error: unknown): boolean {
-  if (ROW_FAULTS.includes(primaryCodeOf(error))) return true
+  if (error instanceof ValueFault || ROW_FAULTS.includes(primaryCodeOf(error))) return true
   return error instanceof Error && 'code' in error && VALUE_FAULTS.includes(error.code)
 }
 

@@ -130,6 +130,33 @@ export const MIGRATIONS: readonly SqliteMigration[] = [
     WHERE is_head = 1 AND due_at_ms IS NOT NULL;
   `,
   },
+  {
+    // `id_seed` has the record id for which it and `refuse_for_ms` were written, then the seed.
+    // A discarded reply outlives its record, so it does not refer to it. `run` is the operation
+    // that has made the reply, with its phases.
+    runsFrom: 1,
+    sql: `
+  ALTER TABLE "{table}" ADD COLUMN id_seed BLOB;
+  ALTER TABLE "{table}" ADD COLUMN refuse_for_ms INTEGER;
+  ALTER TABLE "{table}_history" ADD COLUMN id_seed BLOB;
+  ALTER TABLE "{table}_history" ADD COLUMN refuse_for_ms INTEGER;
+  CREATE INDEX "{table}_tombstone" ON "{table}" (reconcile_at_ms)
+    WHERE state = 'expired' AND reconcile_at_ms IS NOT NULL;
+  CREATE TABLE "{table}_discarded" (
+    number INTEGER PRIMARY KEY,
+    record_id TEXT NOT NULL,
+    identity BLOB NOT NULL,
+    tenant TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    discarded_at_ms INTEGER NOT NULL,
+    result BLOB NOT NULL,
+    run BLOB
+  ) STRICT;
+  CREATE INDEX "{table}_discarded_record_id" ON "{table}_discarded" (record_id);
+  CREATE INDEX "{table}_discarded_time" ON "{table}_discarded" (discarded_at_ms);
+  `,
+  },
 ]
 
 /**

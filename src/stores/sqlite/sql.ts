@@ -23,11 +23,18 @@ const LEASE_MS = `
   CASE WHEN state = 'in_progress' AND lease_from_ms + lease_ms = lease_until_ms
     THEN lease_ms END AS lease_ms`
 
+/**
+ * `id_seed` has the record id in 16 bytes, then the seed, if any. Both columns count only on the
+ * record with this id, because nodes of older versions write neither. They are selected last: they
+ * are stored behind the result, and SQLite reads through it to reach them.
+ */
+const LATER_COLUMNS = 'id_seed, refuse_for_ms'
+
 /** The columns of the history: all of a record except its state and its token. */
 const HISTORY_COLUMNS = `
   identity, record_id, tenant, operation, key, fingerprint, attempt, lapses,
   lease_until_ms, on_lapse, after_expiry, proof, recovery_point, error_code, reconcile_at_ms, tries,
-  created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms, result`
+  created_at_ms, last_run_at_ms, completed_at_ms, expires_at_ms, result, ${LATER_COLUMNS}`
 
 /** Takes the write lock immediately: a later lock upgrade could fail after work has been done. */
 export const BEGIN = 'BEGIN IMMEDIATE'
@@ -43,10 +50,11 @@ export const ROLLBACK = 'ROLLBACK'
  * The reader sees the last commit and never waits for a writer. On the writer, within a
  * transaction, the row cannot change before the decision that is based on it commits.
  */
-export const FIND = `SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE identity = ?`
+export const FIND = `
+  SELECT ${COLUMNS}, ${LEASE_MS}, result, ${LATER_COLUMNS} FROM "{table}" WHERE identity = ?`
 
 export const FIND_BY_RECORD_ID = `
-  SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" WHERE record_id = ?`
+  SELECT ${COLUMNS}, ${LEASE_MS}, result, ${LATER_COLUMNS} FROM "{table}" WHERE record_id = ?`
 
 /**
  * Claims a free key without reading it first. No change means that the key exists: another process
@@ -60,9 +68,9 @@ export const INSERT_PENDING = insertAs("'pending', 0")
 /** Two statements, so that the common one binds no extra values. */
 function insertAs(stateAndAttempt: string): string {
   return `
-  INSERT INTO "{table}" (${COLUMNS}, lease_ms, lease_from_ms)
+  INSERT INTO "{table}" (${COLUMNS}, lease_ms, lease_from_ms, ${LATER_COLUMNS})
   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ${stateAndAttempt}, 0, ?7, ?8, ?9, ?10, NULL, NULL, NULL, NULL, 0,
-    ?11, ?11, NULL, ?12, ?13, ?8 - ?13)
+    ?11, ?11, NULL, ?12, ?13, ?8 - ?13, ?14, ?15)
   ON CONFLICT (identity) DO NOTHING`
 }
 
@@ -85,7 +93,7 @@ export const UPDATE = `
     state = ?2, attempt = ?3, lapses = ?4, token = ?5, lease_until_ms = ?6, on_lapse = ?7,
     after_expiry = ?8, proof = ?9, recovery_point = ?10, error_code = ?11, reconcile_at_ms = ?12,
     last_run_at_ms = ?13, completed_at_ms = ?14, expires_at_ms = ?15, result = ?16, tries = ?17,
-    lease_ms = ?18, lease_from_ms = ?6 - ?18
+    lease_ms = ?18, lease_from_ms = ?6 - ?18, id_seed = ?19, refuse_for_ms = ?20
   WHERE identity = ?1`
 
 /** Also runs before a new record takes over a key, so that references to the old one are cut. */
@@ -116,7 +124,7 @@ function historyBy(column: string): string {
  * depends neither on statistics nor on indexes that are added later.
  */
 export const LAPSED = `
-  SELECT ${COLUMNS}, result FROM "{table}" INDEXED BY "{table}_lease"
+  SELECT ${COLUMNS}, result, ${LATER_COLUMNS} FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' AND lease_until_ms <= ?
   ORDER BY lease_until_ms LIMIT ?`
 
@@ -127,7 +135,8 @@ export const LAPSED = `
  */
 export const AHEAD = `
   SELECT * FROM (
-    SELECT ${COLUMNS}, ${LEASE_MS}, result FROM "{table}" INDEXED BY "{table}_lease"
+    SELECT ${COLUMNS}, ${LEASE_MS}, result, ${LATER_COLUMNS}
+    FROM "{table}" INDEXED BY "{table}_lease"
     WHERE state = 'in_progress' AND lease_until_ms > ?1
     ORDER BY lease_until_ms DESC LIMIT ?2)
   WHERE lease_until_ms > ?1 + lease_ms LIMIT ?3`
@@ -136,16 +145,40 @@ export const AHEAD = `
 const MAY_EXPIRE = `
   (state = 'completed' OR (state = 'failed_retryable' AND recovery_point IS NULL))`
 
-/** Without results, but with their sizes, because the size decides how long a removal takes. */
+/**
+ * Without results, but with their sizes, because the size decides how long a removal takes. Without
+ * the columns behind the results, too: the caller reads them of the records that it ends.
+ */
 export const EXPIRED = `
   SELECT ${COLUMNS}, NULL AS result, ifnull(length(result), 0) AS result_bytes
   FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE ${MAY_EXPIRE} AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
+export const FIND_LATER = `SELECT ${LATER_COLUMNS} FROM "{table}" WHERE identity = ?`
+
+/**
+ * `toTombstone` keeps the columns that are not listed here. Has no fence, like UPDATE. Moves the
+ * row to the end of the table, because an update in place leaves its page as it is: a tombstone
+ * would then take the space of its record, up to a page of 4 KiB. References to the record stay.
+ */
+export const TO_TOMBSTONE = `
+  UPDATE "{table}" SET
+    rowid = (SELECT max(rowid) + 1 FROM "{table}"),
+    state = 'expired', key = '', fingerprint = '', token = '', proof = NULL, recovery_point = NULL,
+    error_code = NULL, reconcile_at_ms = ?2, result = NULL
+  WHERE identity = ?1`
+
+/** Tombstones whose time is over. Those that are kept for ever are not in the index. */
+export const TOMBSTONES = `
+  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_tombstone"
+  WHERE state = 'expired' AND reconcile_at_ms IS NOT NULL AND reconcile_at_ms <= ?
+  ORDER BY reconcile_at_ms LIMIT ?`
+
 /** Accepted records that no worker has claimed before their expiry. They have no result yet. */
 export const ABANDONED = `
-  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_pending"
+  SELECT ${COLUMNS}, NULL AS result, ${LATER_COLUMNS}
+  FROM "{table}" INDEXED BY "{table}_pending"
   WHERE state = 'pending' AND (recovery_point IS NULL OR attempt = 0) AND expires_at_ms <= ?
   ORDER BY expires_at_ms LIMIT ?`
 
@@ -154,21 +187,24 @@ export const ABANDONED = `
  * index usable.
  */
 export const LIST = `
-  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_list"
+  SELECT ${COLUMNS}, NULL AS result, ${LATER_COLUMNS}
+  FROM "{table}" INDEXED BY "{table}_list"
   WHERE state = ? AND state NOT IN ('in_progress', 'completed') ORDER BY last_run_at_ms LIMIT ?`
 
 /** By expiry, with the index of EXPIRED, so that a completion writes one index less. */
 export const LIST_COMPLETED = `
-  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_expiry"
+  SELECT ${COLUMNS}, NULL AS result, ${LATER_COLUMNS}
+  FROM "{table}" INDEXED BY "{table}_expiry"
   WHERE state = 'completed' AND ${MAY_EXPIRE}
   ORDER BY expires_at_ms LIMIT ?`
 
 /** Sorts the held records, so that claiming and settling a lease write one index less. */
 export const LIST_IN_PROGRESS = `
-  SELECT ${COLUMNS}, NULL AS result FROM "{table}" INDEXED BY "{table}_lease"
+  SELECT ${COLUMNS}, NULL AS result, ${LATER_COLUMNS}
+  FROM "{table}" INDEXED BY "{table}_lease"
   WHERE state = 'in_progress' ORDER BY last_run_at_ms LIMIT ?`
 
 /** In any order. */
 export const GET_RECORDS = `
-  SELECT rowid AS number, ${COLUMNS}, result FROM "{table}"
+  SELECT rowid AS number, ${COLUMNS}, result, ${LATER_COLUMNS} FROM "{table}"
   WHERE rowid IN (SELECT value FROM json_each(?))`

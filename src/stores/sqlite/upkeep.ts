@@ -44,6 +44,7 @@ export async function reap(access: FileAccess, request: ReapRequest): Promise<Re
         if (decision === undefined) return []
         if (decision.kind !== 'abandoned') retire(access, record)
         if (decision.write === undefined) records.remove(record.identity)
+        else if (decision.kind === 'expired') makeTombstone(access, decision.write)
         else records.update(decision.write)
         return [decision.kind]
       }),
@@ -58,6 +59,11 @@ export async function reap(access: FileAccess, request: ReapRequest): Promise<Re
  */
 export function retire(access: FileAccess, { identity, state }: StoredRecord): void {
   if (access.keepsHistory && state !== 'expired') access.tables.records.copyToHistory(identity)
+}
+
+function makeTombstone({ tables }: FileAccess, tombstone: StoredRecord): void {
+  tables.records.makeTombstone(tombstone)
+  tables.operations.remove(tombstone.recordId)
 }
 
 /** Bounds of one write transaction: it takes a few milliseconds even if the results are large. */
@@ -98,7 +104,7 @@ export async function inPieces<Item>(
 
 /**
  * At most as many records as one piece may write. Abandoned records come first: a client may be
- * waiting for their result, while expired records only take space.
+ * waiting for their result, while expired records only take space. Tombstones take the least.
  */
 function dueForReaping(
   records: RecordTable,
@@ -110,5 +116,6 @@ function dueForReaping(
     const due = records.abandoned(nowMs, Math.min(rows, rowsMax))
     if (due.length > 0) return due
   }
-  return records.expired(nowMs, { rows, bytes: PIECE_BYTES })
+  const expired = records.expired(nowMs, { rows, bytes: PIECE_BYTES })
+  return expired.length > 0 ? expired : records.tombstones(nowMs, rows)
 }

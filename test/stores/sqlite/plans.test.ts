@@ -10,6 +10,18 @@ it.each([
   ['sweep', sql.LAPSED, [0, 1], 'oncekey_record_lease (lease_until_ms<?)'],
   ['reap', sql.EXPIRED, [0, 1], 'oncekey_record_expiry (expires_at_ms<?)'],
   ['reap of abandoned records', sql.ABANDONED, [0, 1], 'oncekey_record_pending (expires_at_ms<?)'],
+  [
+    'reap of tombstones',
+    sql.TOMBSTONES,
+    [0, 1],
+    'oncekey_record_tombstone (reconcile_at_ms>? AND reconcile_at_ms<?)',
+  ],
+  [
+    'reap of a refused key',
+    sql.FIND_LATER,
+    [new Uint8Array(16)],
+    'oncekey_record_identity (identity=?)',
+  ],
   ['list', sql.LIST, ['unknown', 1], 'oncekey_record_list (state=?)'],
   ['claim', sql.FIND, [new Uint8Array(16)], 'oncekey_record_identity (identity=?)'],
   [
@@ -34,6 +46,32 @@ it.each([
     expect(steps).toEqual([`SEARCH oncekey_record USING INDEX ${index}`])
   },
 )
+
+it('makes a tombstone without a scan of the table', () => {
+  const { app } = setup()
+  const text = sql.forTable('oncekey_record', sql.TO_TOMBSTONE)
+  const steps = app.prepare(`EXPLAIN QUERY PLAN ${text}`).all()
+  expect(steps.map((row) => row['detail'])).toEqual([
+    'SEARCH oncekey_record USING INDEX oncekey_record_identity (identity=?)',
+    'SCALAR SUBQUERY 1',
+    // The end of the table: SQLite seeks the greatest rowid.
+    'SEARCH oncekey_record',
+  ])
+})
+
+// A row that a call does not end must not be read to its end: its result may be large.
+it('the search for expired records reads no results, and nothing behind them', () => {
+  const { app } = setup()
+  const program = app.prepare(`EXPLAIN ${sql.forTable('oncekey_record', sql.EXPIRED)}`).all(0, 1)
+  const columns = app.prepare('SELECT name FROM pragma_table_info(?)').all('oncekey_record')
+  const result = columns.findIndex(({ name }) => name === 'result')
+  const reads = program.filter((step) => step['opcode'] === 'Column' && step['p1'] === 0)
+  const late = reads.filter((step) => Number(step['p2']) >= result)
+  expect(columns.slice(result + 1).length).toBeGreaterThan(0)
+  expect(late.map((step) => step['p2'])).toEqual([result])
+  // Flag of SQLite: the value is only the argument of length().
+  expect(Number(late[0]!['p5']) & 0x40).toBe(0x40)
+})
 
 it('finds leases from before the clock was set back with the lease index', () => {
   const { app } = setup()
@@ -83,6 +121,12 @@ it.each([
     'INDEX {table}_phase_provider (provider_id=?)',
   ],
   ['audit of a record', acts.LIST_AUDIT_OF, 'audit', 'INDEX {table}_audit_subject (subject=?)'],
+  [
+    'list of discarded replies',
+    acts.LIST_DISCARDED,
+    'discarded',
+    'INDEX {table}_discarded_record_id (record_id=?)',
+  ],
 ] as const)('a %s finds its rows with an index and sorts nothing', (_, text, table, index) => {
   const { app } = setup()
   const plan = app.prepare(`EXPLAIN QUERY PLAN ${sql.forTable('oncekey_record', text)}`)
@@ -237,6 +281,8 @@ it.each([
   ['COMPLETE', sql.COMPLETE],
   ['UPDATE', sql.UPDATE],
   ['DELETE', sql.DELETE],
+  ['TO_TOMBSTONE', sql.TO_TOMBSTONE],
+  ['INSERT_DISCARDED', acts.INSERT_DISCARDED],
   ['INSERT_MESSAGE', messages.INSERT_MESSAGE],
   ['UPDATE_MESSAGE', messages.UPDATE_MESSAGE],
   ['HOLD_MESSAGE', messages.HOLD_MESSAGE],

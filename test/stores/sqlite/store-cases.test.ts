@@ -10,13 +10,16 @@ function opener(options: Partial<SqliteStoreOptions>): StoreUnderTest['open'] {
   }
 }
 
+const DISCARD = 'its operator discards, with an audit: the durable cases test it'
+
 runStoreCases({
   name: 'sqlite',
   open: opener({}),
-  without: { history: 'the history option is off' },
+  without: { history: 'the history option is off', discard: DISCARD },
 })
 
 runStoreCases({
   name: 'sqlite with a history, in table Other_table2',
   open: opener({ table: 'Other_table2', history: true }),
+  without: { discard: DISCARD },
 })

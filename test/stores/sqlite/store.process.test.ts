@@ -78,6 +78,9 @@ it('answers calls that need no write while another connection holds the write lo
   ofKind(await claim(store, { key: 'done' }), 'completed')
   ofKind(await claim(store, { key: 'held' }), 'in_progress')
   ofKind(await claim(store, { key: 'held', fingerprint: 'other' }), 'mismatch')
+  ofKind(await claim(store, { key: 'none', mode: 'find' }), 'free')
+  const found = await store.claim(claimRequests(3, { mode: 'find' }))
+  expect(tally(found)).toEqual({ free: 3 })
   expect(await store.sweep({ limit: 10 })).toEqual([])
   expect(await store.reap({ limit: 10 })).toEqual({ removed: 0, expired: 0, abandoned: 0 })
 })
@@ -223,6 +226,7 @@ it('does not change user_version or the tables of the application', () => {
     'mine',
     'oncekey_record',
     'oncekey_record_audit',
+    'oncekey_record_discarded',
     'oncekey_record_history',
     'oncekey_record_message',
     'oncekey_record_migration',
@@ -230,6 +234,7 @@ it('does not change user_version or the tables of the application', () => {
     'oncekey_record_phase',
     'second',
     'second_audit',
+    'second_discarded',
     'second_history',
     'second_message',
     'second_migration',

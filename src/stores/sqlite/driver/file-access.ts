@@ -1,5 +1,5 @@
 import type { Clock } from '../../../core/time/clock.ts'
-import { AuditTable } from '../durable/acts.ts'
+import { AuditTable, DiscardedTable } from '../durable/acts.ts'
 import { Writer, type Connections } from './connections.ts'
 import { DueTurns } from '../turns/due.ts'
 import { storeFailed, whileBusy } from '../failures.ts'
@@ -18,6 +18,7 @@ export interface Tables {
   readonly records: RecordTable
   readonly operations: OperationTable
   readonly messages: MessageTable
+  readonly discarded: DiscardedTable
   readonly audit: AuditTable
   readonly dueTurns: DueTurns
   readonly unknownTurns: UnknownTurns
@@ -111,6 +112,7 @@ function tablesOf(db: Connections['writer'], table: string): Tables {
     records: new RecordTable(db, table),
     operations: new OperationTable(db, table),
     messages: new MessageTable(db, table),
+    discarded: new DiscardedTable(db, table),
     audit: new AuditTable(db, table),
     dueTurns: new DueTurns(db, table),
     unknownTurns: new UnknownTurns(db, table),

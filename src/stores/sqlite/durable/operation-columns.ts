@@ -4,13 +4,13 @@ import type {
   DueQuery,
   NewOperation,
   OperationName,
-  PhaseRef,
-  Postponement,
   StoredOperation,
   StoredPhase,
 } from '../../../core/store/durable-store.ts'
+import type { PhaseRef, Postponement } from '../../../core/store/operator-store.ts'
 import type { StoredRecord } from '../../../core/record/record.ts'
 import {
+  DELETE_OPERATION,
   DELETE_PHASE,
   DUE,
   FIND_OPEN_PHASE,
@@ -45,6 +45,7 @@ const RUNS_MAX = 1000
 /** Statements on operations and phases over one connection. Makes no decisions. */
 export class OperationTable {
   readonly #insert: StatementSync
+  readonly #delete: StatementSync
   readonly #setRun: StatementSync
   readonly #find: StatementSync
   readonly #phases: StatementSync
@@ -62,6 +63,7 @@ export class OperationTable {
   constructor(db: DatabaseSync, table: string) {
     const prepare = (sql: string) => db.prepare(forTable(table, sql))
     this.#insert = prepare(INSERT_OPERATION)
+    this.#delete = prepare(DELETE_OPERATION)
     this.#setRun = prepare(SET_RUN)
     this.#find = prepare(FIND_OPERATION)
     this.#phases = prepare(LIST_PHASES)
@@ -81,6 +83,11 @@ export class OperationTable {
   insert(recordId: string, { name, version, input }: NewOperation): void {
     const { changes } = this.#insert.run(recordId, name, version, input)
     if (changes === 1) this.#setRun.run(recordId, name, version)
+  }
+
+  /** With its phases. Writes nothing if the record has no operation. */
+  remove(recordId: string): void {
+    if (this.#delete.run(recordId).changes === 1) this.#setRun.run(recordId, null, null)
   }
 
   find(recordId: string): StoredOperation | undefined {

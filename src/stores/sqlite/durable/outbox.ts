@@ -26,6 +26,7 @@ export function outboxStore(access: FileAccess): OutboxStore {
   const { messages } = access.tables
   const cursors = new TurnCursors()
   return {
+    isSynchronous: true,
     add: (tx, message) => addMessage(access, tx, message),
     claim: (request) => claimMessages(access, cursors, request),
     settle: (settlements) =>

@@ -48,7 +48,10 @@ export const PUT_PHASE = `
 
 export const DELETE_PHASE = `DELETE FROM "{table}_phase" WHERE record_id = ? AND name = ?`
 
-/** Runs once, with INSERT_OPERATION: the name and version never change. */
+/** Removes the phases, too: they refer to the operation. */
+export const DELETE_OPERATION = `DELETE FROM "{table}_operation" WHERE record_id = ?`
+
+/** Runs with INSERT_OPERATION and DELETE_OPERATION: in between, name and version never change. */
 export const SET_RUN = `
   UPDATE "{table}" SET run_name = ?2, run_version = ?3 WHERE record_id = ?1`
 

@@ -1,6 +1,6 @@
 /** Tests: test/stores/sqlite/turns/turns.test.ts. */
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import type { UnknownRequest } from '../../../core/store/durable-store.ts'
+import type { UnknownRequest } from '../../../core/store/operator-store.ts'
 import type { TurnCursors } from '../../kit/turns.ts'
 import { forTable } from '../sql.ts'
 import {

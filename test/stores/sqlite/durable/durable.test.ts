@@ -314,6 +314,7 @@ it('refuses every durable call after close', async () => {
     takeUnknown: () => operator.takeUnknown({ limit: 1, againMs: 1 }),
     postpone: () => operator.postpone({ recordId: 'id', attempt: 1, inMs: 1 }),
     act: () => operator.act({ kind: 'retry_message', messageId: id }, by),
+    discarded: () => operator.discarded({ recordId: 'id', limit: 1 }),
     audit: () => operator.audit({ limit: 1 }),
   }
   for (const [name, call] of Object.entries(calls)) {
