@@ -8,6 +8,7 @@ import type {
   Renewal,
 } from '../../core/store/store.ts'
 import { inRounds } from '../kit/rounds.ts'
+import { ValueFault } from '../kit/value-fault.ts'
 import type { Calls } from './calls.ts'
 import {
   AGAIN,
@@ -17,6 +18,7 @@ import {
   nothingToTake,
   toClaimOutcome,
   toClaimRow,
+  toFindOutcome,
   toRecord,
 } from './columns.ts'
 import type { Row, Value } from './driver/driver.ts'
@@ -31,7 +33,7 @@ import {
   textValue,
 } from './driver/values.ts'
 import { isUniqueViolation, storeFailed } from './failures.ts'
-import { CLAIM, CLAIM_ONE, FIND, FIND_BY_RECORD_ID, RENEW } from './sql.ts'
+import { CLAIM, CLAIM_ONE, FIND, FIND_BATCH, FIND_BY_RECORD_ID, RENEW } from './sql.ts'
 
 /**
  * How often, and at which interval, a locked row is read again. Most locks end with a commit within
@@ -53,7 +55,10 @@ export class Claims {
   }
 
   claim(requests: readonly ClaimRequest[], signal: Signal): Promise<ClaimOutcome[]> {
-    return inRounds(requests, identityOf, (round) => this.#claim(round, signal))
+    return inRounds(requests, identityOf, (round) => {
+      const hasLookUp = round.some(({ mode }) => mode === 'find')
+      return hasLookUp ? this.#claimAndFind(round, signal) : this.#claim(round, signal)
+    })
   }
 
   renew(renewals: readonly Renewal[], signal: Signal): Promise<boolean[]> {
@@ -67,6 +72,27 @@ export class Claims {
         ? await this.#calls.send('read', FIND_BY_RECORD_ID, () => [recordId], signal)
         : await this.#calls.send('read', FIND, () => [identity], signal)
     return row && toView(toRecord(row))
+  }
+
+  /** Reads the keys of look-ups while the others are claimed. */
+  async #claimAndFind(requests: readonly ClaimRequest[], signal: Signal): Promise<ClaimOutcome[]> {
+    const lookUps = requests.filter(({ mode }) => mode === 'find')
+    const others = requests.filter(({ mode }) => mode !== 'find')
+    const identities = identitiesOf(lookUps)
+    // Waits for both: a call must not fail while a part of it may still write.
+    const [claimed, found] = await Promise.allSettled([
+      others.length === 0 ? [] : this.#claim(others, signal),
+      this.#calls.send('claim', FIND_BATCH, () => [this.#calls.nowMs, identities], signal),
+    ])
+    if (claimed.status === 'rejected') throw claimed.reason
+    if (found.status === 'rejected') throw found.reason
+    const rowOf = byIdentity(found.value)
+    const outcomes = claimed.value.values()
+    return requests.map((request) =>
+      request.mode === 'find'
+        ? toFindOutcome(rowOf.get(request.identity), request)
+        : outcomes.next().value!,
+    )
   }
 
   async #claim(requests: readonly ClaimRequest[], signal: Signal): Promise<ClaimOutcome[]> {
@@ -156,6 +182,16 @@ function withoutRow(request: ClaimRequest): ClaimOutcome | typeof AGAIN {
   return request.mode === 'take' ? nothingToTake(request) : AGAIN
 }
 
+/**
+ * A call that is rejected must have written nothing, so what the database would reject in a look-up
+ * is rejected before the claims beside it are sent.
+ */
+function identitiesOf(lookUps: readonly ClaimRequest[]): string {
+  const identities = lookUps.map(identityOf)
+  if (identities.every((identity) => /^[0-9a-f]{32}$/.test(identity))) return hexArray(identities)
+  throw storeFailed('claim', new ValueFault('an identity is not 32 hexadecimal characters'))
+}
+
 function identityOf({ identity }: { readonly identity: string }): string {
   return identity
 }
@@ -181,6 +217,8 @@ function claimValues(
     sharedTexts(requests.map((one) => one.onLapse)),
     sharedNumbers(requests.map((one) => one.maxLapses)),
     sharedTexts(requests.map((one) => one.afterExpiry)),
+    hexArray(requests.map((one) => one.idSeed ?? null)),
+    sharedNumbers(requests.map((one) => one.refuseForMs ?? null)),
   ]
 }
 
@@ -202,6 +240,8 @@ function claimOneValues(nowMs: number | null, history: boolean, request: ClaimRe
     textValue(request.onLapse),
     request.maxLapses,
     textValue(request.afterExpiry),
+    request.idSeed === undefined ? null : hexValue(request.idSeed),
+    request.refuseForMs ?? null,
   ]
 }
 

@@ -1,4 +1,5 @@
 import { NO_BYTES } from '../../core/bytes.ts'
+import { decideFind } from '../../core/record/decide-find.ts'
 import type { RecordState, StoredRecord } from '../../core/record/record.ts'
 import type {
   ClaimedFrom,
@@ -26,7 +27,7 @@ export function byIdentity(rows: readonly Row[]): Map<string, Row> {
 
 type ClaimRow = readonly [
   identity: string,
-  how: ClaimedFrom | 'found' | 'found_expired' | 'found_overdue',
+  how: ClaimedFrom | 'found' | 'found_expired' | 'found_refused' | 'found_overdue',
   recordId: string,
   state: RecordState,
   attempt: number,
@@ -37,6 +38,7 @@ type ClaimRow = readonly [
   leaseLeftMs: number,
   reconcileInMs: number,
   expiresAtMs: number,
+  idSeed: string | null,
 ]
 
 /** Parses the answer to a single call into the row of a batch. Null: there is no record. */
@@ -74,8 +76,9 @@ export function toClaimOutcome(row: Row, request: ClaimRequest): ClaimOutcome | 
     case 'accepted':
       if (state === 'pending') return pending(row)
       return state === 'unknown' ? unknownOutcome(row, true) : claimed(row, request, how)
+    case 'found_refused':
+      return { kind: 'expired', recordId }
     case 'found_expired':
-      if (request.afterExpiry === 'refuse') return { kind: 'expired', recordId }
       return request.mode === 'take' ? nothingToTake(request) : AGAIN
     case 'found':
     case 'found_overdue':
@@ -97,11 +100,12 @@ export function allNew(rows: readonly Row[], requests: readonly ClaimRequest[]) 
 }
 
 function claimedNew(request: ClaimRequest, nowMs: number): ClaimOutcome {
-  const { identity, token, recordId } = request
+  const { identity, token, recordId, idSeed } = request
   const expiresAt = new Date(nowMs + request.retentionMs)
   if (request.mode === 'accept') return { kind: 'pending', recordId, accepted: true, expiresAt }
   const lease = { identity, token, attempt: 1 }
-  return { kind: 'claimed', lease, recordId, from: 'new', recoveryPoint: undefined, expiresAt }
+  const recoveryPoint = undefined
+  return { kind: 'claimed', lease, recordId, idSeed, from: 'new', recoveryPoint, expiresAt }
 }
 
 /** The outcome for a key without a record. */
@@ -149,11 +153,12 @@ function pending(row: Row): ClaimOutcome {
 
 function claimed(row: Row, request: ClaimRequest, from: ClaimedFrom): ClaimOutcome {
   const { identity, token } = request
-  const [, , recordId, , attempt, , , recoveryPoint, , , , expiresAtMs] = row as ClaimRow
+  const [, , recordId, , attempt, , , recoveryPoint, , , , expiresAtMs, idSeed] = row as ClaimRow
   return {
     kind: 'claimed',
     lease: { identity, token, attempt },
     recordId,
+    idSeed: idSeed ?? undefined,
     from,
     recoveryPoint: recoveryPoint ?? undefined,
     expiresAt: new Date(expiresAtMs),
@@ -221,6 +226,12 @@ export function isWritten(row: Row | undefined): boolean {
   return row !== undefined && (row as SettleRow)[1]
 }
 
+/** The answer to a look-up. Only a record that exists comes with the time of the database. */
+export function toFindOutcome(row: Row | undefined, request: ClaimRequest): ClaimOutcome {
+  if (row === undefined) return decideFind(undefined, request, 0)
+  return decideFind(toRecord(row), request, row.at(-1) as number)
+}
+
 export function toSwept(row: Row): SweptRecord {
   const [identity, recordId, tenant, operation, attempt, state] = row as readonly [
     string,
@@ -256,6 +267,8 @@ type RecordRow = readonly [
   lastRunAtMs: number,
   completedAtMs: number | null,
   expiresAtMs: number,
+  idSeed: string | null,
+  refuseForMs: number | null,
   result?: Uint8Array | null,
 ]
 
@@ -287,6 +300,8 @@ export function toRecord(columns: Row): StoredRecord {
     lastRunAtMs: row[19],
     completedAtMs: row[20] ?? undefined,
     expiresAtMs: row[21],
-    result: row[22] ?? undefined,
+    idSeed: row[22] ?? undefined,
+    refuseForMs: row[23] ?? undefined,
+    result: row[24] ?? undefined,
   }
 }

@@ -4,10 +4,18 @@ import { flag } from '../../core/options.ts'
 import { appliedMigrations, migrationRecord, type Migration } from '../kit/migrations.ts'
 import type { Driver, Session } from './driver/driver.ts'
 import { ACT_FUNCTIONS } from './functions/acts.ts'
-import { DURABLE_TABLES } from './durable/tables.ts'
-import { AFTER_EXPIRY, MESSAGE, ON_LAPSE, PROOF, RECORD, STATE } from './functions/parts.ts'
+import { DISCARDED_TABLE, DURABLE_TABLES } from './durable/tables.ts'
+import {
+  AFTER_EXPIRY,
+  HISTORY,
+  MESSAGE,
+  ON_LAPSE,
+  PROOF,
+  RECORD,
+  STATE,
+} from './functions/parts.ts'
 import { isLockTimeout } from './failures.ts'
-import { FUNCTIONS, FUNCTIONS_2 } from './functions/functions.ts'
+import { FUNCTIONS, FUNCTIONS_2, FUNCTIONS_4 } from './functions/functions.ts'
 import {
   brokenIndexes,
   buildIndex,
@@ -91,6 +99,14 @@ const TURN_INDEXES: readonly TableIndex[] = [
     where: 'partition IS NOT NULL AND (due_at IS NOT NULL OR blocks) AND attempt >= 0',
   },
 ]
+
+/** Finds the tombstones that `reap` removes. Those that are kept for ever are not in it. */
+const TOMBSTONE_INDEX: TableIndex = {
+  name: 'tombstone',
+  on: RECORD,
+  columns: 'reconcile_at',
+  where: `state = 'expired' AND reconcile_at IS NOT NULL AND attempt >= 0`,
+}
 
 const FUNCTIONS_3 = [
   ...TURN_FUNCTIONS_3,
@@ -197,6 +213,19 @@ ALTER TABLE ${MESSAGE} ADD COLUMN IF NOT EXISTS tenant text COLLATE "C";
 `,
     indexes: TURN_INDEXES,
     sql: `${FUNCTIONS_3.join('\n')}${ANNOUNCED_3}
+`,
+  },
+  {
+    // Older nodes do not know the columns, but no value can come to belong to another record id:
+    // every version replaces an expired record by DELETE and INSERT.
+    //
+    // ALTER TABLE comes last: from then on, until the commit, every claim waits. Functions use the
+    // history after the records, and so does this, or both could wait for each other.
+    runsFrom: 1,
+    indexes: [TOMBSTONE_INDEX],
+    sql: `${FUNCTIONS_4.join('\n')}${DISCARDED_TABLE}
+ALTER TABLE ${RECORD} ADD COLUMN id_seed bytea, ADD COLUMN refuse_for_ms float8;
+ALTER TABLE ${HISTORY} ADD COLUMN id_seed bytea, ADD COLUMN refuse_for_ms float8;
 `,
   },
 ]

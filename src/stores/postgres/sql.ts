@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto'
-import { epochMs, SEALED, VIEW_COLUMNS } from './functions/parts.ts'
+import { epochMs, SEALED, VIEW_4 } from './functions/parts.ts'
 
 /** A schema and a table whose names were checked. */
 export interface TableName {
@@ -71,6 +71,8 @@ const CLAIM_TYPES = [
   'text',
   'int',
   'text',
+  'bytea',
+  'float8',
 ]
 
 const CLAIM_COLUMNS = [
@@ -86,6 +88,7 @@ const CLAIM_COLUMNS = [
   'lease_left_ms',
   'reconcile_in_ms',
   'expires_at_ms',
+  'id_seed',
 ]
 
 const arraysOf = (types: readonly string[]) => types.map((type) => `${type}[]`)
@@ -95,12 +98,12 @@ const singlesOf = (types: readonly string[]) =>
   types.map((type) => (type === 'bytea' ? 'text::bytea' : type))
 
 export const CLAIM = call(
-  'claim_2',
+  'claim_4',
   ['float8', 'text::bool', ...arraysOf(CLAIM_TYPES)],
   CLAIM_COLUMNS,
 )
 
-export const CLAIM_ONE = callForText('claim_one_2', [
+export const CLAIM_ONE = callForText('claim_one_4', [
   'float8',
   'text::bool',
   ...singlesOf(CLAIM_TYPES),
@@ -158,10 +161,12 @@ export const VIEW = [
   'last_run_at_ms',
   'completed_at_ms',
   'expires_at_ms',
+  'id_seed',
+  'refuse_for_ms',
 ]
 
 export const RESOLVE = call(
-  'resolve',
+  'resolve_4',
   ['float8', 'int[]', 'bytea[]', 'uuid[]', 'int[]', 'text[]', 'bytea[]', 'float8[]'],
   ['number', 'done', ...VIEW, 'result'],
 )
@@ -173,26 +178,29 @@ export const SWEEP = call(
 )
 
 export const REAP = call(
-  'reap',
+  'reap_4',
   ['float8', 'int', 'text::bool', 'text::bytea', 'float8'],
   ['removed', 'expired', 'abandoned'],
 )
 
-export const LIST = call('list', ['text', 'int'], VIEW)
+export const LIST = call('list_4', ['text', 'int'], VIEW)
 
-export const LIST_HISTORY = call('history', ['text::bytea', 'uuid', 'int'], [...VIEW, 'result'])
+export const LIST_HISTORY = call('history_4', ['text::bytea', 'uuid', 'int'], [...VIEW, 'result'])
 
 export const WATCH = call('watch', ['bytea[]'], ['identity', 'how'])
 
 export const CLOCK = `SELECT ${epochMs('clock_timestamp()')}`
 
+/** The records of look-ups, and the time at which they are judged. */
+export const FIND_BATCH = call('find', ['float8', 'bytea[]'], [...VIEW, 'result', 'now_ms'])
+
 /** Takes no lock and waits for no lock. */
 export const FIND = `
-  SELECT ${VIEW_COLUMNS}, r.result
+  SELECT ${VIEW_4.columns}, r.result
   FROM "{schema}"."{table}" r WHERE r.identity = decode($1::text, 'hex')`
 
 export const FIND_BY_RECORD_ID = `
-  SELECT ${VIEW_COLUMNS}, r.result FROM "{schema}"."{table}" r WHERE r.record_id = $1::uuid`
+  SELECT ${VIEW_4.columns}, r.result FROM "{schema}"."{table}" r WHERE r.record_id = $1::uuid`
 
 /**
  * The statements that open a transaction with the caller's work; sent together with BEGIN.
@@ -202,7 +210,8 @@ export const FIND_BY_RECORD_ID = `
  * takes no lock, so that duplicates are still answered.
  */
 export const OPENING = `SAVEPOINT oncekey_seal; SET LOCAL ${SEALED} = 'yes';
-  SELECT ${VIEW_COLUMNS} FROM "{schema}"."{table}" r WHERE r.identity = decode('{identity}', 'hex')`
+  SELECT ${VIEW_4.columns} FROM "{schema}"."{table}" r
+  WHERE r.identity = decode('{identity}', 'hex')`
 
 /** Sent after work that returned. */
 export const RELEASE_SEAL = 'RELEASE SAVEPOINT oncekey_seal'

@@ -1,6 +1,7 @@
 import { systemClock } from '../../core/time/clock.ts'
 import type { DurableStore } from '../../core/store/durable-store.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -16,7 +17,6 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store/store.ts'
@@ -107,16 +107,16 @@ class TableStore implements PostgresStore {
     const watcher = toWatcher(options, driver, calls)
     this.#watcher = watcher
     if (watcher !== undefined) this.watch = (identity, wake) => watcher.watch(identity, wake)
-    this.durable = this.#openDurable(options.history)
+    this.durable = this.#openDurable()
   }
 
-  #openDurable(hasHistory: boolean): DurableStore {
+  #openDurable(): DurableStore {
     const calls = this.#calls
     const transactions = this.#transactions
     return {
       phases: phaseStore({ calls, transactions }),
       outbox: outboxStore({ calls, watcher: this.#watcher, transactions }),
-      operator: operatorStore({ calls, driver: this.#driver, hasHistory }),
+      operator: operatorStore({ calls, driver: this.#driver }),
     }
   }
 

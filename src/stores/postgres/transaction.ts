@@ -9,13 +9,8 @@ import {
 } from '../kit/store-transaction.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { InvalidOptionsError, OutcomeUnknownError } from '../../core/errors.ts'
-import type {
-  Completion,
-  Lease,
-  SettleOutcome,
-  Settlement,
-  StoreBatching,
-} from '../../core/store/store.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
+import type { Completion, Lease, SettleOutcome, Settlement } from '../../core/store/store.ts'
 import type { Calls } from './calls.ts'
 import { AGAIN, isWritten, toRecord, toRow, toSettleOutcome } from './columns.ts'
 import type { Driver, Session } from './driver/driver.ts'

@@ -18,6 +18,7 @@ const setup = usePostgres()
 
 const STEPS = 1_500
 const KEYS = ['a', 'b', 'c', 'd']
+const SEEDS = [undefined, '0123456789abcdef'.repeat(2), 'f'.repeat(32)]
 
 /** Makes random calls on a few keys. */
 class Player {
@@ -81,10 +82,12 @@ class Player {
   #claim(key: string): ClaimRequest {
     const request = claimRequest({
       key,
-      mode: this.#pick(['hold', 'hold', 'accept', 'take'] as const)!,
+      mode: this.#pick(['hold', 'hold', 'hold', 'accept', 'take', 'find'] as const)!,
+      idSeed: this.#pick(SEEDS),
       fingerprint: this.#pick(['f', 'f', 'f', 'f', 'other'])!,
       onLapse: this.#pick(['unknown', 'rerun', 'resume'] as const)!,
-      afterExpiry: this.#pick(['new', 'new', 'refuse'] as const)!,
+      afterExpiry: this.#pick(['new', 'refuse'] as const)!,
+      refuseForMs: this.#pick([undefined, 1, LEASE_MS, RETENTION_MS]),
       maxLapses: this.#pick([1, 2, 5])!,
       retentionMs: this.#pick([LEASE_MS, RETENTION_MS])!,
     })

@@ -47,6 +47,7 @@ runStoreCases({
     await open()
     return { store: postgresStore({ pool, prepare: false, history: true, clock }) }
   },
+  without: { discard: 'it has durable, whose act discards with an audit' },
 })
 
 it('gives each key to one client, with more clients than connections', async () => {

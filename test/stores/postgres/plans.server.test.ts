@@ -40,7 +40,8 @@ async function fill(app: pg.Pool): Promise<void> {
     SELECT decode(md5(n::text), 'hex'), md5(n::text)::uuid, 't', 'o', n::text, 'f', ${STATES}, 1, 0,
       '', now() + (CASE WHEN n % 200 = 1 THEN '-1 h' ELSE '1 h' END)::interval, 'rerun', 'new',
       now(), now() - n * interval '1 ms',
-      now() + (CASE WHEN n % 50 = 4 THEN '-1 h' ELSE '1 h' END)::interval + n * interval '1 ms',
+      now() + (CASE WHEN n % 50 = 4 OR n % 1000 = 5 THEN '-1 h' ELSE '1 h' END)::interval
+        + n * interval '1 ms',
       CASE WHEN n % 1000 = 3 THEN now() - n * interval '1 ms' END
     FROM generate_series(1, ${RECORDS}) n;
     INSERT INTO oncekey_record_history (identity, record_id, tenant, operation, key, fingerprint,
@@ -118,6 +119,15 @@ const CASES: readonly Case[] = [
       expect(outcomes.every(({ kind }) => kind === 'completed')).toBe(true)
     },
   },
+  {
+    name: 'look keys up',
+    by: ['pkey'],
+    run: async (store, _client, from) => {
+      const requests = claimsOn(7, { from }).map((one) => ({ ...one, mode: 'find' as const }))
+      const outcomes = await store.claim(requests)
+      expect(outcomes.every(({ kind }) => kind === 'completed')).toBe(true)
+    },
+  },
   ...(
     [
       ['released', 2, 'retry'],
@@ -148,14 +158,14 @@ const CASES: readonly Case[] = [
   {
     name: 'reap expired records by ctid',
     // Removing a record deletes its operation.
-    by: ['expiry', PLACE, 'operation_pkey'],
+    by: ['expiry', 'tombstone', PLACE, 'operation_pkey'],
     run: async (store) => {
       expect((await store.reap({ limit: BATCH })).removed).toBe(BATCH)
     },
   },
   {
     name: 'reap abandoned records',
-    by: ['pending', 'pkey', 'expiry', PLACE],
+    by: ['pending', 'pkey', 'expiry', 'tombstone', PLACE],
     run: async (store) => {
       const report = await store.reap({ limit: 3 * BATCH, abandoned: ABANDONED })
       expect(report.removed + report.abandoned).toBe(3 * BATCH)

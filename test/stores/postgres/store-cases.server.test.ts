@@ -105,7 +105,10 @@ for (const { name, driver, options, qualified, history } of VARIANTS) {
       if (history !== undefined) await opened.run(`DELETE FROM ${history}`)
       return { store }
     },
-    without: history === undefined ? { history: 'the option is off' } : {},
+    without: {
+      discard: 'it has durable, whose act discards with an audit',
+      ...(history === undefined ? { history: 'the option is off' } : {}),
+    },
   })
 
   afterAll(() => opened?.end())

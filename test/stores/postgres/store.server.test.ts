@@ -27,7 +27,7 @@ it('applies each migration once if many processes migrate at once', async () => 
   const stores = Array.from({ length: 8 }, () => postgresStore({ pool: connect({ max: 2 }) }))
   await Promise.all(stores.map((store) => store.migrate()))
   expect(await column('SELECT number FROM oncekey_record_migration ORDER BY 1')).toEqual([
-    -3, -2, 1,
+    -4, -3, -2, 1,
   ])
   ofKind(await claim(stores[7]!), 'claimed')
 })
@@ -137,6 +137,9 @@ it('rejects a batch with a value that no column can hold, and writes none of it'
     { onLapse: 'never' as never },
     { afterExpiry: 'never' as never },
     { mode: 'never' as never },
+    { idSeed: 'zz' },
+    { refuseForMs: Number.NaN },
+    { refuseForMs: 1e18 },
     { recordId: 'no uuid' },
   ]) {
     const batch = [good!, claimRequest(bad)]
@@ -299,9 +302,10 @@ it('gives a key to a claim that is sent several times at once', async () => {
 it('fails with an explanation if a parser has changed an answer', async () => {
   const { open, app } = await setup()
   const store = await open()
-  await app.query(`DROP FUNCTION oncekey_record_claim_one_2;
-    CREATE FUNCTION oncekey_record_claim_one_2 (
-      float8, bool, text, bytea, uuid, text, text, text, text, text, float8, float8, text, int, text
+  await app.query(`DROP FUNCTION oncekey_record_claim_one_4;
+    CREATE FUNCTION oncekey_record_claim_one_4 (
+      float8, bool, text, bytea, uuid, text, text, text, text, text, float8, float8, text, int,
+      text, bytea, float8
     ) RETURNS text LANGUAGE sql AS $$ SELECT 'all new' $$`)
   await expect(claim(store)).rejects.toThrow('not JSON as the functions of the store return it')
 })

@@ -3,7 +3,7 @@ import { call, VIEW } from '../sql.ts'
 export const POSTPONE = call('postpone', ['float8', 'uuid', 'int', 'int', 'float8'], ['done'])
 
 export const ACT_READ = call(
-  'act_read',
+  'act_read_4',
   ['float8', 'text::bytea', 'uuid', 'text', 'text'],
   [
     'now_ms',
@@ -25,9 +25,15 @@ export const ACT_READ = call(
 )
 
 export const ACT_WRITE = call(
-  'act_write',
-  ['text::bool', 'text::bytea', 'text::jsonb', 'text::jsonb', 'text::jsonb'],
+  'act_write_4',
+  ['text::bytea', 'text::jsonb', 'text::jsonb', 'text::bool', 'text::bytea', 'text::jsonb'],
   ['done'],
+)
+
+export const LIST_DISCARDED = call(
+  'discarded',
+  ['uuid', 'int'],
+  ['record_id', 'attempt', 'discarded_at_ms', 'result', 'operation'],
 )
 
 export const LOCK_MESSAGE = call('message_lock', ['float8', 'uuid'], ['state', 'attempt', 'now_ms'])

@@ -1,25 +1,36 @@
 import { sleep, systemClock } from '../../../core/time/clock.ts'
 import { decideAct, type ActDecision, type RecordAct } from '../../kit/decide-durable.ts'
 import { toView } from '../../../core/record/decide.ts'
+import type { StoredOperation } from '../../../core/store/durable-store.ts'
 import type {
   Act,
   Actor,
   ActOutcome,
   AuditEntry,
+  DiscardedReply,
   OperatorStore,
   DueUnknown,
-} from '../../../core/store/durable-store.ts'
+} from '../../../core/store/operator-store.ts'
 import { decideMessageAct, type MessageAct } from '../../kit/messages.ts'
+import { decodeOperation, encodeOperation } from '../../kit/stored-operation.ts'
 import type { StoredRecord } from '../../../core/record/record.ts'
 import type { Calls } from '../calls.ts'
 import { toRecord } from '../columns.ts'
 import type { Driver, Row, Session, Value } from '../driver/driver.ts'
-import { hexValue, isUuid, textArray, textValue } from '../driver/values.ts'
+import { bytesValue, hexValue, isUuid, textArray, textValue } from '../driver/values.ts'
 import { isCausedBy, isConflict, storeFailed } from '../failures.ts'
 import { TAKE_UNKNOWN } from '../turns/sql.ts'
 import { UnknownTurns } from '../turns/unknown.ts'
 import { walkOn } from '../turns/walk.ts'
-import { ACT_READ, ACT_WRITE, LIST_AUDIT, LOCK_MESSAGE, MOVE_MESSAGE, POSTPONE } from './act-sql.ts'
+import {
+  ACT_READ,
+  ACT_WRITE,
+  LIST_AUDIT,
+  LIST_DISCARDED,
+  LOCK_MESSAGE,
+  MOVE_MESSAGE,
+  POSTPONE,
+} from './act-sql.ts'
 import { PHASE_WIDTH, toOperations, toPhase } from './operation-columns.ts'
 import { LOAD } from './phase-sql.ts'
 
@@ -30,7 +41,6 @@ const BACKOFF_MS_MAX = 20
 export interface ActContext {
   readonly calls: Calls
   readonly driver: Driver
-  readonly hasHistory: boolean
 }
 
 export function operatorStore(context: ActContext): OperatorStore {
@@ -55,6 +65,12 @@ export function operatorStore(context: ActContext): OperatorStore {
     act: async (act, by, signal) => {
       calls.checkOpen('act')
       return untilDone(() => carryOut(context, act, by, signal), signal)
+    },
+    discarded: async ({ recordId, limit }, signal) => {
+      if (!isUuid(recordId)) return []
+      const values = () => [recordId, limit]
+      const rows = await calls.send('read discarded replies', LIST_DISCARDED, values, signal)
+      return rows.map(toDiscardedReply)
     },
     audit: async ({ subject, limit }, signal) => {
       const values = () => [textValue(subject), limit]
@@ -130,12 +146,10 @@ interface PlannedAct {
 class ActUnderLock {
   readonly #calls: Calls
   readonly #session: Session
-  readonly #hasHistory: boolean
 
-  constructor({ calls, hasHistory }: ActContext, session: Session) {
+  constructor({ calls }: ActContext, session: Session) {
     this.#calls = calls
     this.#session = session
-    this.#hasHistory = hasHistory
   }
 
   async decideOnRecord(act: RecordAct): Promise<PlannedAct> {
@@ -166,23 +180,31 @@ class ActUnderLock {
     const { to, detail } = decision
     const run = async (audit: string) => {
       await this.#query(MOVE_MESSAGE, [this.#calls.nowMs, id, to])
-      await this.#query(ACT_WRITE, ['false', null, null, null, audit])
+      await this.#query(ACT_WRITE, [null, null, null, 'false', null, audit])
     }
     return { outcome: { kind: 'done', subject }, write: { atMs, detail, run } }
   }
 
   async #writeRecord(
     { identity }: StoredRecord,
-    { record, phase }: ActDecision,
+    { record, phase, discarded }: ActDecision,
     audit: string,
   ): Promise<void> {
+    const operation = discarded && (await this.#loadOperation(discarded))
     await this.#query(ACT_WRITE, [
-      `${this.#hasHistory}`,
       hexValue(identity),
-      JSON.stringify(record === 'remove' ? { remove: true } : toJson(record!)),
+      JSON.stringify(toJson(record!)),
       phase === undefined ? null : JSON.stringify(phaseJson(phase)),
+      `${discarded !== undefined}`,
+      bytesValue(operation && encodeOperation(operation)),
       audit,
     ])
+  }
+
+  /** No step can change the operation meanwhile, because a step locks the record first. */
+  async #loadOperation({ recordId }: StoredRecord): Promise<StoredOperation | undefined> {
+    const rows = await this.#query(LOAD, [textArray([recordId])])
+    return toOperations(rows).get(recordId)
   }
 
   #query(sql: string, values: Value[]) {
@@ -216,6 +238,23 @@ function phaseJson(change: NonNullable<ActDecision['phase']>): Record<string, un
   if (change.kind === 'remove') return { remove: change.name }
   const { name, state, result, providerId, doneAt } = change.phase
   return toJson({ name, state, result, providerId, doneAtMs: doneAt?.getTime() })
+}
+
+function toDiscardedReply(row: Row): DiscardedReply {
+  const [recordId, attempt, discardedAtMs, result, operation] = row as readonly [
+    string,
+    number,
+    number,
+    Uint8Array,
+    Uint8Array | null,
+  ]
+  return {
+    recordId,
+    attempt,
+    discardedAt: new Date(discardedAtMs),
+    result,
+    operation: operation === null ? undefined : decodeOperation(operation),
+  }
 }
 
 function toAuditEntry(row: Row): AuditEntry {

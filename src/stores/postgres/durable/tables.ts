@@ -104,3 +104,24 @@ CREATE TRIGGER unchanged BEFORE UPDATE OR DELETE OR TRUNCATE
   ON "{schema}"."{table}_audit" FOR EACH STATEMENT
   EXECUTE FUNCTION "{schema}"."{table}_audit_kept" ();
 `
+
+/**
+ * Results that operators have discarded, with the operation and its phases as bytes: a part of
+ * migration 4. They are for people, and stay when their record is removed. Two discards of one
+ * record may have the same attempt, so each has a number; the second constraint makes the index for
+ * removing old ones.
+ */
+export const DISCARDED_TABLE = `
+CREATE TABLE "{schema}"."{table}_discarded" (
+  number bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  record_id uuid NOT NULL,
+  identity bytea NOT NULL,
+  attempt int NOT NULL,
+  discarded_at timestamptz NOT NULL,
+  tenant text NOT NULL,
+  result bytea NOT NULL,
+  operation bytea,
+  CONSTRAINT "{table}_discarded_pkey" PRIMARY KEY (record_id, number),
+  CONSTRAINT "{table}_discarded_at" UNIQUE (discarded_at, number)
+);
+`

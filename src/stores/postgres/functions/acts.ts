@@ -2,18 +2,21 @@
 import {
   AUDIT,
   CHECK_ISOLATION,
+  DISCARDED,
   epochMs,
   keepHistory,
   ms,
   NOW,
+  OPERATION,
   PHASE,
   PROOF,
   RECORD,
   SETTINGS,
   STATE,
-  VIEW_COLUMNS,
-  VIEW_TYPES,
+  VIEW_1,
+  VIEW_4,
   wake,
+  type View,
 } from './parts.ts'
 
 /** Taking a record makes it due later, so that no other node reconciles it at the same time. */
@@ -21,7 +24,7 @@ const TAKE_UNKNOWN = `
 CREATE FUNCTION "{schema}"."{table}_take_unknown" (
   p_now_ms float8, p_limit int, p_again_ms float8
 ) RETURNS TABLE (
-  ${VIEW_TYPES}
+  ${VIEW_1.types}
 ) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
@@ -35,7 +38,7 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown" (
     UPDATE ${RECORD} r SET tries = r.tries + 1, reconcile_at = v_now + ${ms('p_again_ms')}
       WHERE r.identity = ANY (v_ids);
     RETURN QUERY
-      SELECT ${VIEW_COLUMNS} FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
+      SELECT ${VIEW_1.columns} FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
       JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
   END $body$;`
 
@@ -63,11 +66,11 @@ const PHASE_TYPES = `out_phase_name text, out_phase_number int, out_phase_kind t
  * writes a phase locks its record first. Another provider may use the same provider id, so that id
  * selects the effect that was sent last.
  */
-const ACT_READ = `
-CREATE FUNCTION "{schema}"."{table}_act_read" (
+const actRead = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_act_read${suffix}" (
   p_now_ms float8, p_identity bytea, p_record_id uuid, p_downstream_key text, p_provider_id text
 ) RETURNS TABLE (
-  out_now_ms float8, ${PHASE_TYPES}, ${VIEW_TYPES}, out_result bytea
+  out_now_ms float8, ${PHASE_TYPES}, ${view.types}, out_result bytea
 ) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_id uuid := p_record_id;
@@ -90,7 +93,7 @@ CREATE FUNCTION "{schema}"."{table}_act_read" (
     RETURN QUERY
       SELECT ${epochMs(NOW)}, p.name, p.number, p.kind, p.state, p.request, p.result,
         p.downstream_key, p.provider_id, p.attempt, ${epochMs('p.first_sent_at')},
-        ${epochMs('p.sent_at')}, ${epochMs('p.done_at')}, ${VIEW_COLUMNS}, r.result
+        ${epochMs('p.sent_at')}, ${epochMs('p.done_at')}, ${view.columns}, r.result
       FROM ${RECORD} r
       LEFT JOIN LATERAL (
         SELECT x.* FROM ${PHASE} x
@@ -105,6 +108,41 @@ const at = (value: string) => `to_timestamp((${value})::float8 / 1000)`
 
 /** Bytes from JSON, where they are hexadecimal. */
 const hex = (value: string) => `decode(${value}, 'hex')`
+
+/** The statements that write the decision on a record. `more`: further columns. */
+const writeRecord = (more = '') => `
+      SELECT r.watched AND p_record ->> 'state' NOT IN ('in_progress', 'pending')
+        INTO v_watched FROM ${RECORD} r WHERE r.identity = p_identity;
+      UPDATE ${RECORD} r SET
+          state = (p_record ->> 'state')::${STATE},
+          token = p_record ->> 'token',
+          lease_until = ${at(`p_record ->> 'leaseUntilMs'`)},
+          proof = (p_record ->> 'proof')::${PROOF},
+          recovery_point = p_record ->> 'recoveryPoint',
+          result = ${hex(`p_record ->> 'result'`)},
+          error_code = p_record ->> 'errorCode',
+          reconcile_at = ${at(`p_record ->> 'reconcileAtMs'`)},
+          tries = (p_record ->> 'tries')::int,
+          completed_at = ${at(`p_record ->> 'completedAtMs'`)},
+          expires_at = ${at(`p_record ->> 'expiresAtMs'`)},${more}
+          watched = r.watched AND NOT v_watched
+        WHERE r.identity = p_identity
+        RETURNING r.record_id, ${wake('v_watched')} INTO v_id, out_done;`
+
+const WRITE_PHASE_AND_AUDIT = `
+    IF p_phase ->> 'remove' IS NOT NULL THEN
+      DELETE FROM ${PHASE} p WHERE p.record_id = v_id AND p.name = p_phase ->> 'remove';
+    ELSIF p_phase IS NOT NULL THEN
+      UPDATE ${PHASE} p SET
+          state = p_phase ->> 'state',
+          result = ${hex(`p_phase ->> 'result'`)},
+          provider_id = p_phase ->> 'providerId',
+          done_at = ${at(`p_phase ->> 'doneAtMs'`)}
+        WHERE p.record_id = v_id AND p.name = p_phase ->> 'name';
+    END IF;
+    INSERT INTO ${AUDIT} (at, act, subject, who, why, detail)
+      SELECT ${at(`p_audit ->> 'atMs'`)}, p_audit ->> 'act', p_audit ->> 'subject',
+        p_audit ->> 'who', p_audit ->> 'why', p_audit ->> 'detail';`
 
 /**
  * Writes the decision on a record that `act_read` has locked in the same transaction: changes or
@@ -121,39 +159,55 @@ CREATE FUNCTION "{schema}"."{table}_act_write" (
     out_done := true;
     IF p_record ->> 'remove' IS NOT NULL THEN ${keepHistory('r.identity = p_identity')}
       DELETE FROM ${RECORD} r WHERE r.identity = p_identity;
-    ELSIF p_record IS NOT NULL THEN
-      SELECT r.watched AND p_record ->> 'state' NOT IN ('in_progress', 'pending')
-        INTO v_watched FROM ${RECORD} r WHERE r.identity = p_identity;
-      UPDATE ${RECORD} r SET
-          state = (p_record ->> 'state')::${STATE},
-          token = p_record ->> 'token',
-          lease_until = ${at(`p_record ->> 'leaseUntilMs'`)},
-          proof = (p_record ->> 'proof')::${PROOF},
-          recovery_point = p_record ->> 'recoveryPoint',
-          result = ${hex(`p_record ->> 'result'`)},
-          error_code = p_record ->> 'errorCode',
-          reconcile_at = ${at(`p_record ->> 'reconcileAtMs'`)},
-          tries = (p_record ->> 'tries')::int,
-          completed_at = ${at(`p_record ->> 'completedAtMs'`)},
-          expires_at = ${at(`p_record ->> 'expiresAtMs'`)},
-          watched = r.watched AND NOT v_watched
-        WHERE r.identity = p_identity
-        RETURNING r.record_id, ${wake('v_watched')} INTO v_id, out_done;
-    END IF;
-    IF p_phase ->> 'remove' IS NOT NULL THEN
-      DELETE FROM ${PHASE} p WHERE p.record_id = v_id AND p.name = p_phase ->> 'remove';
-    ELSIF p_phase IS NOT NULL THEN
-      UPDATE ${PHASE} p SET
-          state = p_phase ->> 'state',
-          result = ${hex(`p_phase ->> 'result'`)},
-          provider_id = p_phase ->> 'providerId',
-          done_at = ${at(`p_phase ->> 'doneAtMs'`)}
-        WHERE p.record_id = v_id AND p.name = p_phase ->> 'name';
-    END IF;
-    INSERT INTO ${AUDIT} (at, act, subject, who, why, detail)
-      SELECT ${at(`p_audit ->> 'atMs'`)}, p_audit ->> 'act', p_audit ->> 'subject',
-        p_audit ->> 'who', p_audit ->> 'why', p_audit ->> 'detail';
+    ELSIF p_record IS NOT NULL THEN${writeRecord()}
+    END IF;${WRITE_PHASE_AND_AUDIT}
     RETURN NEXT;
+  END $body$;`
+
+/**
+ * No act removes a record any more. `p_discards`: first keeps the result on record, with
+ * `p_operation`, which are the operation and its phases as bytes, and removes these from the
+ * record. The result may be large, so it is copied here instead of being sent.
+ */
+const ACT_WRITE_4 = `
+CREATE FUNCTION "{schema}"."{table}_act_write_4" (
+  p_identity bytea, p_record jsonb, p_phase jsonb, p_discards bool, p_operation bytea,
+  p_audit jsonb
+) RETURNS TABLE (out_done bool) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_id uuid;
+    v_watched bool;
+  BEGIN
+    out_done := true;
+    IF p_discards THEN
+      INSERT INTO ${DISCARDED} (record_id, identity, tenant, attempt, discarded_at, result,
+          operation)
+        SELECT r.record_id, r.identity, r.tenant, r.attempt, ${at(`p_audit ->> 'atMs'`)},
+          coalesce(r.result, ''), p_operation
+        FROM ${RECORD} r WHERE r.identity = p_identity;
+    END IF;
+    IF p_record IS NOT NULL THEN${writeRecord(`
+          id_seed = ${hex(`p_record ->> 'idSeed'`)},
+          run_name = CASE WHEN p_discards THEN NULL ELSE r.run_name END,
+          run_version = CASE WHEN p_discards THEN NULL ELSE r.run_version END,`)}
+    END IF;
+    IF p_operation IS NOT NULL THEN
+      DELETE FROM ${OPERATION} o WHERE o.record_id = v_id;
+    END IF;${WRITE_PHASE_AND_AUDIT}
+    RETURN NEXT;
+  END $body$;`
+
+/** Reads the discarded results of one record, newest first. */
+const DISCARDED_LIST = `
+CREATE FUNCTION "{schema}"."{table}_discarded" (p_record_id uuid, p_limit int)
+RETURNS TABLE (
+  out_record_id text, out_attempt int, out_discarded_at_ms float8, out_result bytea,
+  out_operation bytea
+) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
+  BEGIN
+    RETURN QUERY
+      SELECT d.record_id::text, d.attempt, ${epochMs('d.discarded_at')}, d.result, d.operation
+      FROM ${DISCARDED} d WHERE d.record_id = p_record_id ORDER BY d.number DESC LIMIT p_limit;
   END $body$;`
 
 /** Reads audit entries, newest first. */
@@ -175,7 +229,13 @@ RETURNS TABLE (
 export const ACT_FUNCTIONS: readonly string[] = [
   TAKE_UNKNOWN,
   POSTPONE,
-  ACT_READ,
+  actRead('', VIEW_1),
   ACT_WRITE,
   AUDIT_LIST,
+]
+
+export const ACT_FUNCTIONS_4: readonly string[] = [
+  actRead('_4', VIEW_4),
+  ACT_WRITE_4,
+  DISCARDED_LIST,
 ]

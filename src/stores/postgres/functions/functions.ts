@@ -19,7 +19,8 @@
  * prepared calls. A changed function gets a new name that ends with the number of its migration,
  * and the old one stays: see `docs/internals/schema-changes.md`.
  */
-import { CLAIM_FUNCTIONS, CLAIM_FUNCTIONS_2 } from './claim.ts'
+import { ACT_FUNCTIONS_4 } from './acts.ts'
+import { CLAIM_FUNCTIONS, CLAIM_FUNCTIONS_2, CLAIM_FUNCTIONS_4 } from './claim.ts'
 import {
   CHECK_ISOLATION,
   CHECK_ISOLATION_UNLESS_JOINED,
@@ -32,11 +33,13 @@ import {
   SETTINGS,
   shared,
   STATE,
-  VIEW_COLUMNS,
-  VIEW_TYPES,
+  VIEW_1,
+  VIEW_4,
   wake,
+  type View,
 } from './parts.ts'
-import { UPKEEP_FUNCTIONS, UPKEEP_FUNCTIONS_2 } from './upkeep.ts'
+import { TURN_FUNCTIONS_4 } from './turns.ts'
+import { UPKEEP_FUNCTIONS, UPKEEP_FUNCTIONS_2, UPKEEP_FUNCTIONS_4 } from './upkeep.ts'
 
 /**
  * Ends leases. The token and the attempt in the WHERE clause are the fence, and PostgreSQL checks
@@ -190,12 +193,12 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
  * does not take the result for its own. If several verdicts name one record, by its identity and by
  * its id, the first of the batch applies.
  */
-const RESOLVE = `
-CREATE FUNCTION "{schema}"."{table}_resolve" (
+const resolve = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_resolve${suffix}" (
   p_now_ms float8, p_number int[], p_identity bytea[], p_record_id uuid[], p_attempt int[],
   p_kind text[], p_result bytea[], p_retention_ms float8[]
 ) RETURNS TABLE (
-  out_number int, out_done bool, ${VIEW_TYPES}, out_result bytea
+  out_number int, out_done bool, ${view.types}, out_result bytea
 ) LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
@@ -226,10 +229,10 @@ CREATE FUNCTION "{schema}"."{table}_resolve" (
         expires_at = greatest(r.expires_at, v_now + ${ms('l.retention_ms')})
       FROM (SELECT DISTINCT ON (l.id) * FROM l ORDER BY l.id, l.number) AS l
       WHERE r.identity = l.id
-      RETURNING l.number, ${wake('l.watched')}, ${VIEW_COLUMNS}, r.result;
+      RETURNING l.number, ${wake('l.watched')}, ${view.columns}, r.result;
 
     RETURN QUERY
-      SELECT q.number, false, ${VIEW_COLUMNS}, NULL::bytea
+      SELECT q.number, false, ${view.columns}, NULL::bytea
       FROM unnest(p_number, v_identity) AS q (number, identity)
       JOIN ${RECORD} r ON r.identity = q.identity;
   END $body$;`
@@ -239,7 +242,7 @@ export const FUNCTIONS: readonly string[] = [
   SETTLE,
   SETTLE_ONE,
   renew('', ''),
-  RESOLVE,
+  resolve('', VIEW_1),
   ...UPKEEP_FUNCTIONS,
 ]
 
@@ -248,4 +251,16 @@ export const FUNCTIONS_2: readonly string[] = [
   ...CLAIM_FUNCTIONS_2,
   renew('_2', ', lease_ms = l.lease_ms, lease_from = v_now'),
   ...UPKEEP_FUNCTIONS_2,
+]
+
+/**
+ * The functions of migration 4: records have a seed of their ids and a time of refusal, expired
+ * ones become tombstones, and results can be discarded.
+ */
+export const FUNCTIONS_4: readonly string[] = [
+  ...CLAIM_FUNCTIONS_4,
+  resolve('_4', VIEW_4),
+  ...UPKEEP_FUNCTIONS_4,
+  ...TURN_FUNCTIONS_4,
+  ...ACT_FUNCTIONS_4,
 ]

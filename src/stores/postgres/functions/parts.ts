@@ -69,6 +69,9 @@ export const WAITING = '"{schema}"."{table}_waiting"'
 
 export const AUDIT = '"{schema}"."{table}_audit"'
 
+/** Results that an operator has discarded. */
+export const DISCARDED = '"{schema}"."{table}_discarded"'
+
 export const ms = (expression: string) => `(${expression}) * interval '1 millisecond'`
 
 /**
@@ -105,6 +108,9 @@ export const IS_BEGUN = '(r.recovery_point IS NOT NULL AND r.attempt > 0)'
 export const MAY_EXPIRE = `(r.state = 'completed'
         OR (r.state = 'failed_retryable' AND r.recovery_point IS NULL))`
 
+/** Tombstones with an end. The index has this predicate, word for word. */
+export const IS_TOMBSTONE = `r.state = 'expired' AND r.reconcile_at IS NOT NULL AND r.attempt >= 0`
+
 /** The time when a worker may resume a released record; only records with an operation resume. */
 export const resumeAt = (at: string) => `CASE WHEN r.recovery_point IS NOT NULL THEN ${at} END`
 
@@ -132,13 +138,18 @@ const HISTORY_COLUMNS = `identity, record_id, attempt, lapses, lease_until, crea
  * that table. A record in state `expired` was copied when it expired. Each id is copied once: if an
  * application uses an id twice, its key can still be claimed.
  */
-export const keepHistory = (condition: string) => `
+const keepIn = (columns: string) => (condition: string) =>
+  `
       IF p_history THEN
-        INSERT INTO ${HISTORY} (${HISTORY_COLUMNS})
-        SELECT ${HISTORY_COLUMNS} FROM ${RECORD} r
+        INSERT INTO ${HISTORY} (${columns})
+        SELECT ${columns} FROM ${RECORD} r
         WHERE ${condition} AND r.state <> 'expired'
         ON CONFLICT (record_id) DO NOTHING;
       END IF;`
+
+export const keepHistory = keepIn(HISTORY_COLUMNS)
+/** With the columns that migration 4 has added. */
+export const keepHistory4 = keepIn(`${HISTORY_COLUMNS}, id_seed, refuse_for_ms`)
 
 const viewColumns = ({ state, token }: { state: string; token: string }) => `
   encode(r.identity, 'hex'), r.record_id::text, r.tenant, r.operation, r.key, r.fingerprint,
@@ -148,17 +159,33 @@ const viewColumns = ({ state, token }: { state: string; token: string }) => `
   ${epochMs('r.created_at')}, ${epochMs('r.last_run_at')}, ${epochMs('r.completed_at')},
   ${epochMs('r.expires_at')}`
 
-/** The columns of a record that `columns.ts` reads, without the result, which may be large. */
-export const VIEW_COLUMNS = viewColumns({ state: 'r.state::text', token: 'r.token' })
+/** The columns of a view of a record, in a SELECT and as the result type of a function. */
+export interface View {
+  /** The columns of a record, without the result, which may be large. */
+  readonly columns: string
+  /** The same columns of a record in the history. */
+  readonly historyColumns: string
+  readonly types: string
+}
 
-/** The same columns of a record in the history. */
-export const HISTORY_VIEW_COLUMNS = viewColumns({ state: `'expired'::text`, token: `''::text` })
-
-/** The same columns in the result type of a function. */
-export const VIEW_TYPES = `out_identity text, out_record_id text, out_tenant text,
+/** The view of the functions of migrations 1 to 3. */
+export const VIEW_1: View = {
+  columns: viewColumns({ state: 'r.state::text', token: 'r.token' }),
+  historyColumns: viewColumns({ state: `'expired'::text`, token: `''::text` }),
+  types: `out_identity text, out_record_id text, out_tenant text,
   out_operation text, out_key text,
   out_fingerprint text, out_state text, out_attempt int, out_lapses int, out_token text,
   out_on_lapse text, out_after_expiry text, out_proof text, out_recovery_point text,
   out_error_code text, out_lease_until_ms float8, out_reconcile_at_ms float8,
   out_tries int, out_created_at_ms float8, out_last_run_at_ms float8, out_completed_at_ms float8,
-  out_expires_at_ms float8`
+  out_expires_at_ms float8`,
+}
+
+const POLICY_COLUMNS = `, encode(r.id_seed, 'hex'), r.refuse_for_ms`
+
+/** The columns that `columns.ts` reads: with those that migration 4 has added. */
+export const VIEW_4: View = {
+  columns: VIEW_1.columns + POLICY_COLUMNS,
+  historyColumns: VIEW_1.historyColumns + POLICY_COLUMNS,
+  types: `${VIEW_1.types}, out_id_seed text, out_refuse_for_ms float8`,
+}

@@ -10,8 +10,7 @@ import {
   RECORD,
   SEALED,
   SETTINGS,
-  VIEW_COLUMNS,
-  VIEW_TYPES,
+  VIEW_1,
   wake,
 } from './parts.ts'
 
@@ -163,13 +162,13 @@ const DUE = `
 CREATE FUNCTION "{schema}"."{table}_due" (
   p_now_ms float8, p_name text[], p_version int[], p_limit int
 ) RETURNS TABLE (
-  out_name text, out_version int, ${VIEW_TYPES}
+  out_name text, out_version int, ${VIEW_1.types}
 ) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
   BEGIN
     RETURN QUERY
-      SELECT r.run_name, r.run_version, ${VIEW_COLUMNS}
+      SELECT r.run_name, r.run_version, ${VIEW_1.columns}
       FROM (SELECT DISTINCT u.name, u.version FROM unnest(p_name, p_version) AS u (name, version))
         AS q
       CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
 /** Hands out due operations and unknown records in turns: see `turn-parts.ts`. */
-import { CHECK_ISOLATION, ms, NOW, RECORD, VIEW_COLUMNS, VIEW_TYPES } from './parts.ts'
+import { CHECK_ISOLATION, ms, NOW, RECORD, VIEW_1, VIEW_4, type View } from './parts.ts'
 import {
   afterAFewLeaps,
   LEAPS_MAX,
@@ -69,12 +69,12 @@ const HOW_MUCH_IS_DUE = `
  * names the last operation that was examined; `cut` says that the walk ended at its bound without a
  * record; `turn-parts.ts` explains `mixed`. Takes no lock.
  */
-const DUE_3 = `
-CREATE FUNCTION "{schema}"."{table}_due_3" (
+const due = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_due${suffix}" (
   p_now_ms float8, p_name text[], p_version int[], p_from text[], p_walks bool, p_limit int,
   p_without text[]
 ) RETURNS TABLE (
-  out_kind text, out_name text, out_version int, ${VIEW_TYPES}
+  out_kind text, out_name text, out_version int, ${view.types}
 ) LANGUAGE plpgsql STABLE ${TURN_SETTINGS} AS $body$
   DECLARE
     v_now timestamptz := ${NOW};
@@ -121,14 +121,14 @@ CREATE FUNCTION "{schema}"."{table}_due_3" (
       END IF;${moreOfTenants(DUE_TURN)}
       IF v_count > 0 THEN
         RETURN QUERY
-          SELECT 'due', r.run_name, r.run_version, ${VIEW_COLUMNS}
+          SELECT 'due', r.run_name, r.run_version, ${view.columns}
           FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
           JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
         IF v_count >= p_limit THEN RETURN; END IF;
       END IF;
     END IF;
     RETURN QUERY
-      SELECT 'due', r.run_name, r.run_version, ${VIEW_COLUMNS}
+      SELECT 'due', r.run_name, r.run_version, ${view.columns}
         ${longest('x.*', `p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END`)}
       WHERE r.tenant <> ALL (p_without) AND r.identity <> ALL (v_ids)
       ORDER BY r.reconcile_at LIMIT p_limit - v_count;
@@ -209,40 +209,8 @@ const NEXT_GROUP = `
             WHERE q.name = v_name AND q.version = v_version), ''));
           v_from := array_append(v_from, v_starts[cardinality(v_starts)]);`
 
-/**
- * Like `due_3`, but the operations are not known in advance: the function leaps from one operation
- * with unknown records to the next. It makes each returned record due later, so that no other node
- * reconciles it at the same time. It skips records that another node has locked, and takes the ones
- * due longest instead.
- */
-const TAKE_UNKNOWN_3 = `
-CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
-  p_now_ms float8, p_limit int, p_again_ms float8, p_last_name text, p_last_version int,
-  p_name text[], p_version int[], p_from text[],
-  p_without_name text[], p_without_version int[], p_without text[]
-) RETURNS TABLE (
-  out_kind text, out_name text, out_version int, ${VIEW_TYPES}
-) LANGUAGE plpgsql VOLATILE ${TURN_SETTINGS} AS $body$
-  DECLARE
-    v_now timestamptz := ${NOW};${TURN_VARIABLES}
-    v_names text[] := '{}';
-    v_digests bytea[] := '{}';
-    v_versions int[] := '{}';
-    v_starts text[] := '{}';
-    v_name text;
-    v_last_digest bytea := ${digestOf('p_last_name')};
-    v_digest bytea := coalesce(v_last_digest, '');
-    v_version int := coalesce(p_last_version, ${NO_VERSION});
-    v_group record;
-    v_groups int := 0;
-    v_is_back bool := p_last_name IS NULL;
-    v_is_all bool := false;
-    v_is_whole bool := false;
-    v_read int;
-  BEGIN ${CHECK_ISOLATION}
-    v_leaves_out := v_leaves_out OR cardinality(p_without_name) > 0;
-    v_read := p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END;
-    IF (SELECT count(*) FROM (SELECT FROM ${RECORD} x
+/** Takes turns, if more records are due than the call may take. */
+const WALK_UNKNOWN = `    IF (SELECT count(*) FROM (SELECT FROM ${RECORD} x
         WHERE x.state = 'unknown' AND x.reconcile_at <= v_now
         ORDER BY x.reconcile_at LIMIT p_limit + 1) AS c) > p_limit THEN
       v_leaps_max := ${LEAPS_OF_PICK};
@@ -269,9 +237,10 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
         out_version := CASE WHEN v_is_whole THEN v_versions[v_turn] ELSE v_version END;
         RETURN NEXT;
       END IF;
-    END IF;
+    END IF;`
 
-    ${moreOfTenants(UNKNOWN_TURN)}
+/** Locks the records of the turns, and then those due longest. */
+const LOCK_UNKNOWN = `    ${moreOfTenants(UNKNOWN_TURN)}
     IF v_count > 0 THEN
       WITH l AS MATERIALIZED (
         SELECT r.identity, q.number FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
@@ -294,11 +263,48 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
             AND NOT EXISTS (SELECT FROM unnest(p_without_name, p_without_version)
               AS q (name, version) WHERE q.name = l.name AND q.version = l.version)
           ORDER BY l.reconcile_at LIMIT p_limit - v_count) AS m;
-    END IF;
+    END IF;`
+
+/**
+ * Like `due`, but the operations are not known in advance: the function leaps from one operation
+ * with unknown records to the next. It makes each returned record due later, so that no other node
+ * reconciles it at the same time. It skips records that another node has locked, and takes the ones
+ * due longest instead.
+ */
+const takeUnknown = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_take_unknown${suffix}" (
+  p_now_ms float8, p_limit int, p_again_ms float8, p_last_name text, p_last_version int,
+  p_name text[], p_version int[], p_from text[],
+  p_without_name text[], p_without_version int[], p_without text[]
+) RETURNS TABLE (
+  out_kind text, out_name text, out_version int, ${view.types}
+) LANGUAGE plpgsql VOLATILE ${TURN_SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};${TURN_VARIABLES}
+    v_names text[] := '{}';
+    v_digests bytea[] := '{}';
+    v_versions int[] := '{}';
+    v_starts text[] := '{}';
+    v_name text;
+    v_last_digest bytea := ${digestOf('p_last_name')};
+    v_digest bytea := coalesce(v_last_digest, '');
+    v_version int := coalesce(p_last_version, ${NO_VERSION});
+    v_group record;
+    v_groups int := 0;
+    v_is_back bool := p_last_name IS NULL;
+    v_is_all bool := false;
+    v_is_whole bool := false;
+    v_read int;
+  BEGIN ${CHECK_ISOLATION}
+    v_leaves_out := v_leaves_out OR cardinality(p_without_name) > 0;
+    v_read := p_limit + CASE WHEN v_leaves_out THEN p_limit ELSE 0 END;
+${WALK_UNKNOWN}
+
+${LOCK_UNKNOWN}
     UPDATE ${RECORD} r SET tries = r.tries + 1, reconcile_at = v_now + ${ms('p_again_ms')}
       WHERE r.identity = ANY (v_ids);
     RETURN QUERY
-      SELECT 'due', NULL::text, NULL::int, ${VIEW_COLUMNS}
+      SELECT 'due', NULL::text, NULL::int, ${view.columns}
       FROM unnest(v_ids) WITH ORDINALITY AS q (identity, number)
       JOIN ${RECORD} r ON r.identity = q.identity ORDER BY q.number;
     IF v_ids = '{}' AND v_leaves_out AND greatest(v_leaps, v_groups) >= ${LEAPS_MAX} THEN
@@ -307,4 +313,6 @@ CREATE FUNCTION "{schema}"."{table}_take_unknown_3" (
     END IF;
   END $body$;`
 
-export const TURN_FUNCTIONS_3: readonly string[] = [DUE_3, TAKE_UNKNOWN_3]
+export const TURN_FUNCTIONS_3: readonly string[] = [due('_3', VIEW_1), takeUnknown('_3', VIEW_1)]
+
+export const TURN_FUNCTIONS_4: readonly string[] = [due('_4', VIEW_4), takeUnknown('_4', VIEW_4)]

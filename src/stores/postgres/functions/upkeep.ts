@@ -2,23 +2,27 @@
 import { LEASE_AHEAD_MS } from '../../../core/record/shorten-lease.ts'
 import {
   CHECK_ISOLATION,
+  epochMs,
   HISTORY,
-  HISTORY_VIEW_COLUMNS,
   IS_BEGUN,
+  IS_TOMBSTONE,
   isAhead,
   keepHistory,
+  keepHistory4,
   MAY_EXPIRE,
   ms,
   NOW,
+  OPERATION,
   PROOF,
   RECORD,
   resumeAt,
   SETTINGS,
   shortened,
   STATE,
-  VIEW_COLUMNS,
-  VIEW_TYPES,
+  VIEW_1,
+  VIEW_4,
   wake,
+  type View,
 } from './parts.ts'
 
 /**
@@ -71,24 +75,8 @@ RETURNS TABLE (
         r.state::text, ${wake('l.watched')};${more}
   END $body$;`
 
-/**
- * 1. Completes records that were accepted and never taken, with the result that the caller passes.
- *    This comes first, because clients wait for these records, and they rarely use up the limit.
- * 2. Removes expired records, or marks them `expired`. FOR UPDATE skips records to which a row of
- *    an open transaction refers; the next call gets them. The rows are then addressed by ctid,
- *    which cannot change while they are locked: each identity would cost a random page of the
- *    largest index.
- */
-const REAP = `
-CREATE FUNCTION "{schema}"."{table}_reap" (
-  p_now_ms float8, p_limit int, p_history bool, p_result bytea, p_retention_ms float8
-) RETURNS TABLE (out_removed int, out_expired int, out_abandoned int)
-LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
-  DECLARE
-    v_now timestamptz := ${NOW};
-    v_gone tid[];
-    v_kept tid[];
-  BEGIN ${CHECK_ISOLATION}
+/** Completes records that were accepted and never taken, with the result that the caller passes. */
+const COMPLETE_ABANDONED = `
     out_abandoned := 0;
     IF p_retention_ms IS NOT NULL THEN
       WITH l AS MATERIALIZED (
@@ -104,15 +92,46 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
         FROM l WHERE r.identity = l.id RETURNING ${wake('l.watched')} AS done)
       SELECT count(u.done)::int INTO out_abandoned FROM u;
     END IF;
+`
 
+interface Expired {
+  /** Further columns of the records that expire, and what is selected of them. */
+  readonly more?: string
+  readonly select?: string
+  readonly into?: string
+}
+
+/** Locks expired records: those that are removed, and those whose keys stay refused. */
+const lockExpired = ({ more = '', select = '', into = '' }: Expired = {}) => `
     WITH l AS MATERIALIZED (
-      SELECT r.ctid AS place, r.after_expiry = 'refuse' AS kept
+      SELECT r.ctid AS place, r.after_expiry = 'refuse' AS kept${more}
       FROM ${RECORD} r
       WHERE ${MAY_EXPIRE} AND r.expires_at <= v_now
       ORDER BY r.expires_at LIMIT p_limit - out_abandoned FOR UPDATE OF r SKIP LOCKED)
     SELECT coalesce(array_agg(l.place) FILTER (WHERE NOT l.kept), '{}'),
-        coalesce(array_agg(l.place) FILTER (WHERE l.kept), '{}')
-      INTO v_gone, v_kept FROM l; ${keepHistory('r.ctid = ANY (v_gone || v_kept)')}
+        coalesce(array_agg(l.place) FILTER (WHERE l.kept), '{}')${select}
+      INTO v_gone, v_kept${into} FROM l;`
+
+/**
+ * 1. Completes abandoned records. This comes first, because clients wait for these records, and
+ *    they rarely use up the limit.
+ * 2. Removes expired records, or marks them `expired`. FOR UPDATE skips records to which a row of
+ *    an open transaction refers; the next call gets them. The rows are then addressed by ctid,
+ *    which cannot change while they are locked: each identity would cost a random page of the
+ *    largest index.
+ */
+const REAP = `
+CREATE FUNCTION "{schema}"."{table}_reap" (
+  p_now_ms float8, p_limit int, p_history bool, p_result bytea, p_retention_ms float8
+) RETURNS TABLE (out_removed int, out_expired int, out_abandoned int)
+LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_gone tid[];
+    v_kept tid[];
+  BEGIN ${CHECK_ISOLATION}${COMPLETE_ABANDONED}${lockExpired()} ${keepHistory(
+    'r.ctid = ANY (v_gone || v_kept)',
+  )}
     DELETE FROM ${RECORD} r WHERE r.ctid = ANY (v_gone);
     UPDATE ${RECORD} r SET state = 'expired', result = NULL, token = ''
       WHERE r.ctid = ANY (v_kept);
@@ -121,43 +140,107 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
     RETURN NEXT;
   END $body$;`
 
+/**
+ * Like `reap`, but a record whose key stays refused becomes a tombstone: it keeps neither its
+ * operation nor anything that `toTombstone` of the core removes. With what is left of the limit,
+ * tombstones whose time is over are removed. Tombstones come last, because expired records are
+ * larger. Those that are kept for ever have no `reconcile_at`, so no index here contains them.
+ */
+const REAP_4 = `
+CREATE FUNCTION "{schema}"."{table}_reap_4" (
+  p_now_ms float8, p_limit int, p_history bool, p_result bytea, p_retention_ms float8
+) RETURNS TABLE (out_removed int, out_expired int, out_abandoned int)
+LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+    v_gone tid[];
+    v_kept tid[];
+    v_operations uuid[];
+  BEGIN ${CHECK_ISOLATION}${COMPLETE_ABANDONED}${lockExpired({
+    more: `,
+        CASE WHEN r.recovery_point IS NOT NULL THEN r.record_id END AS operation`,
+    select: `,
+        array_agg(l.operation) FILTER (WHERE l.kept AND l.operation IS NOT NULL)`,
+    into: ', v_operations',
+  })} ${keepHistory4('r.ctid = ANY (v_gone || v_kept)')}
+
+    WITH l AS MATERIALIZED (
+      SELECT r.ctid AS place
+      FROM ${RECORD} r
+      WHERE ${IS_TOMBSTONE} AND r.reconcile_at <= v_now
+      ORDER BY r.reconcile_at
+      LIMIT p_limit - out_abandoned - cardinality(v_gone) - cardinality(v_kept)
+      FOR UPDATE OF r SKIP LOCKED)
+    SELECT v_gone || coalesce(array_agg(l.place), '{}') INTO v_gone FROM l;
+
+    DELETE FROM ${RECORD} r WHERE r.ctid = ANY (v_gone);
+    IF v_operations IS NOT NULL THEN
+      DELETE FROM ${OPERATION} o WHERE o.record_id = ANY (v_operations);
+    END IF;
+    UPDATE ${RECORD} r SET state = 'expired', key = '', fingerprint = '', token = '', proof = NULL,
+        recovery_point = NULL, run_name = NULL, run_version = NULL, result = NULL,
+        error_code = NULL, watched = false, lease_ms = NULL, lease_from = NULL,
+        reconcile_at = r.expires_at + ${ms('r.refuse_for_ms')}
+      WHERE r.ctid = ANY (v_kept);
+    out_removed := cardinality(v_gone);
+    out_expired := cardinality(v_kept);
+    RETURN NEXT;
+  END $body$;`
+
 /** Reads each state from an index that other functions need. The literal makes it usable. */
-const LIST = `
-CREATE FUNCTION "{schema}"."{table}_list" (p_state text, p_limit int)
+const list = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_list${suffix}" (p_state text, p_limit int)
 RETURNS TABLE (
-  ${VIEW_TYPES}
+  ${view.types}
 ) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
   BEGIN
     CASE p_state
       WHEN 'in_progress' THEN
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+        RETURN QUERY SELECT ${view.columns} FROM ${RECORD} r
           WHERE r.state = 'in_progress' ORDER BY r.last_run_at LIMIT p_limit;
       WHEN 'completed' THEN
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+        RETURN QUERY SELECT ${view.columns} FROM ${RECORD} r
           WHERE r.state = 'completed'
           ORDER BY r.expires_at LIMIT p_limit;
       ELSE
-        RETURN QUERY SELECT ${VIEW_COLUMNS} FROM ${RECORD} r
+        RETURN QUERY SELECT ${view.columns} FROM ${RECORD} r
           WHERE r.state = p_state::${STATE} AND r.state NOT IN ('in_progress', 'completed')
           ORDER BY r.last_run_at LIMIT p_limit;
     END CASE;
   END $body$;`
 
 /** Reads the history of one key or one record, newest first. */
-const LIST_HISTORY = `
-CREATE FUNCTION "{schema}"."{table}_history" (
+const listHistory = (suffix: string, view: View) => `
+CREATE FUNCTION "{schema}"."{table}_history${suffix}" (
   p_identity bytea, p_record_id uuid, p_limit int
 ) RETURNS TABLE (
-  ${VIEW_TYPES}, out_result bytea
+  ${view.types}, out_result bytea
 ) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
   BEGIN
     IF p_identity IS NULL THEN
-      RETURN QUERY SELECT ${HISTORY_VIEW_COLUMNS}, r.result FROM ${HISTORY} r
+      RETURN QUERY SELECT ${view.historyColumns}, r.result FROM ${HISTORY} r
         WHERE r.record_id = p_record_id LIMIT p_limit;
     ELSE
-      RETURN QUERY SELECT ${HISTORY_VIEW_COLUMNS}, r.result FROM ${HISTORY} r
+      RETURN QUERY SELECT ${view.historyColumns}, r.result FROM ${HISTORY} r
         WHERE r.identity = p_identity ORDER BY r.created_at DESC LIMIT p_limit;
     END IF;
+  END $body$;`
+
+/**
+ * Reads the records of look-ups (`find`), with the time at which they are judged. Takes no lock and
+ * waits for no lock.
+ */
+const FIND = `
+CREATE FUNCTION "{schema}"."{table}_find" (p_now_ms float8, p_identity bytea[])
+RETURNS TABLE (
+  ${VIEW_4.types}, out_result bytea, out_now_ms float8
+) LANGUAGE plpgsql STABLE ${SETTINGS} AS $body$
+  DECLARE
+    v_now timestamptz := ${NOW};
+  BEGIN
+    RETURN QUERY SELECT ${VIEW_4.columns}, r.result, ${epochMs('v_now')}
+      FROM unnest(p_identity) AS q (identity)
+      JOIN ${RECORD} r ON r.identity = q.identity;
   END $body$;`
 
 /**
@@ -187,7 +270,21 @@ LANGUAGE plpgsql VOLATILE ${SETTINGS} AS $body$
       WHERE CASE r.state WHEN 'in_progress' THEN true WHEN 'pending' THEN true ELSE false END;
   END $body$;`
 
-export const UPKEEP_FUNCTIONS: readonly string[] = [sweep('', ''), REAP, LIST, LIST_HISTORY, WATCH]
+export const UPKEEP_FUNCTIONS: readonly string[] = [
+  sweep('', ''),
+  REAP,
+  list('', VIEW_1),
+  listHistory('', VIEW_1),
+  WATCH,
+]
 
 /** The functions of migration 2. */
 export const UPKEEP_FUNCTIONS_2: readonly string[] = [sweep('_2', SHORTEN)]
+
+/** The functions of migration 4. */
+export const UPKEEP_FUNCTIONS_4: readonly string[] = [
+  REAP_4,
+  list('_4', VIEW_4),
+  listHistory('_4', VIEW_4),
+  FIND,
+]

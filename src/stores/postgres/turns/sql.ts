@@ -4,13 +4,13 @@ import { call, VIEW } from '../sql.ts'
 const TURN = ['kind', 'name', 'version', ...VIEW]
 
 export const DUE = call(
-  'due_3',
+  'due_4',
   ['float8', 'text[]', 'int[]', 'text[]', 'text::bool', 'int', 'text[]'],
   TURN,
 )
 
 export const TAKE_UNKNOWN = call(
-  'take_unknown_3',
+  'take_unknown_4',
   [
     'float8',
     'int',

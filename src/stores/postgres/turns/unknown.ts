@@ -1,4 +1,5 @@
-import type { OperationName, UnknownRequest } from '../../../core/store/durable-store.ts'
+import type { OperationName } from '../../../core/store/durable-store.ts'
+import type { UnknownRequest } from '../../../core/store/operator-store.ts'
 import type { Row, Value } from '../driver/driver.ts'
 import { numberArray, textArray, textValue } from '../driver/values.ts'
 import { NO_VERSION } from '../functions/turns.ts'

@@ -1,7 +1,7 @@
 import type pg from 'pg'
 import postgres from 'postgres'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import type { Act } from '../../../../src/core/store/durable-store.ts'
+import type { Act } from '../../../../src/core/store/operator-store.ts'
 import type { Lease } from '../../../../src/core/store/store.ts'
 import {
   migrationSql,
@@ -329,7 +329,7 @@ it('works for a role with only the documented rights', async () => {
     GRANT SELECT, INSERT, UPDATE, DELETE ON keys.record, keys.record_operation, keys.record_phase,
       keys.record_message, keys.record_partition TO ${role};
     GRANT SELECT, UPDATE ON keys.record_waiting TO ${role};
-    GRANT SELECT, INSERT ON keys.record_audit TO ${role}`)
+    GRANT SELECT, INSERT ON keys.record_audit, keys.record_discarded TO ${role}`)
   const pool = connect({ options: `-c role=${role}` })
   const store = postgresStore({ pool, ...names })
   await store.migrate()
@@ -349,7 +349,10 @@ it('works for a role with only the documented rights', async () => {
   ofKind(await operator.act({ kind: 'drop_message', messageId: dead.id }, BY), 'done')
   expect(await outbox.prune({ limit: 10, olderThanMs: -1000 })).toBe(1)
   expect(await operator.takeUnknown({ limit: 1, againMs: 1000 })).toEqual([])
-  ofKind(await operator.act({ kind: 'bust', ref: { identity: lease.identity } }, BY), 'done')
+  const { recordId } = await viewOf(store, lease)
+  const discard = { kind: 'discard_reply', ref: { recordId }, attempt: 1 } as const
+  ofKind(await operator.act({ ...discard, despiteEffects: true }, BY), 'done')
+  expect((await operator.discarded({ recordId, limit: 10 })).length).toBe(1)
   expect((await operator.audit({ limit: 10 })).length).toBe(2)
   await pool.end()
   await app.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)

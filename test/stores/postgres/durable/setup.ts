@@ -63,7 +63,8 @@ const send = async (tx: unknown, text: string): Promise<void> => {
 const emptySql = (prefix: string) => `ALTER TABLE ${prefix}_audit" DISABLE TRIGGER unchanged;
   DELETE FROM ${prefix}_audit"; ALTER TABLE ${prefix}_audit" ENABLE TRIGGER unchanged;
   DELETE FROM ${prefix}"; DELETE FROM ${prefix}_history"; DELETE FROM ${prefix}_message";
-  DELETE FROM ${prefix}_partition"; UPDATE ${prefix}_waiting" SET until = '-infinity';
+  DELETE FROM ${prefix}_partition"; DELETE FROM ${prefix}_discarded";
+  UPDATE ${prefix}_waiting" SET until = '-infinity';
   DELETE FROM note`
 
 /** Opens the store of one case on tables that all cases share; the first case migrates. */

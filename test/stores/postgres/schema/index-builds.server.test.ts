@@ -15,10 +15,10 @@ import { usePostgres } from '../setup.ts'
 
 const setupServer = usePostgres()
 
-const TURN_INDEXES = ['due_turn', 'lane_turn', 'message_turn', 'unknown_turn']
+const INDEXES = ['due_turn', 'lane_turn', 'message_turn', 'tombstone', 'unknown_turn']
 const VALID = `SELECT replace(c.relname, 'oncekey_record_', '') FROM pg_index i
   JOIN pg_class c ON c.oid = i.indexrelid
-  WHERE i.indisvalid AND c.relname ~ 'oncekey_record_.*turn$' ORDER BY 1`
+  WHERE i.indisvalid AND c.relname ~ 'oncekey_record_(.*turn|tombstone)$' ORDER BY 1`
 const INVALID = `SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   WHERE NOT i.indisvalid ORDER BY 1`
 const BUILDING = `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
@@ -70,8 +70,8 @@ describe.each(['a pool of pg', 'postgres.js', 'a single Client', 'pgbouncer'])(
       }
       const store = postgresStore({ pool: await pools[way]!(), prepare: way !== 'pgbouncer' })
       await store.migrate()
-      expect(await column(VALID)).toEqual(TURN_INDEXES)
-      expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+      expect(await column(VALID)).toEqual(INDEXES)
+      expect(await column(NUMBERS)).toEqual([-4, -3, -2, 1])
       expect(await column(LOCKS)).toEqual([0])
       const idle = `SELECT count(*)::int FROM pg_stat_activity WHERE state LIKE 'idle in%'`
       expect(await column(idle)).toEqual([0])
@@ -92,7 +92,7 @@ it('does not block writes while a build waits for an older transaction', async (
   expect(await column(BUILDING)).toHaveLength(1)
   await end()
   await migrated
-  expect(await column(VALID)).toEqual(TURN_INDEXES)
+  expect(await column(VALID)).toEqual(INDEXES)
 })
 
 it('drops an index that a cancelled build has left, and builds it again', async () => {
@@ -109,7 +109,7 @@ it('drops an index that a cancelled build has left, and builds it again', async 
   expect(await column(NUMBERS)).toEqual([-2, 1])
   await store.migrate()
   expect(await column(INVALID)).toEqual([])
-  expect(await column(VALID)).toEqual(TURN_INDEXES)
+  expect(await column(VALID)).toEqual(INDEXES)
 })
 
 it.each(['pg', 'pgbouncer'])(
@@ -121,9 +121,9 @@ it.each(['pg', 'pgbouncer'])(
       postgresStore({ pool: connect({ max: 3, connectionString }), prepare: way === 'pg' }),
     )
     await Promise.all(stores.map((store) => store.migrate()))
-    expect(await column(VALID)).toEqual(TURN_INDEXES)
+    expect(await column(VALID)).toEqual(INDEXES)
     expect(await column(INVALID)).toEqual([])
-    expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+    expect(await column(NUMBERS)).toEqual([-4, -3, -2, 1])
     expect(await column(LOCKS)).toEqual([0])
   },
 )
@@ -170,7 +170,7 @@ it('fails a build behind a pooler after it has waited for a minute, and says why
   await column('SELECT pg_terminate_backend($1)', [pid])
   await end()
   await migrate(driverOf(pool, false), name, systemClock)
-  expect(await column(VALID)).toEqual(TURN_INDEXES)
+  expect(await column(VALID)).toEqual(INDEXES)
 })
 
 it('fails a build after three waits for older transactions, and says why', async () => {
@@ -202,10 +202,10 @@ it.each([false, true])(
     const script = migrationSql({ after: 2, concurrently })
     expect(script.includes('CONCURRENTLY')).toBe(concurrently)
     for (const part of statementsOf(script)) await app.query(part)
-    expect(await column(VALID)).toEqual(TURN_INDEXES)
+    expect(await column(VALID)).toEqual(INDEXES)
     const pool = connect()
     await postgresStore({ pool }).migrate()
-    expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+    expect(await column(NUMBERS)).toEqual([-4, -3, -2, 1])
   },
 )
 
@@ -229,8 +229,8 @@ it.each([false, true])(
     await app.query('ROLLBACK')
     expect(await column(NUMBERS)).toEqual([-2, 1])
     await postgresStore({ pool: connect() }).migrate()
-    expect(await column(VALID)).toEqual(TURN_INDEXES)
-    expect(await column(NUMBERS)).toEqual([-3, -2, 1])
+    expect(await column(VALID)).toEqual(INDEXES)
+    expect(await column(NUMBERS)).toEqual([-4, -3, -2, 1])
   },
 )
 
@@ -244,7 +244,7 @@ it.each(['a pool of pg', 'pgbouncer'])(
     await app.query(`${BREAK}; DROP INDEX oncekey_record_lane_turn`)
     const stores = [store, postgresStore({ pool: connect() })]
     await Promise.all(stores.map((one) => one.migrate()))
-    expect([await column(VALID), await column(INVALID)]).toEqual([TURN_INDEXES, []])
+    expect([await column(VALID), await column(INVALID)]).toEqual([INDEXES, []])
     expect(await column(LOCKS)).toEqual([0])
     // A newer version may have removed these indexes.
     await app.query(`${BREAK}; INSERT INTO oncekey_record_migration VALUES (-99)`)
@@ -255,11 +255,11 @@ it.each(['a pool of pg', 'pgbouncer'])(
 
 /** Splits a script into its transactions and the single statements between them. */
 function statementsOf(script: string): string[] {
-  const [before, ...rest] = script.split(/(?<=^COMMIT;\n)/m)
-  const after = rest.join('')
-  const begin = after.indexOf('BEGIN;')
-  if (begin === -1) return [script]
-  return [before!, ...after.slice(0, begin).split(/(?=CREATE INDEX)/), after.slice(begin)]
+  return script.split(/(?<=^COMMIT;\n)/m).flatMap((part) => {
+    const begin = part.indexOf('BEGIN;')
+    if (begin <= 0) return [part]
+    return [...part.slice(0, begin).split(/(?=CREATE INDEX)/), part.slice(begin)]
+  })
 }
 
 it('generates a script for new tables without a statement outside of its transaction', () => {

@@ -180,8 +180,10 @@ it.each(DRIVERS)(
       ask((signal) => outbox.list({ state: 'dead', limit: 1 }, signal)),
       ask((signal) => operator.takeUnknown({ limit: 1, againMs: 1000 }, signal)),
       ask((signal) =>
-        operator.act({ kind: 'bust', ref: { identity: claimRequest().identity } }, by, signal),
+        operator.act({ kind: 'release', ref: { identity: claimRequest().identity } }, by, signal),
       ),
+      ask((signal) => operator.discarded({ recordId: crypto.randomUUID(), limit: 1 }, signal)),
+      ask((signal) => store.claim([claimRequest({ mode: 'find' })], signal)),
       ask((signal) => phases.due({ operations: [], limit: 1 }, signal)),
       ask((signal) => store.sweep({ limit: 1 }, signal)),
       ask((signal) => store.reap({ limit: 1 }, signal)),

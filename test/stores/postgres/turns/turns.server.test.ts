@@ -184,14 +184,14 @@ it('finds due records beside an excluded flood in a few statements', async () =>
   const without = { limit: 10, withoutTenants: ['flood'] }
   const due = await store.durable.phases.due({ operations, ...without })
   expect(due.map(({ record }) => record.tenant)).toEqual(['zz'])
-  expect(count('_due_3')).toBe(2)
+  expect(count('_due_4')).toBe(2)
   const unknown = await store.durable.operator.takeUnknown({ againMs: 1000, ...without })
   expect(unknown.map(({ record }) => record.tenant)).toEqual(['zz'])
-  expect(count('_take_unknown_3')).toBeLessThanOrEqual(2)
+  expect(count('_take_unknown_4')).toBeLessThanOrEqual(2)
   // Nothing is due beside the excluded tenants: the number of statements is still bounded.
   const none = { limit: 10, withoutTenants: ['flood', 'zz'] }
   expect(await store.durable.phases.due({ operations, ...none })).toEqual([])
-  expect(count('_due_3')).toBe(2 + 8)
+  expect(count('_due_4')).toBe(2 + 8)
 })
 
 it('skips expired records that never ran, in the turn of their tenant', async () => {
