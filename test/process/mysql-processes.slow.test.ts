@@ -28,7 +28,7 @@ it(
     const codes = await Promise.all(racers.map((racer) => racer.ended))
     expect(codes).toEqual(racers.map(() => 0))
     expect(await column('SELECT number FROM oncekey_record_migration ORDER BY 1')).toEqual([
-      -3, -2, 1,
+      -4, -3, -2, 1,
     ])
 
     const keys = Array.from({ length: RACED_KEYS }, (_, n) => `key-${n}`).toSorted()

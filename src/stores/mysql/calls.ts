@@ -56,7 +56,7 @@ export class Calls {
  * exceed the largest packet: 16 MiB on MariaDB, and hexadecimal digits double every byte.
  */
 export const ROWS_MAX = 100
-const BYTES_MAX = 4 * 1024 * 1024
+export const BYTES_MAX = 4 * 1024 * 1024
 
 /** Runs a batch of any size in pieces, one after the other. Keeps the order of the outcomes. */
 export async function inPieces<Request, Outcome>(

@@ -68,6 +68,8 @@ function checkClaims(requests: readonly ClaimRequest[]): void {
       literalOf('leaseUntilMs', request.leaseMs)
       literalOf('expiresAtMs', request.retentionMs)
       literalOf('attempt', request.maxLapses)
+      literalOf('idSeed', request.idSeed)
+      literalOf('refuseForMs', request.refuseForMs)
       checkWord(['unknown', 'rerun', 'resume'], request.onLapse)
       checkWord(['new', 'refuse'], request.afterExpiry)
       if (!isUuid(request.recordId)) throw new ValueFault('record_id cannot hold its value')

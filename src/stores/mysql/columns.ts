@@ -14,6 +14,7 @@ export type Field = keyof StoredRecord
 const COLUMNS: Readonly<Record<Field, Column>> = {
   identity: { name: 'identity', kind: 'hex' },
   recordId: { name: 'record_id', kind: 'word' },
+  idSeed: { name: 'id_seed', kind: 'hex' },
   tenant: { name: 'tenant', kind: 'text', lengthMax: 255 },
   operation: { name: 'operation', kind: 'text', lengthMax: 1024 },
   key: { name: '`key`', kind: 'text', lengthMax: 1024 },
@@ -26,6 +27,7 @@ const COLUMNS: Readonly<Record<Field, Column>> = {
   leaseMs: { name: 'lease_ms', kind: 'number' },
   onLapse: { name: 'on_lapse', kind: 'word' },
   afterExpiry: { name: 'after_expiry', kind: 'word' },
+  refuseForMs: { name: 'refuse_for_ms', kind: 'number' },
   proof: { name: 'proof', kind: 'word' },
   recoveryPoint: { name: 'recovery_point', kind: 'text' },
   errorCode: { name: 'error_code', kind: 'text' },
@@ -60,13 +62,20 @@ export const LEASE: readonly Field[] = [
   'expiresAtMs',
 ]
 
-/** Fields of a new record. Its other columns are null. */
-export const FRESH: readonly Field[] = FIELDS.filter(
-  (field) =>
-    !['proof', 'recoveryPoint', 'errorCode', 'reconcileAtMs', 'completedAtMs', 'result'].includes(
-      field,
-    ),
-)
+const NULL_AT_FIRST: readonly Field[] = [
+  'proof',
+  'recoveryPoint',
+  'errorCode',
+  'reconcileAtMs',
+  'completedAtMs',
+  'result',
+]
+
+/** Fields whose column has the value of the field. Only `idSeedSql` writes the seed. */
+const PLAIN: readonly Field[] = FIELDS.filter((field) => field !== 'idSeed')
+
+/** Plain fields of a new record. Columns of other plain fields are null. */
+export const FRESH: readonly Field[] = PLAIN.filter((field) => !NULL_AT_FIRST.includes(field))
 
 /** Fields in the history, which has no token and no lease, and in which every record is expired. */
 export const KEPT: readonly Field[] = FIELDS.filter(
@@ -92,6 +101,22 @@ export function leaseFromSql({ leaseUntilMs, leaseMs }: StoredRecord): string {
   return literalOf('leaseMs', leaseMs === undefined ? undefined : leaseUntilMs - leaseMs)
 }
 
+export const ID_SEED = COLUMNS.idSeed.name
+
+/**
+ * A node of an older version can give a row a new record id and leave `id_seed` and `refuse_for_ms`
+ * as they are. So `id_seed` begins with the 16 bytes of the record id for which both were written,
+ * also if there is no seed. With another record id, both count as absent.
+ */
+export function idSeedSql({ recordId, idSeed, refuseForMs }: StoredRecord): string {
+  if (idSeed === undefined && refuseForMs === undefined) return 'NULL'
+  const parts = [idDigits(recordId), ...(idSeed === undefined ? [] : [idSeed])]
+  if (!parts.every(isIdentity)) throw new ValueFault(`${ID_SEED} cannot hold its value`)
+  return `x'${parts.join('')}'`
+}
+
+const idDigits = (recordId: string) => recordId.replaceAll('-', '')
+
 /**
  * Reads the fields of one row, in the order of `fields`. Other fields are `undefined`. CHECK
  * constraints guarantee valid words, so they are not validated again.
@@ -99,7 +124,19 @@ export function leaseFromSql({ leaseUntilMs, leaseMs }: StoredRecord): string {
 export function toRecord(fields: readonly Field[], values: Row): StoredRecord {
   const record: Record<Field, unknown> = { ...NOTHING }
   for (const [n, field] of fields.entries()) record[field] = fromColumn(COLUMNS[field], values[n])
-  return record as unknown as StoredRecord
+  return withOwnSeed(record as unknown as StoredRecord)
+}
+
+/** Reads what `idSeedSql` has written. */
+function withOwnSeed(record: StoredRecord): StoredRecord {
+  const { recordId, idSeed: written, refuseForMs } = record
+  if (written === undefined && refuseForMs === undefined) return record
+  const own = idDigits(recordId)
+  if (written?.startsWith(own) !== true) {
+    return { ...record, idSeed: undefined, refuseForMs: undefined }
+  }
+  const idSeed = written.slice(own.length)
+  return { ...record, idSeed: idSeed === '' ? undefined : idSeed }
 }
 
 const NOTHING = Object.fromEntries(FIELDS.map((field) => [field, undefined])) as Record<
@@ -115,8 +152,8 @@ const NEVER_MS = Number.MAX_SAFE_INTEGER
 
 /**
  * When a record is due for the sweep, the reaper, the reconciler or a worker. For an expired record
- * it is the time of the last run. With this column one index serves all of them: MySQL has no
- * partial indexes.
+ * that is kept for ever it is the time of the last run. With this column one index serves all of
+ * them: MySQL has no partial indexes.
  */
 export function dueAtMs(record: StoredRecord): number {
   switch (record.state) {
@@ -135,7 +172,7 @@ export function dueAtMs(record: StoredRecord): number {
     case 'unknown':
       return record.reconcileAtMs ?? NEVER_MS
     case 'expired':
-      return record.lastRunAtMs
+      return record.reconcileAtMs ?? record.lastRunAtMs
   }
 }
 
@@ -155,6 +192,18 @@ export const RUN_AS = 'run_as'
 /** `run_as` of a record that has a recovery point but no operation. */
 const NO_OPERATION = '1'
 
+/**
+ * `to_run` of an expired record that is kept for a time. No worker searches for this number. All
+ * other expired records have 0, so the reaper reads none of those that are kept for ever, and none
+ * that an older node has made `expired`.
+ */
+export const TO_REMOVE = 1
+
+function toRunSql(record: StoredRecord): string {
+  if (record.state === 'expired') return record.reconcileAtMs === undefined ? '0' : `${TO_REMOVE}`
+  return isToRun(record) ? RUN_AS : '0'
+}
+
 /** How the fields of a row are written. */
 export interface RowColumns<Name extends string> {
   readonly fields: readonly Name[]
@@ -172,20 +221,37 @@ export function changedColumns<Name extends string>(
   return new Map(differing.map((field) => [nameOf(field), literalOf(field, after[field])]))
 }
 
+/**
+ * Whether the record stays and its operation is removed. Only a record with a recovery point has an
+ * operation.
+ */
+export function isOperationOver(before: StoredRecord, after: StoredRecord): boolean {
+  return before.recoveryPoint !== undefined && after.recoveryPoint === undefined
+}
+
 /** Columns of a record that differ, those that depend on others included. */
 export function changesOf(before: StoredRecord, after: StoredRecord): Map<string, string> {
-  const changes = changedColumns({ fields: FIELDS, nameOf, literalOf }, before, after)
-  const leaseFrom = [leaseFromSql(before), leaseFromSql(after)] as const
-  if (leaseFrom[0] !== leaseFrom[1]) changes.set(LEASE_FROM, leaseFrom[1])
+  const changes = changedColumns({ fields: PLAIN, nameOf, literalOf }, before, after)
+  const set = (name: string, toSql: (record: StoredRecord) => string) => {
+    const [old, sql] = [toSql(before), toSql(after)]
+    if (old !== sql) changes.set(name, sql)
+    return old !== sql
+  }
+  if (set(ID_SEED, idSeedSql)) {
+    // A value that was written for an earlier record id must not become valid.
+    changes.set(nameOf('refuseForMs'), literalOf('refuseForMs', after.refuseForMs))
+  }
+  set(LEASE_FROM, leaseFromSql)
   // A record that was read without its result does not differ from `after` in it.
-  if (after.state === 'expired') changes.set(nameOf('result'), 'NULL')
-  const due = [dueAtMs(before), dueAtMs(after)]
-  if (due[0] !== due[1]) changes.set(DUE, literalOf('expiresAtMs', due[1]))
-  const toRun = [isToRun(before), isToRun(after)]
-  if (toRun[0] !== toRun[1]) changes.set(TO_RUN, toRun[1] === true ? RUN_AS : '0')
+  if (before.state === 'completed' && after.state !== 'completed') {
+    changes.set(nameOf('result'), 'NULL')
+  }
+  set(DUE, (record) => literalOf('expiresAtMs', dueAtMs(record)))
+  set(TO_RUN, toRunSql)
   if (before.recoveryPoint === undefined && after.recoveryPoint !== undefined) {
     setRunAs(changes, NO_OPERATION)
   }
+  if (isOperationOver(before, after)) changes.set(RUN_AS, '0')
   return changes
 }
 

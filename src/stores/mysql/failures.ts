@@ -8,6 +8,7 @@ const DEADLOCK = 1213
 const NO_SUCH_SAVEPOINT = 1305
 const DUPLICATE_COLUMN = 1060
 const DUPLICATE_KEY_NAME = 1061
+const NOTHING_TO_DROP = 1091
 const DUPLICATE = 1062
 const TRANSACTION_OPEN = 1568
 
@@ -104,10 +105,11 @@ export function isDuplicate(error: unknown): boolean {
   return numberOf(error) === DUPLICATE
 }
 
-/** The column or index to add exists. */
-export function isDuplicateName(error: unknown): boolean {
+/** The column or index to add exists, or the index to drop does not. */
+export function isAlreadyChanged(error: unknown): boolean {
   const number = numberOf(error)
-  return number === DUPLICATE_COLUMN || number === DUPLICATE_KEY_NAME
+  const isThere = number === DUPLICATE_COLUMN || number === DUPLICATE_KEY_NAME
+  return isThere || number === NOTHING_TO_DROP
 }
 
 export function isTransactionOpen(error: unknown): boolean {

@@ -8,8 +8,17 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { sleep, systemClock, type Clock } from '../../core/time/clock.ts'
 import { appliedMigrations, migrationRecord, type Migration } from '../kit/migrations.ts'
 import { writeAlone, type Driver, type Session } from './driver/driver.ts'
-import { DURABLE_TABLES, ENGINE, TEXT, TURN_STATEMENTS, WORD } from './durable/tables.ts'
-import { isDuplicateName, isLockTimeout, isNotMigrated } from './failures.ts'
+import {
+  ADD_TURN_INDEX,
+  DISCARDED_TABLE,
+  DROP_TURN_INDEX,
+  DURABLE_TABLES,
+  ENGINE,
+  TEXT,
+  TURN_STATEMENTS,
+  WORD,
+} from './durable/tables.ts'
+import { isAlreadyChanged, isLockTimeout, isNotMigrated } from './failures.ts'
 import { resolveTables, type TableOptions } from './options.ts'
 import { ROLLBACK, type Tables } from './sql.ts'
 
@@ -36,6 +45,10 @@ const COLUMNS = `
   recovery_point MEDIUMTEXT ${TEXT},
   result LONGBLOB,`
 
+const addSeedTo = (table: string) => `
+ALTER TABLE ${table} ADD COLUMN /*M! IF NOT EXISTS */ id_seed VARBINARY(32),
+  ADD COLUMN /*M! IF NOT EXISTS */ refuse_for_ms BIGINT, ALGORITHM = INSTANT`
+
 interface MysqlMigration extends Migration {
   readonly statements: readonly string[]
 }
@@ -48,7 +61,8 @@ interface MysqlMigration extends Migration {
  * Every index costs a write with each claim and each completion, and none can be partial. So one
  * index serves the sweep, the reaper, workers, reconcilers and the lists: `due_at_ms` is the time
  * that matters in the state of the record. `to_run` separates operations that wait for a worker
- * from records that wait for their expiry, and from operations for other workers. The time of the
+ * from records that wait for their expiry, and from operations for other workers; and expired
+ * records that are kept for a time from those that are kept for ever. The time of the
  * last run is in the index for the lists. `run_as` is the value that `to_run` gets while the record
  * waits for a worker: a number made from the name and the version of its operation.
  *
@@ -94,6 +108,16 @@ ALTER TABLE {record} ADD COLUMN /*M! IF NOT EXISTS */ lease_ms BIGINT,
     ],
   },
   { runsFrom: 1, statements: TURN_STATEMENTS },
+  {
+    runsFrom: 1,
+    statements: [
+      DISCARDED_TABLE,
+      addSeedTo('{history}'),
+      DROP_TURN_INDEX,
+      addSeedTo('{record}'),
+      ADD_TURN_INDEX,
+    ],
+  },
 ]
 
 const MIGRATION_TABLE = `
@@ -217,7 +241,7 @@ async function runChange(session: Session, sql: string, clock: Clock): Promise<v
       return
     } catch (error) {
       // MySQL has no IF NOT EXISTS here: a process has crashed between the change and its record.
-      if (isDuplicateName(error)) return
+      if (isAlreadyChanged(error)) return
       if (!isLockTimeout(error)) throw error
       if (tries === quickTries + LONG_TRIES) throw inUse(sql, error)
     }
@@ -248,7 +272,7 @@ function forTables(tables: Tables, sql: string): string {
   return names.reduce((text, name) => text.replaceAll(`{${name}}`, tables[name]), sql).trim()
 }
 
-const DURABLE_NAMES = ['operation', 'phase', 'message', 'partition', 'audit'] as const
+const DURABLE_NAMES = ['operation', 'phase', 'message', 'partition', 'audit', 'discarded'] as const
 
 async function appliedCount(session: Session, tables: Tables): Promise<number> {
   let rows

@@ -5,7 +5,7 @@
 import type { StoredRecord } from '../../core/record/record.ts'
 import type { Calls } from './calls.ts'
 import type { Row } from './client.ts'
-import { changesOf, LEASE, toRecord, VIEW, type Field } from './columns.ts'
+import { changesOf, isOperationOver, LEASE, toRecord, VIEW, type Field } from './columns.ts'
 import { isRows, readCommitted, writeAlone, type Session } from './driver/driver.ts'
 import { deleteOperationsSql, deletePhasesSql } from './durable/phase-sql.ts'
 import {
@@ -144,20 +144,34 @@ export async function applyMoves(
   if (replacements.length > 0) await session.run(insertSql(tables, replacements))
   const changes = changed.map(toChange).filter(({ columns }) => columns.size > 0)
   if (changes.length > 0) await session.run(updateSql(tables, changes))
+  const over = changed.filter(({ before, after }) => isOperationOver(before, after!))
+  await removeOperations(
+    session,
+    context,
+    over.map(({ before }) => before),
+  )
   return [...removed, ...changed]
 }
 
 /** Also deletes operations and phases. Only a record with a recovery point has any. */
 async function remove(
   session: Session,
+  context: RecordContext,
+  records: readonly StoredRecord[],
+): Promise<void> {
+  if (records.length > 0) await session.run(deleteSql(context.tables, records))
+  const begun = records.filter(({ recoveryPoint }) => recoveryPoint !== undefined)
+  await removeOperations(session, context, begun)
+}
+
+async function removeOperations(
+  session: Session,
   { tables }: RecordContext,
   records: readonly StoredRecord[],
 ): Promise<void> {
-  if (records.length > 0) await session.run(deleteSql(tables, records))
-  const begun = records.filter(({ recoveryPoint }) => recoveryPoint !== undefined)
-  if (begun.length === 0) return
-  await session.run(deleteOperationsSql(tables, begun))
-  await session.run(deletePhasesSql(tables, begun))
+  if (records.length === 0) return
+  await session.run(deleteOperationsSql(tables, records))
+  await session.run(deletePhasesSql(tables, records))
 }
 
 /** Leaves out records that a row of an open transaction refers to. A later call removes them. */

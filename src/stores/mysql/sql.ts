@@ -13,6 +13,8 @@ import {
   DUE,
   dueAtMs,
   FRESH,
+  ID_SEED,
+  idSeedSql,
   KEPT,
   LEASE,
   LEASE_FROM,
@@ -20,6 +22,7 @@ import {
   literalOf,
   nameOf,
   readSql,
+  TO_REMOVE,
   TO_RUN,
   VIEW,
   type Field,
@@ -35,6 +38,7 @@ export interface Tables {
   readonly message: string
   readonly partition: string
   readonly audit: string
+  readonly discarded: string
   readonly database: string | undefined
 }
 
@@ -54,6 +58,7 @@ export function tablesOf(names: {
     message: named('_message'),
     partition: named('_partition'),
     audit: named('_audit'),
+    discarded: named('_discarded'),
     database,
   })
 }
@@ -195,12 +200,12 @@ export function lockIdsSql({ record }: Tables, records: readonly StoredRecord[])
     WHERE r.record_id IN (${ids}) FOR UPDATE SKIP LOCKED`
 }
 
-const FRESH_COLUMNS = [...FRESH.map(nameOf), LEASE_FROM, DUE].join(', ')
+const FRESH_COLUMNS = [...FRESH.map(nameOf), ID_SEED, LEASE_FROM, DUE].join(', ')
 
 const freshRow = (record: StoredRecord) => {
   const due = literalOf('expiresAtMs', dueAtMs(record))
   const values = FRESH.map((field) => literalOf(field, record[field]))
-  return `(${[...values, leaseFromSql(record), due].join(', ')})`
+  return `(${[...values, idSeedSql(record), leaseFromSql(record), due].join(', ')})`
 }
 
 /** Also replaces records that were deleted in the same transaction. */
@@ -320,8 +325,9 @@ export function dueSql(
   now: string,
   { state, limit }: { readonly state: RecordState; readonly limit: number },
 ): string {
+  const queue = state === 'expired' ? TO_REMOVE : 0
   return `SELECT HEX(r.identity) FROM ${record} AS r FORCE INDEX (due)
-    WHERE r.state = ${literalOf('state', state)} AND r.${TO_RUN} = 0 AND r.${DUE} <= ${now}
+    WHERE r.state = ${literalOf('state', state)} AND r.${TO_RUN} = ${queue} AND r.${DUE} <= ${now}
     ORDER BY r.${DUE} LIMIT ${literalOf('attempt', limit)}`
 }
 

@@ -2,6 +2,7 @@
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { toView } from '../../core/record/decide.ts'
 import type { DurableStore } from '../../core/store/durable-store.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
@@ -18,7 +19,6 @@ import type {
   Settlement,
   SettleOutcome,
   Store,
-  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store/store.ts'

@@ -49,8 +49,11 @@ const AHEAD: QueueSql = ({ tables, now }, limit) => aheadSql(tables, now, limit)
 const LAPSED: QueueSql = ({ tables, now }, limit) =>
   dueSql(tables, now, { state: 'in_progress', limit })
 
-/** Excludes operations that have begun: workers complete those. */
-const ENDED: readonly QueueSql[] = (['completed', 'failed_retryable'] as const).map(
+/**
+ * Excludes operations that have begun: workers complete those. Of the expired records only those
+ * whose time is over are read, and none that is kept for ever.
+ */
+const ENDED: readonly QueueSql[] = (['completed', 'failed_retryable', 'expired'] as const).map(
   (state): QueueSql =>
     ({ tables, now }, limit) =>
       dueSql(tables, now, { state, limit }),

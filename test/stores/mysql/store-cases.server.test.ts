@@ -78,7 +78,10 @@ for (const { name, connect, options } of VARIANTS) {
       await opened.app.query(`DELETE FROM ${prefix}\`${table}_history\``)
       return { store }
     },
-    ...(options().history === true ? {} : { without: { history: 'it is an option' } }),
+    without: {
+      discard: 'it is an act of `durable`',
+      ...(options().history === true ? {} : { history: 'it is an option' }),
+    },
   })
 
   afterAll(() => opened?.app.end())

@@ -1,10 +1,12 @@
 /**
  * Operator acts on records and messages, and the unknown records that the reconciler takes.
  *
- * Tests: test/stores/mysql/durable/durable.server.test.ts.
+ * Tests: test/stores/mysql/durable/durable.server.test.ts,
+ * test/stores/mysql/durable/discard.server.test.ts.
  */
 import { toView } from '../../../core/record/decide.ts'
 import type { StoredRecord } from '../../../core/record/record.ts'
+import type { StoredPhase } from '../../../core/store/durable-store.ts'
 import type {
   Act,
   Actor,
@@ -13,20 +15,27 @@ import type {
   DueUnknown,
   PhaseRef,
   Postponement,
-  StoredPhase,
-} from '../../../core/store/durable-store.ts'
+} from '../../../core/store/operator-store.ts'
 import type { RecordRef } from '../../../core/store/store.ts'
-import { sleep, systemClock } from '../../../core/time/clock.ts'
 import { decideAct, type ActDecision, type RecordAct } from '../../kit/decide-durable.ts'
 import { decideMessageAct, type MessageAct } from '../../kit/messages.ts'
-import { checkValues, ROWS_MAX } from '../calls.ts'
+import { encodeOperation } from '../../kit/stored-operation.ts'
+import { BYTES_MAX, checkValues, ROWS_MAX } from '../calls.ts'
 import { fromColumn, isIdentity, isUuid, toColumn } from '../columns.ts'
 import { readCommitted, transact, type Session } from '../driver/driver.ts'
-import { storeFailed } from '../failures.ts'
-import { applyMoves, lockAll, lockFree, type Move, type RecordContext } from '../moves.ts'
+import { applyMoves, lockAll, lockFree, type RecordContext } from '../moves.ts'
 import { identitiesSql, type SqlContext } from '../sql.ts'
 import { UnknownTurns } from '../turns/unknown.ts'
-import { auditSql, findPhaseSql, insertAuditSql, lockPhaseSql, toAuditEntry } from './act-sql.ts'
+import {
+  auditSql,
+  discardedSql,
+  findPhaseSql,
+  insertAuditSql,
+  insertDiscardedSql,
+  lockPhaseSql,
+  toAuditEntry,
+  toDiscarded,
+} from './act-sql.ts'
 import {
   laneOf,
   MESSAGE_HEAD,
@@ -40,10 +49,6 @@ import { ended, ready } from './outbox.ts'
 import { headSql, openLaneSql } from './partition-sql.ts'
 import { changePhaseSql, loadSql } from './phase-sql.ts'
 import type { DurableContext } from './phases.ts'
-
-/** Attempts to remove a record that a row of another open transaction refers to. */
-const LOCKED_TRIES = 10
-const LOCKED_MS = 20
 
 /** Unknown records that one call takes at most, in pieces that are committed one by one. */
 const UNKNOWN_MAX = 1000
@@ -77,15 +82,13 @@ export function operatorStore({ calls, current, tables }: DurableContext): Opera
       checkActor(by)
       const run = (session: Session) =>
         transact(session, () => performAct(session, current(), { act, by }))
-      for (let tries = 1; ; tries++) {
-        const outcome = await calls.make('act', run, signal)
-        if (outcome !== LOCKED) return outcome
-        if (tries === LOCKED_TRIES) {
-          const problem = 'a row of an open transaction refers to the record: try again'
-          throw storeFailed('act', new Error(problem))
-        }
-        await sleep(systemClock, LOCKED_MS, signal)
-      }
+      return calls.make('act', run, signal)
+    },
+    async discarded(query, signal) {
+      if (!isUuid(query.recordId)) return []
+      const read = (session: Session) => readCommitted(session, discardedSql(tables, query))
+      const rows = await calls.make('read discarded replies', read, signal)
+      return toDiscarded(query.recordId, rows)
     },
     async audit(query, signal) {
       if (query.subject !== undefined && !isUuid(query.subject)) return []
@@ -146,19 +149,15 @@ interface ActRequest {
   readonly by: Actor
 }
 
-/** Nothing was written, because the record cannot be removed now. */
-const LOCKED = Symbol('locked')
-
 async function performAct(
   session: Session,
   context: RecordContext,
   { act, by }: ActRequest,
-): Promise<ActOutcome | typeof LOCKED> {
+): Promise<ActOutcome> {
   const result =
     act.kind === 'retry_message' || act.kind === 'drop_message'
       ? await actOnMessage(session, context, act)
       : await actOnRecord(session, context, act)
-  if (result === LOCKED) return LOCKED
   const { outcome, detail = '{}', nowMs } = result
   if (outcome.kind === 'done') {
     const { subject } = outcome
@@ -177,21 +176,37 @@ async function actOnRecord(
   session: Session,
   context: RecordContext,
   act: RecordAct,
-): Promise<ActResult | typeof LOCKED> {
+): Promise<ActResult> {
   const { record, phase, nowMs } = await lockSubject(session, context, act)
   const decision = decideAct(record, phase, act, nowMs)
   const { outcome, detail } = decision
   const result = { outcome, ...(detail === undefined ? {} : { detail }), nowMs }
   if (record === undefined || decision.record === undefined) return result
-  const after = decision.record === 'remove' ? undefined : decision.record
-  const move: Move = { before: record, after }
-  const applied = await applyMoves(session, context, [move])
-  if (applied.length === 0) return LOCKED
+  // Before the move, which removes the result and the operation.
+  if (decision.discarded !== undefined) await keepDiscarded(session, context, record, nowMs)
+  await applyMoves(session, context, [{ before: record, after: decision.record }])
   if (decision.phase !== undefined) {
     const changed = { before: phase, change: decision.phase }
     await session.run(changePhaseSql(context.tables, record.recordId, changed))
   }
   return result
+}
+
+/** The operation may be larger than the largest packet: see `DISCARDED_TABLE`. */
+async function keepDiscarded(
+  session: Session,
+  { tables }: RecordContext,
+  record: StoredRecord,
+  atMs: number,
+): Promise<void> {
+  const rows = await session.rows(loadSql(tables, [record.recordId]))
+  const operation = toOperations(rows.map((row) => row.slice(1))).get(record.recordId)
+  const bytes = operation && encodeOperation(operation)
+  const count = Math.max(1, Math.ceil((bytes?.byteLength ?? 0) / BYTES_MAX))
+  for (let piece = 0; piece < count; piece++) {
+    const part = bytes?.subarray(piece * BYTES_MAX, (piece + 1) * BYTES_MAX)
+    await session.run(insertDiscardedSql(tables, record, { piece, atMs, operation: part }))
+  }
 }
 
 interface Subject {
@@ -206,10 +221,21 @@ async function lockSubject(
   context: RecordContext,
   act: RecordAct,
 ): Promise<Subject> {
-  if (act.kind !== 'conclude') {
-    return { ...(await lockRecord(session, context, act.ref)), phase: undefined }
+  if (act.kind === 'conclude') return lockConcluded(session, context, act.phase)
+  const { record, nowMs } = await lockRecord(session, context, act.ref)
+  if (record === undefined || act.kind !== 'discard_reply') {
+    return { record, phase: undefined, nowMs }
   }
-  const { phase: ref } = act
+  const { recordId } = record
+  const found = await findPhase(session, context, { recordId })
+  return { record, phase: await lockPhase(session, context, { recordId, found }), nowMs }
+}
+
+async function lockConcluded(
+  session: Session,
+  context: RecordContext,
+  ref: PhaseRef,
+): Promise<Subject> {
   const target = await findPhase(session, context, ref)
   const recordId = 'recordId' in ref ? ref.recordId : target?.recordId
   if (recordId === undefined) return { record: undefined, phase: undefined, nowMs: 0 }
@@ -217,9 +243,17 @@ async function lockSubject(
   if (record === undefined) return { record, phase: undefined, nowMs }
   // The record may have got another phase before its lock was acquired.
   const found = 'recordId' in ref ? await findPhase(session, context, ref) : target
-  if (found === undefined) return { record, phase: undefined, nowMs }
-  const [row] = await session.rows(lockPhaseSql(context.tables, recordId, found.name))
-  return { record, phase: row && toPhase(row), nowMs }
+  return { record, phase: await lockPhase(session, context, { recordId, found }), nowMs }
+}
+
+async function lockPhase(
+  session: Session,
+  { tables }: RecordContext,
+  of: { readonly recordId: string; readonly found: { readonly name: string } | undefined },
+): Promise<StoredPhase | undefined> {
+  if (of.found === undefined) return undefined
+  const [row] = await session.rows(lockPhaseSql(tables, of.recordId, of.found.name))
+  return row && toPhase(row)
 }
 
 async function findPhase(

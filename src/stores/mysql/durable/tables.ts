@@ -135,6 +135,20 @@ const IS_FREE = `lane = _binary''`
 export const UNKNOWN_RUN = 2 ** 32
 export const UNKNOWN_SCOPE = 2 ** 33
 
+export const ADD_TURN_INDEX = `
+ALTER TABLE {record}
+  ADD INDEX /*M! IF NOT EXISTS */ turn (turn_of, turn_tenant, turn_at_ms),
+  ALGORITHM = INPLACE, LOCK = NONE`
+
+/**
+ * MariaDB adds no column at once to a table with an index on virtual columns: it copies the table,
+ * and blocks every write meanwhile. So the index is dropped before, and built again after. Until
+ * then, statements that name it fail at once: a worker or reconciler that is behind looks again
+ * later. Claims do not use it.
+ */
+export const DROP_TURN_INDEX = `
+ALTER TABLE {record} DROP INDEX /*M! IF EXISTS */ turn, ALGORITHM = INPLACE, LOCK = NONE`
+
 export const TURN_STATEMENTS: readonly string[] = [
   `
 ALTER TABLE {record}
@@ -147,10 +161,7 @@ ALTER TABLE {record}
   ADD COLUMN /*M! IF NOT EXISTS */ turn_at_ms BIGINT AS (
     CASE WHEN ${IS_WAITING} THEN due_at_ms END) VIRTUAL,
   ALGORITHM = INSTANT`,
-  `
-ALTER TABLE {record}
-  ADD INDEX /*M! IF NOT EXISTS */ turn (turn_of, turn_tenant, turn_at_ms),
-  ALGORITHM = INPLACE, LOCK = NONE`,
+  ADD_TURN_INDEX,
   `
 ALTER TABLE {message}
   ADD COLUMN /*M! IF NOT EXISTS */ tenant VARBINARY(765), ALGORITHM = INSTANT`,
@@ -179,3 +190,26 @@ ALTER TABLE {partition}
   ADD INDEX /*M! IF NOT EXISTS */ turn (topic, turn_tenant, lane),
   ALGORITHM = INPLACE, LOCK = NONE`,
 ]
+
+/**
+ * Replies that operators have discarded, which outlive their records. Rows are only inserted, so
+ * SELECT and INSERT are enough, as for the audit.
+ *
+ * An operation with its phases may be larger than the largest packet, so it is divided into pieces:
+ * one row each, with increasing numbers. The row of piece 0 also has the result.
+ */
+export const DISCARDED_TABLE = `
+CREATE TABLE IF NOT EXISTS {discarded} (
+  number BIGINT NOT NULL AUTO_INCREMENT,
+  record_id CHAR(36) ${WORD} NOT NULL,
+  identity BINARY(16) NOT NULL,
+  tenant VARCHAR(255) ${TEXT} NOT NULL,
+  attempt INT NOT NULL,
+  discarded_at_ms BIGINT NOT NULL,
+  piece INT NOT NULL,
+  result LONGBLOB,
+  operation LONGBLOB,
+  PRIMARY KEY (number),
+  KEY record_id (record_id),
+  KEY discarded_at_ms (discarded_at_ms)
+) ${ENGINE}`

@@ -4,7 +4,7 @@
  *
  * Tests: test/stores/mysql/turns/turns.server.test.ts.
  */
-import type { UnknownOperation, UnknownRequest } from '../../../core/store/durable-store.ts'
+import type { UnknownOperation, UnknownRequest } from '../../../core/store/operator-store.ts'
 import type { Session } from '../driver/driver.ts'
 import { runAs } from '../durable/phase-sql.ts'
 import { UNKNOWN_RUN, UNKNOWN_SCOPE } from '../durable/tables.ts'

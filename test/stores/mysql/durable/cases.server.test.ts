@@ -18,7 +18,9 @@ beforeAll(async () => {
 
 afterAll(() => server?.close())
 
-const TABLES = ['', '_history', '_operation', '_phase', '_message', '_partition', '_audit']
+const TABLES = [
+  ...['', '_history', '_operation', '_phase', '_message', '_partition', '_audit', '_discarded'],
+]
 
 type Options = Omit<MysqlStoreOptions, 'pool' | 'clock'>
 

@@ -1,5 +1,6 @@
 import type { Pool, RowDataPacket } from 'mysql2/promise'
 import { expect, it } from 'vitest'
+import type { Lease } from '../../../../src/core/store/store.ts'
 import { mysqlStore, type MysqlStore } from '../../../../src/stores/mysql/index.ts'
 import { runAs } from '../../../../src/stores/mysql/durable/phase-sql.ts'
 import {
@@ -61,6 +62,13 @@ const FILL_MESSAGES = `
     'ready', '', 0, seq, seq, 9e12 + seq, '[]', 'x'
   FROM seq_1_to_{rows}`
 
+/** Each of these records has ten discarded replies. */
+const FILL_DISCARDED = `
+  INSERT INTO oncekey_record_discarded (record_id, identity, tenant, attempt, discarded_at_ms,
+    piece, result)
+  SELECT r.record_id, r.identity, 't', n.seq, 0, 0, 'x'
+  FROM oncekey_record AS r, seq_1_to_10 AS n WHERE r.state = 'unknown'`
+
 const FINISH_MESSAGES = [
   `UPDATE oncekey_record_message SET place = IF(lane = '', due_at_ms, sequence)`,
   `UPDATE oncekey_record_message SET state = 'dead', due_at_ms = NULL, ended_at_ms = 1
@@ -70,7 +78,7 @@ const FINISH_MESSAGES = [
     GROUP BY topic, lane`,
 ]
 
-const TABLES = ['', '_operation', '_phase', '_message', '_partition'].map(
+const TABLES = ['', '_operation', '_phase', '_message', '_partition', '_discarded'].map(
   (suffix) => `oncekey_record${suffix}`,
 )
 
@@ -80,7 +88,7 @@ async function fill(app: Pool, rows: number, isAnalysed: boolean): Promise<void>
     await app.query(`ALTER TABLE ${table} STATS_PERSISTENT = 1, STATS_AUTO_RECALC = 0`)
     await app.query(`ANALYZE TABLE ${table}`)
   }
-  const records = [FILL_RECORDS, FILL_OPERATIONS, FILL_PHASES]
+  const records = [FILL_RECORDS, FILL_OPERATIONS, FILL_PHASES, FILL_DISCARDED]
   for (const sql of [...records, FILL_MESSAGES]) {
     const isOfRecords = records.includes(sql)
     const count = isOfRecords ? Math.max(20, rows / 5) : rows
@@ -131,12 +139,23 @@ async function useAll(store: MysqlStore, clock: FakeClock, app: Pool): Promise<v
 
   const done = await begun(store, { key: 'done' })
   ofKind(await settle(store, completeOf(done.lease)), 'settled')
+  await useDiscards(store, (await begun(store, { key: 'discarded' })).lease)
   ofKind(await settle(store, releaseOf(await hold(store, { key: 'released' }))), 'settled')
   clock.advance(RETENTION_MS)
   expect(await store.reap({ limit: 10, abandoned: completion() })).toMatchObject({
-    removed: 2,
+    removed: 3,
     abandoned: 1,
   })
+}
+
+async function useDiscards(store: MysqlStore, lease: Lease): Promise<void> {
+  const { phases, operator } = store.durable
+  ofKind(await phases.record(lease, { phase: resultOf() }), 'advanced')
+  ofKind(await settle(store, completeOf(lease)), 'settled')
+  const { recordId } = await viewOf(store, lease)
+  const discard = { kind: 'discard_reply', attempt: 1, despiteEffects: true } as const
+  ofKind(await operator.act({ ...discard, ref: { recordId } }, BY), 'done')
+  expect((await operator.discarded({ recordId, limit: 10 })).length).toBe(1)
 }
 
 async function useOutbox(store: MysqlStore, clock: FakeClock, app: Pool): Promise<void> {
