@@ -4,7 +4,7 @@ import { toRecord } from './scripts/answers.ts'
 import type { Bucket, Buckets } from './buckets.ts'
 import { ROWS_MAX, type Calls } from './calls.ts'
 import { checkIdentity, type Candidate } from './scripts/requests.ts'
-import { LISTED_CLASS, SCORE_SPAN, STATE_CODES } from './scripts/scripts.ts'
+import { LISTED_CLASS, SCORE_SPAN, STATE_CODES, TOMBSTONE_CLASS } from './scripts/prelude.ts'
 import { FIND, LATEST, PEEK, RANGE } from './scripts/upkeep.ts'
 
 /** Stands for the identity of a record that `due` names and `ids` does not. */
@@ -65,9 +65,14 @@ export class RecordIndex {
     return answers.map(String).find((identity) => identity !== '')
   }
 
-  /** Returns the records whose next move is due, the longest overdue first. */
+  /**
+   * Returns the records whose next move is due, the longest overdue first. The next move of an
+   * `expired` record is its removal when its refusal ends; a refusal that does not end is not read.
+   */
   async earliest(states: readonly RecordState[], range: Range): Promise<Candidate[]> {
-    const classes = states.map((state) => STATE_CODES.indexOf(state))
+    const classes = states.map((state) =>
+      state === 'expired' ? TOMBSTONE_CLASS : STATE_CODES.indexOf(state),
+    )
     return this.#first(classes, range)
   }
 

@@ -6,9 +6,12 @@ import { InvalidOptionsError } from '../../core/errors.ts'
 import { checkRedisClient } from '../kit/redis-connections.ts'
 import type { RecordState } from '../../core/record/record.ts'
 import { ABSENT_LEASE } from '../../core/health/store-probe.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Discard,
+  DiscardOutcome,
   Lease,
   ListQuery,
   ReapReport,
@@ -20,12 +23,17 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store/store.ts'
 import { warnOnce } from '../../core/warn.ts'
-import { toClaimOutcome, toRecord, toResolveOutcome, toSettleOutcome } from './scripts/answers.ts'
+import {
+  toClaimOutcome,
+  toDiscardOutcome,
+  toRecord,
+  toResolveOutcome,
+  toSettleOutcome,
+} from './scripts/answers.ts'
 import { Buckets, TAGS, type Bucket } from './buckets.ts'
 import { Calls, type Batch } from './calls.ts'
 import { checkServer, judgeBucket, type CheckContext, type RedisCheck } from './check.ts'
@@ -43,6 +51,7 @@ import { NotReplicated, Replication } from './driver/replication.ts'
 import {
   CANDIDATE_PACKING,
   CLAIM_PACKING,
+  DISCARD_PACKING,
   RENEW_PACKING,
   RESOLVE_PACKING,
   SETTLE_PACKING,
@@ -50,7 +59,7 @@ import {
   type RecordVerdict,
 } from './scripts/requests.ts'
 import { CLAIM, RENEW, SETTLE } from './scripts/scripts.ts'
-import { INFO, READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './scripts/upkeep.ts'
+import { DISCARD, INFO, READ, REAP, REAP_CODES, RESOLVE, SHORTEN, SWEEP } from './scripts/upkeep.ts'
 
 /**
  * Half of the open requests of a busy process: while the server runs one batch, the process
@@ -220,7 +229,7 @@ class ScriptedStore implements RedisStore {
   async reap({ limit, abandoned }: ReapRequest, signal?: AbortSignal): Promise<ReapReport> {
     return this.#call('reap', async () => {
       const untilMs = await this.#nowMs(signal)
-      const states: RecordState[] = ['completed', 'failed_retryable']
+      const states: RecordState[] = ['completed', 'failed_retryable', 'expired']
       if (abandoned !== undefined) states.push('pending')
       const expired = await this.#index.earliest(states, { untilMs, limit, signal })
       const more =
@@ -258,6 +267,22 @@ class ScriptedStore implements RedisStore {
     })
   }
 
+  async discard(discard: Discard, signal?: AbortSignal): Promise<DiscardOutcome> {
+    return this.#call('discard', async () => {
+      const identity = await this.#index.find(discard.ref, signal)
+      if (identity === undefined) return { kind: 'not_found' }
+      const [answer] = await this.#run('discard', {
+        script: DISCARD,
+        requests: [{ identity, discard }],
+        identityOf,
+        packing: DISCARD_PACKING,
+        awaitReplicas: true,
+        signal,
+      })
+      return toDiscardOutcome(answer!, identity)
+    })
+  }
+
   async now(signal?: AbortSignal): Promise<Date> {
     return this.#call('tell the time', async () => new Date(await this.#nowMs(signal)))
   }
@@ -287,7 +312,8 @@ class ScriptedStore implements RedisStore {
 
   /**
    * Releases claims that too few replicas have. Their work does not run, and without a release they
-   * would lapse and become `unknown`. The release does not wait for replicas.
+   * would lapse and become `unknown`. The release does not wait for replicas. The release of a
+   * look-up is fenced, because no record has its token.
    */
   async #releaseClaims(
     requests: readonly ClaimRequest[],

@@ -2,9 +2,10 @@ import type { Redis } from 'ioredis'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import type { Clock } from '../../../src/core/time/clock.ts'
 import { redisStore, type RedisClient } from '../../../src/stores/redis/index.ts'
-import { STATE_CODES } from '../../../src/stores/redis/scripts/scripts.ts'
+import { STATE_CODES } from '../../../src/stores/redis/scripts/prelude.ts'
 import { newTestPrefix, startSharedRedis } from '../../servers/redis.ts'
 import { playHistories } from '../play-histories.ts'
+import { playRefusals } from './play-refusals.ts'
 import { connectIoRedis } from './setup.ts'
 
 const HISTORIES = 10
@@ -48,6 +49,34 @@ it('decides like the in-memory store about records that get a TTL', async () => 
   }
   expect(withTtl).toBeGreaterThan(0)
 })
+
+it.each(['by a test clock', 'with TTLs'])(
+  'decides like the in-memory store about look-ups, seeds, refusals and discards: %s',
+  async (kind) => {
+    const client = connectIoRedis(server.url)
+    let prefix = ''
+    const open = (clock: Clock) => {
+      prefix = newTestPrefix()
+      const used = kind === 'with TTLs' ? withTtls(client) : client
+      return redisStore({ client: used, clock, prefix })
+    }
+    // No entry of an index is left behind, and no record is without one.
+    const check = async (records: number) => {
+      const ids: string[] = []
+      const due: string[] = []
+      for (const name of await client.keys(`${prefix}:*:ids`))
+        ids.push(...(await client.hkeys(name)))
+      for (const name of await client.keys(`${prefix}:*:due`)) {
+        due.push(...(await client.zrange(name, '0', '-1')))
+      }
+      expect(ids.length).toBe(records)
+      expect(due.filter((id) => !id.startsWith('@')).toSorted()).toEqual(ids.toSorted())
+      const seconds = due.filter((id) => id.startsWith('@')).map((id) => id.slice(1))
+      expect(ids).toEqual(expect.arrayContaining(seconds))
+    }
+    await playRefusals({ count: HISTORIES, open, check })
+  },
+)
 
 /** Position of `afterExpiry` in the head of a record, and its code for `refuse`. */
 const AFTER_EXPIRY_AT = 29

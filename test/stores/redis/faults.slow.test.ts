@@ -48,6 +48,13 @@ it('recognises a script that the client has sent again', async () => {
   expect([proxy.cuts(), (await scriptRuns()) - before]).toEqual([2, 4])
   const view = await viewOf(store, request)
   expect([view.state, view.attempt, view.lapses]).toEqual(['completed', 1, 0])
+
+  const { identity } = request
+  ofKind(await store.discard!({ ref: { identity }, attempt: 2 }), 'other_attempt')
+  proxy.onNextMatch(/EVALSHA/i, 'cut')
+  const discarded = ofKind(await store.discard!({ ref: { identity }, attempt: 1 }), 'discarded')
+  expect([proxy.cuts(), discarded.repeated]).toEqual([3, true])
+  expect((await viewOf(store, request)).state).toBe('failed_retryable')
 })
 
 // node-redis does not repeat a command that may have run. The call fails, and the caller repeats.
@@ -60,6 +67,15 @@ it('recognises the repeat of a call whose connection was cut', async () => {
   await expect(store.claim([request])).rejects.toMatchObject({ failure: 'unavailable' })
   const won = ofKind(only(await store.claim([request])), 'claimed')
   expect([won.lease.attempt, won.from]).toEqual([1, 'new'])
+
+  ofKind(await settle(store, completeOf(won.lease)), 'settled')
+  const discard = { ref: { identity: request.identity }, attempt: 1, idSeed: 'f'.repeat(32) }
+  // The server gets the whole script, so that the next call sends only its hash.
+  ofKind(await store.discard!({ ...discard, attempt: 2 }), 'other_attempt')
+  proxy.onNextMatch(/EVALSHA/i, 'cut')
+  await expect(store.discard!(discard)).rejects.toMatchObject({ failure: 'unavailable' })
+  const { record, repeated } = ofKind(await store.discard!(discard), 'discarded')
+  expect([repeated, record.idSeed]).toEqual([true, 'f'.repeat(32)])
 })
 
 // The client queues the claim while its server is down, longer than the lease of the claim.

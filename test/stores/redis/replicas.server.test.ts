@@ -60,6 +60,9 @@ it.each(DRIVERS)('acknowledges writes that the replica has: %s', async (driver) 
   const lease = await hold(store, { key: 'key-2' })
   expect(await store.renew([{ ...lease, leaseMs: LEASE_MS }])).toEqual([true])
   await settle(store, doubtOf(lease))
+  const ref = { identity: claimRequest().identity }
+  ofKind(await store.discard!({ ref, attempt: 1 }), 'discarded')
+  expect(ofKind(await claim(store, { mode: 'find' }), 'free').from).toBe('retry')
   const copy = connectIoRedis(replica.url)
   for (const { identity } of [claimRequest(), lease]) {
     expect(await copy.keys(`${prefix}:*${identity}`)).toHaveLength(1)
@@ -101,6 +104,19 @@ it.each(DRIVERS)(
   },
 )
 
+it('does not acknowledge a discard that the replica does not have', async () => {
+  const { store } = open(connectIoRedis(master.url))
+  const { identity } = await finish(store)
+  const resume = stopReplica()
+  const discard = () => store.discard!({ ref: { identity }, attempt: 1 })
+  await expect(discard()).rejects.toThrow('replicas')
+  // The master has the discard, but a repeated call must not succeed because of that.
+  await expect(discard()).rejects.toThrow('replicas')
+  resume()
+  const discarded = () => discard().then(({ kind }) => kind, String)
+  await expect.poll(discarded, { timeout: 10_000 }).toBe('discarded')
+})
+
 it('does not acknowledge a result that the replica does not have', async () => {
   const { store, plain } = open(connectIoRedis(master.url))
   const lease = await hold(store)
@@ -122,6 +138,7 @@ it('does not replay a result that the replica does not have', async () => {
   const resume = stopReplica()
   ofKind(await settle(plain, completeOf(lease)), 'settled')
   await expect(claim(store)).rejects.toThrow('replicas')
+  await expect(claim(store, { mode: 'find' })).rejects.toThrow('replicas')
   resume()
   const replayed = () => claim(store).then(({ kind }) => kind, String)
   await expect.poll(replayed, { timeout: 10_000 }).toBe('completed')

@@ -102,6 +102,11 @@ it('rejects a value that a record cannot store, and writes nothing of its batch'
     { onLapse: 'never' as never },
     { mode: 'grab' as never },
     { recordId: '@' },
+    { idSeed: 'f'.repeat(31) },
+    { idSeed: 'F'.repeat(32) },
+    { refuseForMs: Number.NaN },
+    { refuseForMs: -1 },
+    { refuseForMs: Infinity },
   ]) {
     const error = await store.claim([good!, claimRequest(bad)]).catch((thrown: unknown) => thrown)
     expect({ bad, error }).toMatchObject({ bad, error: { failure: 'rejected' } })
@@ -111,15 +116,18 @@ it('rejects a value that a record cannot store, and writes nothing of its batch'
   const batch = [completeOf(lease), completeOf(lease, {} as never)]
   await expect(store.settle(batch)).rejects.toMatchObject({ failure: 'rejected' })
   expect((await viewOf(store, lease)).state).toBe('in_progress')
+  const discard = { ref: { identity: lease.identity }, attempt: 1, idSeed: 'seed' }
+  await expect(store.discard!(discard)).rejects.toMatchObject({ failure: 'rejected' })
 })
 
 // The server adds other texts to those of the claim, and stores their length in two bytes.
 it('keeps a record with texts of the maximum length through every move', async () => {
   const clock = new FakeClock()
   const { store } = await setup({ clock })
-  const long = { tenant: 't'.repeat(32_500), onLapse: 'rerun' } as const
-  const whole = { tenant: long.tenant, key: 'key-1' }
-  const errorCode = 'e'.repeat(32_767)
+  const idSeed = '0123456789abcdef0123456789abcdef'
+  const long = { tenant: 't'.repeat(32_500), onLapse: 'rerun', idSeed, refuseForMs: 1 } as const
+  const whole = { tenant: long.tenant, key: 'key-1', idSeed, refuseForMs: 1 }
+  const errorCode = 'e'.repeat(32_740)
   const first = await hold(store, long)
   ofKind(await settle(store, { ...releaseOf(first), errorCode }), 'settled')
   expect(await viewOf(store, first)).toMatchObject({ ...whole, errorCode })

@@ -1,9 +1,10 @@
 /** Reads the answers of the scripts. The codes are not checked, because only scripts write them. */
 import { toView } from '../../../core/record/decide.ts'
-import type { StoredRecord } from '../../../core/record/record.ts'
+import type { RecordState, StoredRecord } from '../../../core/record/record.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  DiscardOutcome,
   ResolveOutcome,
   SettleOutcome,
 } from '../../../core/store/store.ts'
@@ -14,9 +15,10 @@ import {
   FROM_CODES,
   LAPSE_CODES,
   LAYOUT,
+  NAME_END,
   PROOF_CODES,
   STATE_CODES,
-} from './scripts.ts'
+} from './prelude.ts'
 
 export function toClaimOutcome(answer: Buffer, request: ClaimRequest): ClaimOutcome {
   const from = new Unpacker(answer)
@@ -25,7 +27,8 @@ export function toClaimOutcome(answer: Buffer, request: ClaimRequest): ClaimOutc
   const attempt = from.count()
   const ms = from.number()
   const expiresAt = new Date(from.number())
-  const recordId = from.text() || request.recordId
+  const foundId = from.text()
+  const recordId = foundId || request.recordId
   const text = from.text()
   switch (kind) {
     case 'claimed': {
@@ -34,6 +37,8 @@ export function toClaimOutcome(answer: Buffer, request: ClaimRequest): ClaimOutc
         kind,
         lease: { identity, token, attempt },
         recordId,
+        // This claim has created the record, so its seed is on record.
+        idSeed: foundId === '' ? request.idSeed : toSeed(from.rest()),
         from: FROM_CODES[detail]!,
         recoveryPoint: text || undefined,
         expiresAt,
@@ -51,6 +56,8 @@ export function toClaimOutcome(answer: Buffer, request: ClaimRequest): ClaimOutc
       return { kind, recordId, fingerprint: text }
     case 'expired':
       return { kind, recordId }
+    case 'free':
+      return { kind, recordId, from: FROM_CODES[detail]! }
   }
 }
 
@@ -77,6 +84,28 @@ export function toResolveOutcome(answer: Buffer, identity: string): ResolveOutco
   }
 }
 
+export function toDiscardOutcome(answer: Buffer, identity: string): DiscardOutcome {
+  const code = answer.toString('latin1', 0, 1)
+  const rest = answer.subarray(1)
+  switch (code) {
+    case '1': {
+      const recordId = rest.toString('latin1', 1)
+      return { kind: 'not_completed', recordId, state: STATE_CODES[rest.readUInt8(0)]! }
+    }
+    case '2': {
+      const recordId = rest.toString('latin1', 4)
+      return { kind: 'other_attempt', recordId, attempt: rest.readUInt32LE(0) }
+    }
+    case '3':
+    case '4': {
+      const record = toView(toRecord(rest, identity))
+      return { kind: 'discarded', record, repeated: code === '4' }
+    }
+    default:
+      return { kind: 'not_found' }
+  }
+}
+
 export function toRecord(data: Buffer, identity: string): StoredRecord {
   const from = new Unpacker(data)
   const layout = from.byte()
@@ -86,9 +115,7 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
   const state = STATE_CODES[from.byte()]!
   const proof = PROOF_CODES[from.byte()]
   const hasResult = from.byte() === 1
-  // While a record is held, the field contains the length of its lease.
   const reconcileAtOrLeaseMs = timeOf(from.number())
-  const isHeld = state === 'in_progress'
   const completedAtMs = timeOf(from.number())
   const expiresAtMs = from.number()
   const onLapse = LAPSE_CODES[from.byte()]!
@@ -104,31 +131,60 @@ export function toRecord(data: Buffer, identity: string): StoredRecord {
   const errorCode = from.text() || undefined
   const recoveryPoint = from.text() || undefined
   const fingerprint = from.text()
-  const scope = { tenant: from.text(), operation: from.text(), key: from.text() }
+  const scope = { tenant: from.text(), operation: from.text() }
+  const { key, idSeed, refuseForMs } = readKey(from.textBytes())
   return {
     identity,
     recordId,
+    idSeed,
     ...scope,
+    key,
     fingerprint,
     state,
     attempt,
     lapses,
     token,
     leaseUntilMs,
-    leaseMs: isHeld ? reconcileAtOrLeaseMs : undefined,
+    leaseMs: state === 'in_progress' ? reconcileAtOrLeaseMs : undefined,
     onLapse,
     afterExpiry,
+    refuseForMs,
     proof,
     recoveryPoint,
     result: hasResult ? from.rest() : undefined,
     errorCode,
-    reconcileAtMs: isHeld ? undefined : reconcileAtOrLeaseMs,
+    reconcileAtMs: isReconcileAt(state, reconcileAtOrLeaseMs, expiresAtMs)
+      ? reconcileAtOrLeaseMs
+      : undefined,
     tries: 0,
     createdAtMs,
     lastRunAtMs,
     completedAtMs,
     expiresAtMs,
   }
+}
+
+/**
+ * The field contains the length of the lease while a record is held, and may still contain it after
+ * an older version has ended the lease. That length is less than any expiry.
+ */
+function isReconcileAt(state: RecordState, ms: number | undefined, expiresAtMs: number): boolean {
+  if (state === 'unknown') return true
+  return state === 'expired' && ms !== undefined && ms >= expiresAtMs
+}
+
+/** Reads the key, and what follows it in its text: see the layout in `prelude.ts`. */
+function readKey(text: Buffer): Pick<StoredRecord, 'key' | 'idSeed' | 'refuseForMs'> {
+  const nameEnd = text.indexOf(NAME_END)
+  if (nameEnd === -1) return { key: text.toString(), idSeed: undefined, refuseForMs: undefined }
+  const refuseForMs = timeOf(text.readDoubleLE(nameEnd + 1))
+  const idSeed = toSeed(text.subarray(nameEnd + 9))
+  return { key: text.toString('utf8', 0, nameEnd), idSeed, refuseForMs }
+}
+
+function toSeed(bytes: Uint8Array): string | undefined {
+  if (bytes.length === 0) return undefined
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString('hex')
 }
 
 function timeOf(ms: number): number | undefined {

@@ -1,10 +1,12 @@
+import { NO_BYTES } from '../../../core/bytes.ts'
 import { ValueFault } from '../../kit/value-fault.ts'
 
 /**
- * Half of the largest length that fits into two bytes. The server adds an error code to the texts
- * of a claim, and the length of both together must not overflow.
+ * Almost half of the largest length that fits into two bytes. The server adds an error code and an
+ * id seed to the texts of a claim, and the length of all together must not overflow: also if an
+ * older version, whose limit is 32,767, has written the texts.
  */
-const TEXT_BYTES_MAX = 32_767
+const TEXT_BYTES_MAX = 32_740
 const COUNT_MAX = 2 ** 32 - 1
 
 /** Writes values in the format that `struct.unpack` of the server reads: `<BHI4d c0`. */
@@ -49,13 +51,15 @@ export class Packer {
   }
 
   /**
-   * Writes the length and then the text as UTF-8. Half a surrogate pair would become another
-   * character, so that two keys would become one.
+   * Writes the length, then the text as UTF-8, and then `more`. Half a surrogate pair would become
+   * another character, so that two keys would become one.
    */
-  text(value: string): void {
-    this.#reserve(2 + 3 * value.length)
+  text(value: string, more: Uint8Array = NO_BYTES): void {
+    this.#reserve(2 + 3 * value.length + more.length)
     if (!value.isWellFormed()) throw new ValueFault('a text contains half a surrogate pair')
-    const length = this.#bytes.write(value, this.#at + 2)
+    const written = this.#bytes.write(value, this.#at + 2)
+    this.#bytes.set(more, this.#at + 2 + written)
+    const length = written + more.length
     if (length > TEXT_BYTES_MAX) throw tooLong('a text', length)
     this.#bytes.writeUInt16LE(length, this.#at)
     this.#at += 2 + length
@@ -126,6 +130,14 @@ export class Unpacker {
     const start = this.#at
     this.#at += length
     return this.#bytes.toString('utf8', start, this.#at)
+  }
+
+  /** Returns a text that is not only UTF-8. The bytes are those of the answer, not a copy. */
+  textBytes(): Buffer {
+    const length = this.length()
+    const start = this.#at
+    this.#at += length
+    return this.#bytes.subarray(start, this.#at)
   }
 
   /** Copies the rest, so that a small result does not keep a large answer in memory. */

@@ -1,9 +1,22 @@
 /** Packs requests for the scripts: one string for a whole batch. */
 import { NO_BYTES } from '../../../core/bytes.ts'
-import type { ClaimRequest, Renewal, Settlement, Verdict } from '../../../core/store/store.ts'
+import type {
+  ClaimRequest,
+  Discard,
+  Renewal,
+  Settlement,
+  Verdict,
+} from '../../../core/store/store.ts'
 import { ValueFault } from '../../kit/value-fault.ts'
 import type { Packer } from './packer.ts'
-import { EXPIRY_CODES, LAPSE_CODES, MODE_CODES, PROOF_CODES, SETTLEMENT_CODES } from './scripts.ts'
+import {
+  EXPIRY_CODES,
+  LAPSE_CODES,
+  MODE_CODES,
+  NAME_END,
+  PROOF_CODES,
+  SETTLEMENT_CODES,
+} from './prelude.ts'
 
 /** How one request is packed. `bucket` is the number of its bucket among those in KEYS. */
 export interface Packing<Request> {
@@ -35,7 +48,7 @@ export const CLAIM_PACKING: Packing<ClaimRequest> = {
       packer.text(request.fingerprint)
       packer.text(request.tenant)
       packer.text(request.operation)
-      packer.text(request.key)
+      packer.text(request.key, moreOf(request))
     })
   },
 }
@@ -85,6 +98,22 @@ export const RESOLVE_PACKING: Packing<RecordVerdict> = {
   },
 }
 
+/** A discard and the identity of its record. The script checks the record id of the discard. */
+export interface RecordDiscard {
+  readonly identity: string
+  readonly discard: Discard
+}
+
+export const DISCARD_PACKING: Packing<RecordDiscard> = {
+  bytesOf: () => ROW_BYTES,
+  pack: (packer, { discard: { ref, attempt, idSeed } }, bucket) => {
+    packer.byte(bucket)
+    packer.number(attempt)
+    packer.text(ref.recordId ?? '')
+    packer.bytes(idSeed === undefined ? NO_BYTES : seedBytes(idSeed))
+  },
+}
+
 /** A record as an index entry describes it. */
 export interface Candidate {
   readonly recordId: string
@@ -110,6 +139,34 @@ export function checkIdentity(identity: string): void {
 function checkRecordId(recordId: string): void {
   if (/^[0-9a-f-]{36}$/i.test(recordId)) return
   throw new ValueFault('a record id must be a UUID')
+}
+
+/** Returns what follows the key in its text: see the layout in `prelude.ts`. */
+function moreOf({ idSeed, refuseForMs }: ClaimRequest): Uint8Array {
+  if (idSeed === undefined && refuseForMs === undefined) return NO_BYTES
+  const more = Buffer.allocUnsafe(idSeed === undefined ? MORE_BYTES : MORE_BYTES + SEED_BYTES)
+  more[0] = NAME_END
+  more.writeDoubleLE(checkRefuseFor(refuseForMs), 1)
+  if (idSeed !== undefined) more.set(seedBytes(idSeed), MORE_BYTES)
+  return more
+}
+
+/** The end of the name, and `refuseForMs`. */
+const MORE_BYTES = 9
+const SEED_BYTES = 16
+
+/** Stored times are below this: the scores of the indexes represent no later ones. */
+const REFUSE_MS_MAX = 2 ** 48
+
+function checkRefuseFor(ms: number | undefined): number {
+  if (ms === undefined) return -1
+  if (ms >= 0 && ms < REFUSE_MS_MAX) return ms
+  throw new ValueFault(`a key can be refused for 0 to ${REFUSE_MS_MAX} ms, and not for ${ms}`)
+}
+
+function seedBytes(idSeed: string): Uint8Array {
+  if (/^[0-9a-f]{32}$/.test(idSeed)) return Buffer.from(idSeed, 'hex')
+  throw new ValueFault('an id seed must be 32 hexadecimal digits')
 }
 
 const NO_ERROR_CODE = ''

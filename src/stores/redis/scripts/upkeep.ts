@@ -1,5 +1,6 @@
-/** The scripts of verdicts, maintenance and reading. They follow the rules of `scripts.ts`. */
-import { HEAD_BYTES, PRELUDE, SCORE_SPAN } from './scripts.ts'
+/** The scripts of verdicts, maintenance and reading. They follow the rules of `prelude.ts`. */
+import { DISCARDED } from '../../../core/record/decide-discard.ts'
+import { HEAD_BYTES, PRELUDE, SCORE_SPAN } from './prelude.ts'
 
 /** The effects of `REAP` on a candidate, by their code. */
 export const REAP_CODES = [undefined, 'removed', 'expired', 'abandoned'] as const
@@ -32,6 +33,38 @@ for n = 1, count do
   bucket, completed, attempt, retentionMs, id, result, at =
     struct.unpack('<BBddHc0I4c0', packed, at)
   answers[n] = resolve(n, KEYS[2 * bucket - 1], id, completed, attempt, retentionMs, result)
+end
+flush()
+return answers
+`
+
+/**
+ * Takes the result from completed records, as `decideDiscard` does. An answer is '0' (not found),
+ * '1', a state and the record id (not completed), '2', an attempt and the record id (another
+ * attempt), or '3' (discarded) or '4' (discarded before) and the record.
+ */
+export const DISCARD = `${PRELUDE}
+local DECLARED = 2
+local packed, at = ARGV[3], 1
+
+local function discard(n, due, id, attempt, seed)
+  local r = read(n)
+  if not r or (id ~= '' and r.id ~= id) then return '0' end
+  if attempt ~= r[ATTEMPT] then return '2' .. struct.pack('<I4', r[ATTEMPT]) .. r.id end
+  if r[STATE] == FREE and r.errorCode == '${DISCARDED}' then return '4' .. r.data end
+  if r[STATE] ~= DONE then return '1' .. struct.pack('<B', r[STATE]) .. r.id end
+  local tail = tailOfRecord(r)
+  if seed ~= '' then tail.seed = seed end
+  setTexts(r, '', '${DISCARDED}', packTail(tail))
+  r[STATE], r[PROOF], r[RECONCILE_AT], r[COMPLETED_AT] = FREE, DECLARED, -1, -1
+  return '3' .. write(n, due, r, DONE)
+end
+
+local answers = {}
+for n = 1, count do
+  local bucket, attempt, id, seed
+  bucket, attempt, id, seed, at = struct.unpack('<BdHc0I4c0', packed, at)
+  answers[n] = discard(n, KEYS[2 * bucket - 1], id, attempt, seed)
 end
 flush()
 return answers
@@ -85,27 +118,41 @@ return answers
 `
 
 /**
- * Ends records whose retention is over, as `decideReap` does. ARGV[5] is '1' if accepted records
- * are to be completed, with the result in ARGV[6], kept for ARGV[7] milliseconds. An answer is a
- * code.
+ * Ends records whose retention or refusal is over, as `decideReap` does. ARGV[5] is '1' if accepted
+ * records are to be completed, with the result in ARGV[6], kept for ARGV[7] milliseconds. An answer
+ * is a code.
  */
 export const REAP = `${PRELUDE}${CANDIDATE}
+-- As \`toTombstone\` does.
+local function entomb(r)
+  local tail = tailOfRecord(r)
+  tail.recoveryPoint, tail.fingerprint, tail.key = '', '', ''
+  setTexts(r, '', '', packTail(tail))
+  r[STATE], r[PROOF] = EXPIRED, 0
+  r[RECONCILE_AT] = tail.refuseForMs < 0 and -1 or r[EXPIRES_AT] + tail.refuseForMs
+end
+
+local function remove(n, due, ids, r)
+  redis.call('DEL', KEYS[buckets + n])
+  forget(due, ids, r.id)
+  return '1'
+end
+
 local function reap(n, due, ids, r)
   local before = r[STATE]
   if before == PENDING and r[EXPIRES_AT] <= now and ARGV[5] == '1' then
     complete(r, '', tonumber(ARGV[7]))
     write(n, due, r, before, ARGV[6])
     return '3'
+  elseif (tombstoneEnd(r) or math.huge) <= now then
+    return remove(n, due, ids, r)
   elseif before == EXPIRED or not isExpired(r) then
     index(due, r)
     return '0'
   elseif r[AFTER_EXPIRY] == 1 then
-    redis.call('DEL', KEYS[buckets + n])
-    forget(due, ids, r.id)
-    return '1'
+    return remove(n, due, ids, r)
   end
-  setTexts(r, '', r.errorCode)
-  r[STATE] = EXPIRED
+  entomb(r)
   write(n, due, r, before)
   return '2'
 end
