@@ -1,4 +1,5 @@
-import type { Act, DurableStore } from '../../core/store/durable-store.ts'
+import type { DurableStore } from '../../core/store/durable-store.ts'
+import type { Act } from '../../core/store/operator-store.ts'
 import type { Lease, RecordRef, Store } from '../../core/store/store.ts'
 
 export interface CachedDurableOptions {
@@ -13,11 +14,11 @@ export interface CachedDurableOptions {
 }
 
 /**
- * Operations, messages and operator acts. One act changes a completed record: a bust. The cache
- * forgets the reply before the database does, and again afterwards. The first tombstone blocks
- * fills with a reply that was read before the bust, even if this process crashes in between; if it
- * cannot be written, nothing is busted. The second covers a bust that took nearly as long as the
- * lifetime of the first tombstone.
+ * Operations, messages and operator acts. One act changes a completed record: `discard_reply`. The
+ * cache forgets the reply before the database does, and again afterwards. The first tombstone
+ * blocks fills with a reply that was read before the act, even if this process crashes in between;
+ * if it cannot be written, nothing is discarded. The second covers an act that took nearly as long
+ * as the lifetime of the first tombstone.
  */
 export function cachedDurable(options: CachedDurableOptions): DurableStore {
   const { durable, markUsed } = options
@@ -36,8 +37,9 @@ export function cachedDurable(options: CachedDurableOptions): DurableStore {
       takeUnknown: (request, signal) => operator.takeUnknown(request, signal),
       postpone: (target, signal) => operator.postpone(target, signal),
       audit: (query, signal) => operator.audit(query, signal),
+      discarded: (query, signal) => operator.discarded(query, signal),
       act: async (act, by, signal) => {
-        const identity = await bustedIdentity(options, act, signal)
+        const identity = await discardedIdentity(options, act, signal)
         if (identity === undefined) return operator.act(act, by, signal)
         await options.forget(identity)
         const outcome = await operator.act(act, by, signal)
@@ -48,13 +50,13 @@ export function cachedDurable(options: CachedDurableOptions): DurableStore {
   }
 }
 
-/** The identity of the record to bust; `undefined` if the act changes no completed record. */
-async function bustedIdentity(
+/** The record whose reply the act discards; `undefined` if the act changes no completed record. */
+async function discardedIdentity(
   { read }: CachedDurableOptions,
   act: Act,
   signal: AbortSignal | undefined,
 ): Promise<string | undefined> {
-  if (act.kind !== 'bust') return undefined
+  if (act.kind !== 'discard_reply') return undefined
   const ref: RecordRef = act.ref
   return ref.identity ?? (await read(ref, signal))?.identity
 }

@@ -2,9 +2,12 @@ import { withTimeLimit } from '../../core/time/time-limit.ts'
 import { callStore } from '../../core/store/store-call.ts'
 import { Breaker } from '../../core/health/breaker.ts'
 import type { DurableStore } from '../../core/store/durable-store.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Discard,
+  DiscardOutcome,
   Lease,
   ListQuery,
   ReapReport,
@@ -16,7 +19,6 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store/store.ts'
@@ -71,6 +73,7 @@ class ReadThroughStore implements CachedStore {
   readonly settleIn?: NonNullable<Store['settleIn']>
   readonly history?: NonNullable<Store['history']>
   readonly watch?: NonNullable<Store['watch']>
+  readonly discard?: NonNullable<Store['discard']>
   readonly now?: NonNullable<Store['now']>
   readonly probe?: NonNullable<Store['probe']>
   readonly durable?: DurableStore
@@ -115,6 +118,7 @@ class ReadThroughStore implements CachedStore {
     if (durable.history) this.history = (query, signal) => durable.history!(query, signal)
     if (durable.watch) this.watch = (identity, wake) => durable.watch!(identity, wake)
     if (durable.probe) this.probe = (identity, signal) => durable.probe!(identity, signal)
+    if (durable.discard) this.discard = (discard, signal) => this.#discard(discard, signal)
     if (durable.now) this.now = (signal) => durable.now!(signal)
     if (durable.durable) {
       this.durable = cachedDurable({
@@ -153,7 +157,7 @@ class ReadThroughStore implements CachedStore {
 
   // The next calls change nothing in the cache: it has only completed replies, which get no
   // verdict, do not lapse, and are not reaped before the expiry in their entry. `cachedDurable`
-  // handles the busts of an operator.
+  // and `discard` handle replies that an operator discards.
 
   resolve(verdicts: readonly Verdict[], signal?: AbortSignal): Promise<ResolveOutcome[]> {
     return this.#durable.resolve(verdicts, signal)
@@ -179,6 +183,21 @@ class ReadThroughStore implements CachedStore {
     const { cache, clock, tombstoneMs } = this.#options
     const call = { store: this.name, call: 'forget', timeoutMs: FORGET_TIMEOUT_MS }
     return callStore(clock, call, (signal) => cache.forget(identity, tombstoneMs, signal))
+  }
+
+  /** Forgets the reply before and after, for the reasons that `cachedDurable` gives. */
+  async #discard(discard: Discard, signal: AbortSignal | undefined): Promise<DiscardOutcome> {
+    const { ref } = discard
+    const identity = ref.identity ?? (await this.#durable.read(ref, signal))?.identity
+    if (identity === undefined) return { kind: 'not_found' }
+    await this.forget(identity)
+    const outcome = await this.#durable.discard!(discard, signal)
+    if (outcome.kind === 'discarded') {
+      await this.forget(identity).catch((error: unknown) =>
+        this.#report({ operation: 'forget', error }),
+      )
+    }
+    return outcome
   }
 
   /** No caller awaits this query, so it has its timeout here, which releases its connection. */

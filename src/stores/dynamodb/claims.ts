@@ -41,7 +41,9 @@ export class Claims {
 
   async #claimRow(request: ClaimRequest, writes: RowWrites): Promise<ClaimOutcome> {
     const { identity, leaseMs } = request
-    let from: 'free' | 'read' = request.mode === 'take' ? 'read' : 'free'
+    // Neither creates a record, so there is no write to begin with.
+    const isForRecords = request.mode === 'take' || request.mode === 'find'
+    let from: 'free' | 'read' = isForRecords ? 'read' : 'free'
     for (let tries = 1; tries <= RESULT_TRIES; tries++) {
       const { outcome, stored } = await this.#moves.make({
         identity,

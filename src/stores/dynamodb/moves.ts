@@ -2,7 +2,7 @@ import type { Clock } from '../../core/time/clock.ts'
 import { toHistory, type Decision } from '../../core/record/decide.ts'
 import { newToken } from '../../core/record/identity.ts'
 import type { StoredRecord } from '../../core/record/record.ts'
-import { toHistoryItem, type StoredItem } from './items.ts'
+import { toHistoryItem, type Ending, type StoredItem } from './items.ts'
 import type { Calls } from './calls.ts'
 import { Results } from './results.ts'
 import type { StoreTime } from './driver/service-time.ts'
@@ -145,14 +145,14 @@ export class RecordMoves {
     { stored, judged }: JudgedItem,
   ): Promise<{ isWritten: boolean; stored: StoredItem | undefined }> {
     const { calls, history } = this.#options
-    const isEnd = stored !== undefined && endsRecord(stored, step)
-    if (history && isEnd) await this.#retire(stored)
-    const isFreed = isEnd && !history
+    const ending = stored && endingOf(stored, step)
+    if (history && ending !== undefined) await this.#retire(stored!, ending)
+    const isFreed = ending !== undefined && !history
     if (step.write === undefined) {
       const outcome = await calls.remove(stored!)
       if (outcome.kind === 'conflict') return { isWritten: false, stored: outcome.found }
       this.#note(undefined, move)
-      if (isFreed) await this.results.discard(stored)
+      if (isFreed) await this.results.discard(stored!)
       return { isWritten: true, stored: undefined }
     }
 
@@ -165,7 +165,7 @@ export class RecordMoves {
       return { isWritten: false, stored: outcome.found }
     }
     this.#note(next, move)
-    if (isFreed) await this.results.discard(stored)
+    if (isFreed) await this.results.discard(stored!)
     return { isWritten: true, stored: next }
   }
 
@@ -186,25 +186,20 @@ export class RecordMoves {
     }
   }
 
-  /**
-   * A TTL is set only if the record may simply disappear: not while it is in use or `unknown`, not
-   * if its key stays refused after the expiry, and not if a history must be written first.
-   */
-  #ttlOf({ state, afterExpiry, expiresAtMs }: StoredRecord): number | undefined {
-    const mayGo = state === 'completed' || state === 'failed_retryable'
-    if (!this.#options.ttl || !mayGo || afterExpiry !== 'new') return undefined
-    return Math.ceil(expiresAtMs / 1000) + TTL_AFTER_S
+  #ttlOf(record: StoredRecord): number | undefined {
+    const goneAtMs = this.#options.ttl ? mayBeGoneAtMs(record) : undefined
+    return goneAtMs === undefined ? undefined : Math.ceil(goneAtMs / 1000) + TTL_AFTER_S
   }
 
   /**
-   * Writes the copy for the history before the record is removed, under a key that a repetition
-   * uses again. After a crash in between, the next process that ends the record repeats both.
+   * Writes the copy for the history before the record is removed or loses its result, under a key
+   * that a repetition uses again. After a crash in between, the next process that makes the move
+   * repeats both.
    */
-  async #retire(stored: StoredItem): Promise<void> {
+  async #retire(stored: StoredItem, ending: Ending): Promise<void> {
     await this.results.keep(stored)
-    await this.#options.calls.putCopy(
-      toHistoryItem({ ...stored, record: toHistory(stored.record), ttlS: undefined }),
-    )
+    const copy = { ...stored, record: toHistory(stored.record), ttlS: undefined }
+    await this.#options.calls.putCopy(toHistoryItem(copy, ending))
   }
 
   /** After the answer to a write: this process has seen its version. */
@@ -225,8 +220,22 @@ export class RecordMoves {
   }
 }
 
-/** Whether the step ends the record. An `expired` one has ended, and is in the history already. */
-function endsRecord({ record }: StoredItem, { write }: Step<unknown>): boolean {
-  if (record.state === 'expired') return false
-  return write === undefined || write.recordId !== record.recordId || write.state === 'expired'
+/** Returns what the step ends. An `expired` record has ended, and is in the history already. */
+function endingOf({ record }: StoredItem, { write }: Step<unknown>): Ending | undefined {
+  if (record.state === 'expired') return undefined
+  const isReplaced = write?.recordId !== record.recordId
+  if (write === undefined || isReplaced || write.state === 'expired') return 'record'
+  const isDiscard = record.state === 'completed' && write.state === 'failed_retryable'
+  return isDiscard ? 'result' : undefined
+}
+
+/**
+ * When the record may simply disappear. `undefined`: while it is in use or `unknown`, and while its
+ * key stays refused.
+ */
+function mayBeGoneAtMs(record: StoredRecord): number | undefined {
+  const { state, afterExpiry, expiresAtMs, reconcileAtMs } = record
+  if (state === 'expired') return reconcileAtMs
+  const mayExpire = state === 'completed' || state === 'failed_retryable'
+  return mayExpire && afterExpiry === 'new' ? expiresAtMs : undefined
 }

@@ -3,13 +3,22 @@
  * so that no row of a rejected batch is written.
  */
 import { ValueFault } from '../kit/value-fault.ts'
-import type { ClaimRequest, Lease, Renewal, Settlement, Verdict } from '../../core/store/store.ts'
+import type {
+  ClaimRequest,
+  Discard,
+  Lease,
+  RecordRef,
+  Renewal,
+  Settlement,
+  Verdict,
+} from '../../core/store/store.ts'
 import { RESULT_BYTES_MAX } from './results.ts'
 
-const IDENTITY = /^[0-9a-f]{32}$/
+const DIGITS = /^[0-9a-f]{32}$/
 
 export function checkClaim(request: ClaimRequest): void {
-  checkIdentity(request.identity)
+  checkDigits('identity', request.identity)
+  if (request.idSeed !== undefined) checkDigits('idSeed', request.idSeed)
   for (const name of ['tenant', 'operation', 'key', 'fingerprint', 'recordId', 'token'] as const) {
     checkText(name, request[name])
   }
@@ -18,7 +27,8 @@ export function checkClaim(request: ClaimRequest): void {
   }
   checkWord('onLapse', request.onLapse, ['unknown', 'rerun', 'resume'])
   checkWord('afterExpiry', request.afterExpiry, ['new', 'refuse'])
-  checkWord('mode', request.mode, ['hold', 'accept', 'take'])
+  if (request.refuseForMs !== undefined) checkNumber('refuseForMs', request.refuseForMs)
+  checkWord('mode', request.mode, ['hold', 'accept', 'take', 'find'])
 }
 
 export function checkSettlement(settlement: Settlement): void {
@@ -36,10 +46,15 @@ export function checkRenewal(renewal: Renewal): void {
 }
 
 export function checkVerdict({ ref, verdict, retentionMs }: Verdict): void {
-  if (ref.identity === undefined) checkText('recordId', ref.recordId)
-  else checkIdentity(ref.identity)
+  checkRef(ref)
   checkNumber('retentionMs', retentionMs)
   if (verdict.kind === 'completed') checkResult(verdict.result)
+}
+
+export function checkDiscard({ ref, attempt, idSeed }: Discard): void {
+  checkRef(ref)
+  checkNumber('attempt', attempt)
+  if (idSeed !== undefined) checkDigits('idSeed', idSeed)
 }
 
 export function checkResult(result: Uint8Array): void {
@@ -53,13 +68,18 @@ export function checkResult(result: Uint8Array): void {
 }
 
 function checkLease({ identity, token }: Lease): void {
-  checkIdentity(identity)
+  checkDigits('identity', identity)
   checkText('token', token)
 }
 
-function checkIdentity(identity: string): void {
-  if (typeof identity !== 'string' || !IDENTITY.test(identity)) {
-    throw new ValueFault('identity must be 32 hexadecimal characters')
+function checkRef(ref: RecordRef): void {
+  if (ref.identity === undefined) checkText('recordId', ref.recordId)
+  else checkDigits('identity', ref.identity)
+}
+
+function checkDigits(name: string, value: string): void {
+  if (typeof value !== 'string' || !DIGITS.test(value)) {
+    throw new ValueFault(`${name} must be 32 hexadecimal characters`)
   }
 }
 

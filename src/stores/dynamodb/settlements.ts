@@ -1,9 +1,19 @@
 import { decideResolve, decideSettle } from '../../core/record/decide.ts'
-import type { ResolveOutcome, SettleOutcome, Settlement, Verdict } from '../../core/store/store.ts'
+import { decideDiscard } from '../../core/record/decide-discard.ts'
+import type { StoredRecord } from '../../core/record/record.ts'
+import type {
+  Discard,
+  DiscardOutcome,
+  RecordRef,
+  ResolveOutcome,
+  SettleOutcome,
+  Settlement,
+  Verdict,
+} from '../../core/store/store.ts'
 import type { Calls } from './calls.ts'
 import { findIdentity } from './history.ts'
 import type { RecordMoves } from './moves.ts'
-import { checkSettlement, checkVerdict } from './request-checks.ts'
+import { checkDiscard, checkSettlement, checkVerdict } from './request-checks.ts'
 import { runRows } from './rows.ts'
 
 /** A verdict and the identity of its record; `undefined`: there is no such record. */
@@ -12,7 +22,7 @@ interface AddressedVerdict {
   readonly identity: string | undefined
 }
 
-/** Ends leases: complete, release and doubt, and verdicts on unknown records. */
+/** Ends leases: complete, release and doubt. Gives verdicts, and takes results back. */
 export class Settlements {
   readonly #calls: Calls
   readonly #moves: RecordMoves
@@ -40,6 +50,13 @@ export class Settlements {
     return runRows(this.#calls, { operation, check: () => {}, keyOf, run }, addressed, signal)
   }
 
+  async discard(discard: Discard, signal?: AbortSignal): Promise<DiscardOutcome> {
+    const run = () => this.#discard(discard)
+    const work = { operation: 'discard', check: checkDiscard, keyOf: refOf, run }
+    const [outcome] = await runRows(this.#calls, work, [discard], signal)
+    return outcome!
+  }
+
   async #settle(settlement: Settlement): Promise<SettleOutcome> {
     const { outcome } = await this.#moves.make({
       identity: settlement.lease.identity,
@@ -50,8 +67,11 @@ export class Settlements {
   }
 
   async #address(verdict: Verdict): Promise<AddressedVerdict> {
-    const { ref } = verdict
-    return { verdict, identity: ref.identity ?? (await findIdentity(this.#calls, ref.recordId)) }
+    return { verdict, identity: await this.#identityOf(verdict.ref) }
+  }
+
+  async #identityOf({ identity, recordId }: RecordRef): Promise<string | undefined> {
+    return identity ?? findIdentity(this.#calls, recordId)
   }
 
   async #resolve({ verdict, identity }: AddressedVerdict): Promise<ResolveOutcome> {
@@ -60,15 +80,30 @@ export class Settlements {
     const { outcome } = await this.#moves.make<ResolveOutcome>({
       identity,
       from: 'read',
-      decide: (record, nowMs) => {
-        const isMeant = ref.identity !== undefined || record?.recordId === ref.recordId
-        return decideResolve(isMeant ? record : undefined, verdict, nowMs)
-      },
+      decide: (record, nowMs) => decideResolve(meantBy(ref, record), verdict, nowMs),
+    })
+    return outcome
+  }
+
+  async #discard(discard: Discard): Promise<DiscardOutcome> {
+    const { ref } = discard
+    const identity = await this.#identityOf(ref)
+    if (identity === undefined) return { kind: 'not_found' }
+    const { outcome } = await this.#moves.make<DiscardOutcome>({
+      identity,
+      from: 'read',
+      decide: (record) => decideDiscard(meantBy(ref, record), discard),
     })
     return outcome
   }
 }
 
-function refOf({ ref }: Verdict): string {
+function refOf({ ref }: { readonly ref: RecordRef }): string {
   return ref.identity ?? ref.recordId
+}
+
+/** The index of record ids may be behind: the key may have another record by now. */
+function meantBy(ref: RecordRef, record: StoredRecord | undefined): StoredRecord | undefined {
+  const isMeant = ref.identity !== undefined || record?.recordId === ref.recordId
+  return isMeant ? record : undefined
 }

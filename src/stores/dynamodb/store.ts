@@ -1,8 +1,11 @@
 import { systemClock } from '../../core/time/clock.ts'
 import { toView } from '../../core/record/decide.ts'
+import type { StoreBatching } from '../../core/store/batching.ts'
 import type {
   ClaimOutcome,
   ClaimRequest,
+  Discard,
+  DiscardOutcome,
   HistoryQuery,
   ListQuery,
   ReapReport,
@@ -14,7 +17,6 @@ import type {
   SettleOutcome,
   Settlement,
   Store,
-  StoreBatching,
   SweptRecord,
   Verdict,
 } from '../../core/store/store.ts'
@@ -24,7 +26,7 @@ import { warnOfFewSockets } from './driver/agents.ts'
 import { timeOf, type StoreTime } from './driver/service-time.ts'
 import { storeFailed } from './failures.ts'
 import { findIdentity, History } from './history.ts'
-import { lanesOf, recordKey } from './items.ts'
+import { lanesOf, recordKey, REFUSED_UNTIL } from './items.ts'
 import { RecordMoves } from './moves.ts'
 import {
   resolveDynamodbStoreOptions,
@@ -113,6 +115,10 @@ class ItemStore implements Store {
     return this.#settlements.resolve(verdicts, signal)
   }
 
+  discard(discard: Discard, signal?: AbortSignal): Promise<DiscardOutcome> {
+    return this.#settlements.discard(discard, signal)
+  }
+
   sweep({ limit }: { readonly limit: number }, signal?: AbortSignal): Promise<SweptRecord[]> {
     return this.#ask('sweep', signal, () => this.#upkeep.sweep(limit))
   }
@@ -128,17 +134,25 @@ class ItemStore implements Store {
     return this.#ask('read', signal, () => this.#read(ref))
   }
 
-  list({ state, limit }: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
-    return this.#ask('list', signal, async () => {
-      const entries = await this.#index.oldest(state, { limit })
-      const found = await this.#calls.getListed(entries.map(({ identity }) => identity))
-      const byIdentity = new Map(found.map(({ record }) => [record.identity, record]))
-      return entries.flatMap(({ identity }) => {
-        const record = byIdentity.get(identity)
-        // The index lags behind the table: the record was removed, or changed its state.
-        return record?.state === state ? [toView(record)] : []
-      })
+  list(query: ListQuery, signal?: AbortSignal): Promise<RecordView[]> {
+    return this.#ask('list', signal, () => this.#list(query))
+  }
+
+  async #list({ state, limit }: ListQuery): Promise<RecordView[]> {
+    const parts = state === 'expired' ? ([state, REFUSED_UNTIL] as const) : [state]
+    const read = await Promise.all(parts.map((part) => this.#index.oldest(part, { limit })))
+    // A record that changes its state may be in two parts.
+    const identities = [...new Set(read.flat().map(({ identity }) => identity))]
+    const found = await this.#calls.getListed(identities)
+    const byIdentity = new Map(found.map(({ record }) => [record.identity, record]))
+    const records = identities.flatMap((identity) => {
+      const record = byIdentity.get(identity)
+      // The index lags behind the table: the record was removed, or changed its state.
+      return record?.state === state ? [record] : []
     })
+    // The parts of `expired` have different orders.
+    if (parts.length > 1) records.sort((a, b) => a.lastRunAtMs - b.lastRunAtMs)
+    return records.slice(0, limit).map(toView)
   }
 
   async #read(ref: RecordRef): Promise<RecordView | undefined> {

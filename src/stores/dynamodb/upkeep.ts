@@ -1,6 +1,7 @@
 /** Regular work on records that are due: `sweep` for lapsed leases, `reap` for expired records. */
 import { decideReap, decideSweep, toSwept } from '../../core/record/decide.ts'
 import type { ReapReport, ReapRequest, SweptRecord } from '../../core/store/store.ts'
+import { REFUSED_UNTIL } from './items.ts'
 import { checkResult } from './request-checks.ts'
 import type { RecordMoves, Step } from './moves.ts'
 import type { StoreTime } from './driver/service-time.ts'
@@ -58,15 +59,20 @@ export class Upkeep {
     return report
   }
 
-  /** Completed records are ordered by expiry in the index. Other states need a full pass. */
+  /**
+   * Completed records are ordered by expiry in the index, and expired ones by the end of their
+   * refusal. Other states need a full pass.
+   */
   async #expired({ limit, abandoned }: ReapRequest): Promise<string[]> {
     const nowMs = this.#time.nowMs()
-    const completed = await this.#index.oldest('completed', { limit, untilMs: nowMs })
+    const due = { limit, untilMs: nowMs }
+    const completed = await this.#index.oldest('completed', due)
+    const refused = await this.#index.oldest(REFUSED_UNTIL, due)
     const released = await this.#index.nextPass('failed_retryable')
     const accepted = abandoned === undefined ? [] : await this.#index.nextPass('pending')
     const others = [...released, ...accepted].filter(({ expiresAtMs }) => expiresAtMs <= nowMs)
     // The index may list a record that changes its state under both states.
-    return [...new Set(identitiesOf([...completed, ...others]))]
+    return [...new Set(identitiesOf([...completed, ...refused, ...others]))]
   }
 
   async #moveEach<Outcome>(

@@ -1,5 +1,6 @@
 import { describe, expect, it, vi } from 'vitest'
-import type { Act, DurableStore } from '../../../src/core/store/durable-store.ts'
+import type { DurableStore } from '../../../src/core/store/durable-store.ts'
+import type { Act } from '../../../src/core/store/operator-store.ts'
 import type { Store } from '../../../src/core/store/store.ts'
 import { cachedStore, type CacheFailure } from '../../../src/stores/cached/index.ts'
 import {
@@ -20,7 +21,12 @@ import { never, TestCache } from './setup.ts'
 
 const BY = { who: 'ada', why: 'the reply is wrong' }
 const { identity } = claimRequest()
-const BUST: Act = { kind: 'bust', ref: { identity } }
+const DISCARD = {
+  kind: 'discard_reply',
+  ref: { identity },
+  attempt: 1,
+  despiteEffects: false,
+} as const satisfies Act
 
 /** Two nodes with one database and one cache, and a reply in both. */
 async function setup() {
@@ -47,14 +53,14 @@ async function setup() {
 
 const operatorOf = (store: Store): DurableStore['operator'] => store.durable!.operator
 
-describe('a bust through a cached store', () => {
+describe('a discarded reply behind a cached store', () => {
   it.each(['identity', 'recordId'] as const)(
-    'every node sees a bust by %s immediately',
+    'is gone on every node at once, by %s',
     async (name) => {
       const { store, other, durable } = await setup()
       const { recordId } = (await durable.read({ identity }))!
       const ref = name === 'identity' ? { identity } : { recordId }
-      const outcome = await operatorOf(store).act({ kind: 'bust', ref }, BY)
+      const outcome = await operatorOf(store).act({ ...DISCARD, ref }, BY)
       expect(outcome).toMatchObject({ kind: 'done', subject: recordId })
       const { lease } = ofKind(await claim(other), 'claimed')
       ofKind(await settle(other, completeOf(lease, bytes('right'))), 'settled')
@@ -65,7 +71,7 @@ describe('a bust through a cached store', () => {
   )
 
   // A node reads the reply from the database, and its fill of the cache is delayed.
-  it('a fill that was sent before a bust does not undo it', async () => {
+  it('does not come back with a fill that was sent before', async () => {
     const { store, other, cache, clock } = await setup()
     await cache.inner.forget(identity, 1)
     await clock.advanceAsync(1)
@@ -75,37 +81,38 @@ describe('a bust through a cached store', () => {
     ofKind(await claim(other), 'completed')
     await clock.advanceAsync(0)
     expect(late).toHaveLength(1)
-    await operatorOf(store).act(BUST, BY)
+    await operatorOf(store).act(DISCARD, BY)
     await late[0]!()
     ofKind(await claim(store), 'claimed')
   })
 
   // The process crashes between the commit and the end of the call; the tombstone was written
   // before the commit.
-  it('a bust is in effect if its process crashes after the commit', async () => {
+  it('is gone even if the process of the act crashes after the commit', async () => {
     const { store, other, durable, clock } = await setup()
     const { act } = durable.durable.operator
     vi.spyOn(durable.durable.operator, 'act').mockImplementation(async (...values) => {
       await act(...values)
       return never()
     })
-    void operatorOf(store).act(BUST, BY)
+    void operatorOf(store).act(DISCARD, BY)
     await clock.advanceAsync(0)
-    await expect.poll(() => durable.read({ identity })).toBeUndefined()
+    const state = async () => (await durable.read({ identity }))!.state
+    await expect.poll(state).toBe('failed_retryable')
     ofKind(await claim(other), 'claimed')
   })
 
-  it('a bust fails and changes nothing if the cache cannot be reached', async () => {
+  it('stays if the cache cannot be reached', async () => {
     const { store, durable, cache } = await setup()
     cache.forget = async () => {
       throw new Error('no route to the cache')
     }
-    await expect(operatorOf(store).act(BUST, BY)).rejects.toThrow(/no route to the cache/)
+    await expect(operatorOf(store).act(DISCARD, BY)).rejects.toThrow(/no route to the cache/)
     expect((await durable.read({ identity }))!.state).toBe('completed')
     expect(await operatorOf(store).audit({ limit: 10 })).toEqual([])
   })
 
-  it('a bust succeeds and reports a failure if the cache fails after the commit', async () => {
+  it('is gone, and a failure is reported, if the cache fails after the commit', async () => {
     const { store, cache, failures } = await setup()
     const { forget } = cache
     let calls = 0
@@ -113,16 +120,16 @@ describe('a bust through a cached store', () => {
       if (++calls > 1) throw new Error('gone')
       return forget(...values)
     }
-    expect(await operatorOf(store).act(BUST, BY)).toMatchObject({ kind: 'done' })
+    expect(await operatorOf(store).act(DISCARD, BY)).toMatchObject({ kind: 'done' })
     expect(failures).toMatchObject([{ operation: 'forget' }])
     ofKind(await claim(store), 'claimed')
   })
 
-  it('a bust of an unknown record does not touch the cache', async () => {
+  it('does not touch the cache if there is no such record', async () => {
     const { store, cache } = await setup()
     const forget = vi.spyOn(cache, 'forget')
     const ref = { recordId: '00000000-0000-7000-8000-000000000000' }
-    expect(await operatorOf(store).act({ kind: 'bust', ref }, BY)).toEqual({ kind: 'not_found' })
+    expect(await operatorOf(store).act({ ...DISCARD, ref }, BY)).toEqual({ kind: 'not_found' })
     expect(forget).not.toHaveBeenCalled()
   })
 })

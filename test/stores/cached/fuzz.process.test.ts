@@ -18,7 +18,7 @@ const text = fc.string({ maxLength: 8 })
 const claimStep: fc.Arbitrary<ClaimStep> = fc.record({
   key,
   fingerprint: fc.constantFrom(0, 0, 0, 1),
-  mode: fc.constantFrom('hold', 'hold', 'accept', 'take'),
+  mode: fc.constantFrom('hold', 'hold', 'accept', 'take', 'find'),
   retentionMs: fc.constantFrom(2000, 4000, 30_000),
   afterExpiry: fc.constantFrom('new', 'new', 'refuse'),
   onLapse: fc.constantFrom('unknown', 'rerun'),
@@ -79,6 +79,14 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     }),
   },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('bust'), key }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant('discard'),
+      key,
+      attempt: fc.constantFrom(1, 1, 2),
+    }),
+  },
 )
 
 function batch<Item>(item: fc.Arbitrary<Item>): fc.Arbitrary<Item[]> {
@@ -183,6 +191,18 @@ it('the random histories detect a store that accepts damaged bytes', { timeout }
   const part = { hash: () => Buffer.alloc(32) }
   await expectToBeCaught({ cachedStore: await withPart('node:crypto', part) })
 })
+
+it(
+  'the random histories detect a discard that leaves the reply in the cache',
+  { timeout },
+  async () => {
+    const forgetful: typeof cachedStore = (options) => {
+      const discard = options.durable.discard!.bind(options.durable)
+      return Object.assign(cachedStore(options), { discard })
+    }
+    await expectToBeCaught({ cachedStore: forgetful })
+  },
+)
 
 it('the random histories detect a cache without tombstones', { timeout }, async () => {
   await expectToBeCaught({ cachedStore, hasTombstones: false })

@@ -91,6 +91,7 @@ for (const [name, client] of CLIENTS.slice(0, 2)) {
       const cache = redisCache({ client: client(), prefix: newPrefix() })
       return { store: cachedStore({ durable, cache, clock }), cleanUp: folder.remove }
     },
+    without: { discard: 'it is an act of the durable part of SQLite' },
   })
 }
 

@@ -21,7 +21,7 @@ it.each([
   const calls = await Promise.allSettled([cache.get(['a']), cache.fill('a', fill)])
   expect(calls.map(({ status }) => status === 'fulfilled')).toEqual([isSent, isSent])
   expect(sent).toEqual(isSent ? ['get', 'eval'] : [])
-  // A bust of an operator waits for the connection.
+  // An operator who discards a reply waits for the connection.
   await cache.forget('a', 60_000)
   expect(sent.at(-1)).toBe('eval')
 })

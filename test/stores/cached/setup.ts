@@ -34,6 +34,7 @@ export class CountedStore {
       reap: inner.reap.bind(inner),
       read: inner.read.bind(inner),
       list: inner.list.bind(inner),
+      discard: inner.discard!.bind(inner),
       now: () => this.readTime(),
       close: async () => {},
     })

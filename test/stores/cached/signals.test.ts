@@ -27,11 +27,11 @@ function recordingStore() {
   const durable = {
     name: 'recording',
     ...of('claim', 'settle', 'renew', 'probe', 'resolve', 'sweep', 'reap', 'read', 'list'),
-    ...of('transaction', 'history', 'now'),
+    ...of('transaction', 'history', 'now', 'discard'),
     durable: {
       phases: of('advance', 'record', 'load', 'due', 'orphans'),
       outbox: of('claim', 'settle', 'renew', 'read', 'list', 'prune'),
-      operator: of('takeUnknown', 'postpone', 'act', 'audit'),
+      operator: of('takeUnknown', 'postpone', 'act', 'audit', 'discarded'),
     },
   } as unknown as Store
   return { durable, signals }
@@ -55,6 +55,8 @@ const CALLS: Readonly<Record<string, (store: Store, signal: AbortSignal) => Prom
   list: (store, signal) => store.list({ state: 'unknown', limit: 1 }, signal),
   transaction: (store, signal) => store.transaction!(LEASE, work, signal),
   history: (store, signal) => store.history!({ ref: LEASE, limit: 1 }, signal),
+  discard: (store, signal) =>
+    store.discard!({ ref: { identity: LEASE.identity }, attempt: 1 }, signal),
   now: (store, signal) => store.now!(signal),
   advance: (store, signal) => store.durable!.phases.advance(LEASE, work, signal),
   record: (store, signal) => store.durable!.phases.record(LEASE, {}, signal),
@@ -69,8 +71,12 @@ const CALLS: Readonly<Record<string, (store: Store, signal: AbortSignal) => Prom
     store.durable!.operator.postpone({ recordId: ID, attempt: 1, inMs: 1 }, signal),
   act: (store, signal) =>
     store.durable!.operator.act({ kind: 'drop_message', messageId: ID }, BY, signal),
-  bust: (store, signal) =>
-    store.durable!.operator.act({ kind: 'bust', ref: { recordId: ID } }, BY, signal),
+  'discard a reply': (store, signal) => {
+    const discard = { ref: { recordId: ID }, attempt: 1, despiteEffects: false }
+    return store.durable!.operator.act({ kind: 'discard_reply', ...discard }, BY, signal)
+  },
+  discarded: (store, signal) =>
+    store.durable!.operator.discarded({ recordId: ID, limit: 1 }, signal),
   audit: (store, signal) => store.durable!.operator.audit({ limit: 1 }, signal),
 }
 

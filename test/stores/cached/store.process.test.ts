@@ -38,6 +38,31 @@ it('answers a replay from the cache without the durable store', async () => {
   expect(await isHit(() => claim(store, { mode: 'take' }))).toBe(false)
 })
 
+it('answers a look-up of a reply from the cache as the durable store does', async () => {
+  const { store, durable, isHit } = await setupFilled()
+  const found = ofKind(await claim(store, { mode: 'find' }), 'completed')
+  expect(found).toEqual(ofKind(await claim(durable.store, { mode: 'find' }), 'completed'))
+  expect(await isHit(() => claim(store, { mode: 'find' }))).toBe(true)
+  for (const [request, kind] of [
+    [{ fingerprint: 'other' }, 'mismatch'],
+    [{ key: 'new' }, 'free'],
+  ] as const) {
+    const find = async () => void ofKind(await claim(store, { mode: 'find', ...request }), kind)
+    expect(await isHit(find)).toBe(false)
+  }
+})
+
+it('fills the cache with the reply that a look-up has found', async () => {
+  const { store, cache, advance, isHit } = setupCached({ fillOnSettle: false })
+  await hold(store, { key: 'first' }) // starts the query for the time of the database
+  await finish(store)
+  await advance(0)
+  ofKind(await claim(store, { mode: 'find' }), 'completed')
+  await advance(0)
+  expect(cache.fills).toBe(1)
+  expect(await isHit(() => claim(store))).toBe(true)
+})
+
 it('asks the durable store about a request with another fingerprint', async () => {
   const { store, isHit } = await setupFilled()
   const isCacheHit = await isHit(async () => {
@@ -458,6 +483,9 @@ it('has the same optional methods as the durable store, and calls them on it', a
     history() {
       return this.#note('history')
     }
+    discard() {
+      return this.#note('discard')
+    }
     watch(_: string, wake: () => void) {
       calls.push(`watch ${this.#secret}`)
       return wake
@@ -485,11 +513,13 @@ it('has the same optional methods as the durable store, and calls them on it', a
   await store.transaction!(lease, () => completion)
   await store.settleIn!({}, lease, completion)
   await store.history!({ ref: { identity: 'i' }, limit: 1 })
+  await store.discard!({ ref: { identity: 'i' }, attempt: 1 })
   expect(store.watch!('i', wake)).toBe(wake)
   await store.now!()
   await store.close!()
-  const names = 'claim settle renew resolve sweep reap read list transaction settleIn history watch'
-  expect(calls).toEqual([...names.split(' '), 'now', 'close'].map((name) => `${name} kept`))
+  const names = 'claim settle renew resolve sweep reap read list transaction settleIn history'
+  const last = ['discard', 'watch', 'now', 'close']
+  expect(calls).toEqual([...names.split(' '), ...last].map((name) => `${name} kept`))
 
   const bare: Store = cachedStore({ durable: memoryStore(), cache: memoryCache() })
   const optional = ['batching', 'transaction', 'settleIn', 'history', 'watch', 'now', 'close']

@@ -3,7 +3,14 @@
  * spite of faults of the cache, of its fills and of the clocks.
  */
 import assert from 'node:assert/strict'
-import type { ClaimOutcome, ClaimRequest, Lease, Store } from '../../../src/core/store/store.ts'
+import type {
+  ClaimOutcome,
+  ClaimRequest,
+  Discard,
+  DiscardOutcome,
+  Lease,
+  Store,
+} from '../../../src/core/store/store.ts'
 import {
   memoryCache,
   type CachedStore,
@@ -40,6 +47,7 @@ export type Step =
   | { readonly kind: 'lose_cache' }
   | { readonly kind: 'resurrect' | 'swap' | 'corrupt'; readonly pick: number; readonly at: number }
   | { readonly kind: 'bust'; readonly key: number }
+  | { readonly kind: 'discard'; readonly key: number; readonly attempt: number }
 
 export interface ClaimStep {
   readonly key: number
@@ -126,6 +134,8 @@ export class World {
         return
       case 'bust':
         return this.#bust(identityOf(step.key))
+      case 'discard':
+        return this.#discard(identityOf(step.key), step.attempt)
       default:
         return this.#cache.applyFault(step)
     }
@@ -159,6 +169,11 @@ export class World {
     this.#twin.bust(identity)
     this.#cache.forgetHistoryOf(identity)
     await this.#store.forget(identity)
+  }
+
+  async #discard(identity: string, attempt: number): Promise<void> {
+    await this.#both((store) => store.discard!({ ref: { identity }, attempt }))
+    this.#cache.forgetHistoryOf(identity)
   }
 
   /** Advances time while the cache delays the claim, up to the timeout. */
@@ -252,6 +267,11 @@ class BustableStore implements Store {
     return this.#inner.resolve(
       verdicts.map((one) => ({ ...one, ref: this.#moved({ identity: one.ref.identity! }) })),
     )
+  }
+
+  discard(discard: Discard): Promise<DiscardOutcome> {
+    const ref = this.#moved({ identity: discard.ref.identity! })
+    return this.#inner.discard!({ ...discard, ref })
   }
 
   renew: Store['renew'] = (renewals) => this.#inner.renew(renewals)

@@ -205,6 +205,9 @@ it('rejects values that the table cannot hold, and writes nothing of their batch
     { onLapse: 'never' as never },
     { afterExpiry: 'never' as never },
     { mode: 'never' as never },
+    { idSeed: 'short' },
+    { idSeed: `\0${'0'.repeat(31)}` },
+    { refuseForMs: Number.NaN },
   ]) {
     const error = await store.claim([good!, claimRequest(bad)]).catch((thrown: unknown) => thrown)
     expect({ bad, error }).toMatchObject({ bad, error: { failure: 'rejected' } })

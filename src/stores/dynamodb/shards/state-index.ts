@@ -1,7 +1,6 @@
-import type { RecordState } from '../../../core/record/record.ts'
 import { Slots } from '../../kit/slots.ts'
 import type { FoundItem, Item, QueryInput } from '../client.ts'
-import { stateShard } from '../items.ts'
+import { stateShard, type IndexedState } from '../items.ts'
 import type { Calls } from '../calls.ts'
 import { advanceWalk, nextStart, shareOf, startOf, type Walk } from './shard-walks.ts'
 import { BY_STATE } from '../table-definition.ts'
@@ -37,11 +36,12 @@ export class StateIndex {
   }
 
   /**
-   * The oldest records of a state: `completed` ones by expiry, others by last run, up to `untilMs`.
+   * The oldest records of a state, up to `untilMs`: `completed` ones by expiry, `refused_until`
+   * ones by the end of the refusal, others by last run.
    * Reads the next page of a shard only if its entries may be among the oldest.
    */
   async oldest(
-    state: RecordState,
+    state: IndexedState,
     { limit, untilMs }: { limit: number; untilMs?: number },
   ): Promise<IndexEntry[]> {
     if (limit <= 0) return []
@@ -79,7 +79,7 @@ export class StateIndex {
    * Each shard has an equal share of both limits. Shards with more entries also use what the others
    * leave, because most of the shards that were ever announced may be empty.
    */
-  async nextPass(state: RecordState, max: number = Infinity): Promise<IndexEntry[]> {
+  async nextPass(state: IndexedState, max: number = Infinity): Promise<IndexEntry[]> {
     const names = await this.#shardsOf(state)
     let walks = names.map((name) => this.#walks.get(name) ?? startOf(name))
     const found: IndexEntry[] = []
@@ -103,7 +103,7 @@ export class StateIndex {
     }
   }
 
-  async #shardsOf(state: RecordState): Promise<string[]> {
+  async #shardsOf(state: IndexedState): Promise<string[]> {
     const shards = await this.#calls.shards.toRead()
     return Array.from({ length: shards }, (_, shard) => stateShard(state, shard))
   }
