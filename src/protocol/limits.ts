@@ -25,6 +25,9 @@ export const RETRY_AFTER_UNKNOWN_SECONDS_MAX = 60
 /** Limits the wait for the next probe of a failing store, whose pause is an engine option. */
 export const RETRY_AFTER_STORE_SECONDS_MAX = 60
 
+/** A window of a limiter may last a day; a client is not asked to wait longer. */
+export const RETRY_AFTER_LIMIT_SECONDS_MAX = 86_400
+
 /**
  * JSON with more levels is compared byte by byte instead of by meaning. Real bodies stay below 20
  * levels; the limit keeps the work per body linear and the memory small.

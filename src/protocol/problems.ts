@@ -125,6 +125,40 @@ export const PROBLEMS = {
       'This key was used before, and the reply is no longer kept. Check whether the earlier ' +
       'request took effect; use a new key only for a request that is really new.',
   },
+  rate_limited: {
+    code: 'idempotency_rate_limited',
+    type: 'urn:oncekey:problem:idempotency-rate-limited',
+    status: 429,
+    stripeStatus: 429,
+    stripeType: 'invalid_request_error',
+    title: 'Too many requests',
+    detail:
+      'Nothing was done for this request. An earlier request with its key may have been ' +
+      'executed. Send it again with the same key, after the time given in Retry-After.',
+  },
+  request_too_old: {
+    code: 'idempotency_request_too_old',
+    type: 'urn:oncekey:problem:idempotency-request-too-old',
+    status: 412,
+    stripeStatus: 412,
+    stripeType: 'idempotency_error',
+    title: 'The request was first sent too long ago',
+    detail:
+      'Nothing was done for this request, because its first attempt is too old or lies in the ' +
+      'future. An earlier attempt may have been executed. Check that before you send a new ' +
+      'request with a new key.',
+  },
+  request_time_missing: {
+    code: 'idempotency_request_time_missing',
+    type: 'urn:oncekey:problem:idempotency-request-time-missing',
+    status: 400,
+    stripeStatus: 400,
+    stripeType: 'invalid_request_error',
+    title: 'The time of the first attempt is required',
+    detail:
+      'The request was not executed. It does not say when it was first sent, or not in a form ' +
+      'that can be read.',
+  },
   request_too_large: {
     code: 'idempotency_request_too_large',
     type: 'urn:oncekey:problem:idempotency-request-too-large',

@@ -73,7 +73,11 @@ function optionsOf(routes: NestRoutes | undefined, own: object): StatusOptions<N
         'IdempotencyModule.forRoot({ store, tenant }) to the imports of your root module',
     )
   }
-  const shared = Object.entries(routes.options).filter(([name]) => STATUS_OPTIONS.has(name))
+  // A principal that is part of the fingerprint only cannot be compared here.
+  const isScoped = routes.options.scopeBy === 'tenant+principal+operation'
+  const shared = Object.entries(routes.options).filter(
+    ([name]) => STATUS_OPTIONS.has(name) && (isScoped || name !== 'principal'),
+  )
   const all = Object.fromEntries(shared) as unknown as NestRoutes['options']
   return forRoute(all, own as RouteOptions<NestRequest>)
 }

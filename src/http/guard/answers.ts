@@ -2,6 +2,7 @@ import type { Engine } from '../../core/engine/engine-contract.ts'
 import { isReconciled } from '../../core/engine/engine-registry.ts'
 import {
   RETRY_AFTER_IN_PROGRESS_SECONDS_MAX,
+  RETRY_AFTER_LIMIT_SECONDS_MAX,
   RETRY_AFTER_SECONDS_MIN,
   RETRY_AFTER_STORE_SECONDS_MAX,
   RETRY_AFTER_UNKNOWN_SECONDS_MAX,
@@ -23,6 +24,8 @@ export interface ProblemOptions {
   readonly retryAfterSeconds?: number | undefined
   /** The URL of the request's status. */
   readonly location?: string | undefined
+  /** Further headers. */
+  readonly headers?: readonly HeaderPair[] | undefined
 }
 
 /** Builds the problems and progress answers of one profile. */
@@ -56,6 +59,7 @@ export class Answers {
       headers.push(['Retry-After', String(options.retryAfterSeconds)])
     }
     if (options.location !== undefined) headers.push(['Location', options.location])
+    if (options.headers !== undefined) headers.push(...options.headers)
     return { status, headers, body: Buffer.from(JSON.stringify(body)) }
   }
 
@@ -91,6 +95,11 @@ export function retryAfterInProgress(leftMs: number): number {
 /** After this time, the breaker has probed a failing store again. */
 export function retryAfterStore(leftMs: number): number {
   return clampSeconds(leftMs, RETRY_AFTER_STORE_SECONDS_MAX)
+}
+
+/** A limiter knows when its window ends, which may be long. */
+export function retryAfterLimit(leftMs: number): number {
+  return clampSeconds(leftMs, RETRY_AFTER_LIMIT_SECONDS_MAX)
 }
 
 /** If a reconciliation is due and has no verdict yet, only an operator may be able to give one. */

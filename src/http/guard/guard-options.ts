@@ -3,6 +3,7 @@ import type { Engine } from '../../core/engine/engine-contract.ts'
 import type { PolicyOptions } from '../../core/engine/policy.ts'
 import type { Store } from '../../core/store/store.ts'
 import type { FingerprintSecret } from '../fingerprint/fingerprint.ts'
+import type { LimitOptions } from '../limits/limit-options.ts'
 import type { Profile } from './answers.ts'
 import type { DurableRoute } from './durable-route.ts'
 import type { HttpReply } from './exchange.ts'
@@ -29,7 +30,8 @@ export interface GuardOptions<Request> extends PolicyOptions {
   tenant: (request: Request) => string | Promise<string>
   /**
    * The user within the tenant, as part of the fingerprint: a user who guesses another user's key
-   * gets 422, not the reply. A retry after a change of user gets 422, too. @default none
+   * gets 422, not the reply. A retry after a change of user gets 422, too. With `scopeBy:
+   * 'tenant+principal+operation'` each user has separate keys instead. @default none
    */
   principal?: (request: Request) => string | undefined | Promise<string | undefined>
 
@@ -40,11 +42,13 @@ export interface GuardOptions<Request> extends PolicyOptions {
    */
   operation?: string | ((request: Request) => string)
   /**
-   * `tenant+operation`: a key may be used once on each route. `tenant`: a key is unique over all
-   * routes of the tenant; its use on a second route gets 422 (400 in `stripe`).
+   * `tenant+operation`: a key may be used once on each route. `tenant+principal+operation`: by each
+   * user, so that no user can occupy the key of another; needs `principal`, which then must return
+   * a string. `tenant`: a key is unique over all routes of the tenant; its use on a second route
+   * gets 422 (400 in `stripe`). Every change makes all keys and their downstream keys new.
    * @default 'tenant+operation' ('tenant' in the `stripe` profile)
    */
-  scopeBy?: 'tenant+operation' | 'tenant'
+  scopeBy?: ScopeBy
   /**
    * Error format: `ietf` (RFC 9457 problems) or `stripe` (statuses and bodies of Stripe). `stripe`
    * also sets `scopeBy: 'tenant'` and `onError: 'store'`. @default 'ietf'
@@ -110,6 +114,28 @@ export interface GuardOptions<Request> extends PolicyOptions {
   fingerprintSecrets?: readonly FingerprintSecret[]
 
   /**
+   * Refuses requests that were first sent longer ago than this, up to ten years, or that lie in the
+   * future: 412. A request whose reply is on record still gets it. Stops a captured request from
+   * running after its record has expired, so together with `requestSkewMs` it must not exceed the
+   * time for which a key is remembered. A request without a time gets 400. The authentication of
+   * the request (a signature, a signed claim) must cover the method, the path, the key, the body
+   * and the time: an attacker can change everything else. @default none: requests of any age run
+   */
+  maxRequestAgeMs?: number
+  /**
+   * When the client first sent the request; every retry says the same time. `undefined`: the
+   * request does not say. @default the header `Repeatability-First-Sent`, an HTTP date
+   */
+  requestTime?: (request: Request) => Date | undefined | Promise<Date | undefined>
+  /**
+   * How far the clock of a client may be ahead, up to ten years. A larger value accepts worse
+   * clocks, and lets a captured request run for that much longer. @default 300_000 (5 minutes)
+   */
+  requestSkewMs?: number
+  /** Limits of new keys, look-ups and requests in flight. @default none */
+  limits?: LimitOptions<Request>
+
+  /**
    * The largest request body in bytes, up to 512 MiB, also after decoding. The body is read into
    * memory and hashed as a whole. Larger ones get 413. @default 1_048_576 (1 MiB)
    */
@@ -144,13 +170,14 @@ export interface GuardOptions<Request> extends PolicyOptions {
   upgradeReply?: (reply: HttpReply, fromVersion: number) => HttpReply
   /**
    * Encrypts each reply for its own record before it is stored. A reply that does not decrypt gets
-   * 409, and the work does not run again. @default none, or that of the `durable` operation
+   * 409, and the work does not run again. If `prepare` fails, a new key gets 503.
+   * @default that of the `durable` operation, or of the engine, if they have one
    */
   encryption?: Encryption
   /**
    * Refuses recorded replies that are not encrypted, with 409: only code with the encryption key
    * can then make a reply. Needs `encryption`. Switch it on one retention after that, because
-   * earlier replies are plain. @default false
+   * earlier replies are plain. @default that of the `durable` operation, or of the engine
    */
   requireEncryption?: boolean
 
@@ -167,6 +194,9 @@ export interface GuardOptions<Request> extends PolicyOptions {
   /** Your page about these rules, for the `Link` of problems. @default the IETF draft */
   docsUrl?: string
 }
+
+/** The parts of the scope of a key. */
+export type ScopeBy = 'tenant+operation' | 'tenant+principal+operation' | 'tenant'
 
 /** The `tenant` of an API without tenants: all callers share one set of keys. */
 export function singleTenant(): string {

@@ -4,21 +4,14 @@
  */
 import { createHash } from 'node:crypto'
 import { attemptOf } from '../../core/attempt/operation-attempt.ts'
-import type { Engine, RunRequest } from '../../core/engine/engine-contract.ts'
+import type { Engine } from '../../core/engine/engine-contract.ts'
+import { prepareEncryption } from '../../core/engine/preparation.ts'
 import { hasCode, type StoreFailedError } from '../../core/errors.ts'
 import type { RunOutcome } from '../../core/attempt/run-outcome.ts'
+import type { ClaimedFrom } from '../../core/store/store.ts'
 import { OPERATION_LENGTH_MAX, type Scope } from '../../core/record/identity.ts'
 import { checkKey, parseKeyHeader } from '../../protocol/key-syntax.ts'
-import type { ProblemName } from '../../protocol/problems.ts'
-import {
-  expiresHeader,
-  retryAfterInProgress,
-  retryAfterStore,
-  retryAfterUnknown,
-  toRecorded,
-  unknownDetail,
-  type ProblemOptions,
-} from './answers.ts'
+import { expiresHeader, toRecorded } from './answers.ts'
 import { fieldOf } from './body-field.ts'
 import { decodeBody } from './content-coding.ts'
 import type {
@@ -31,16 +24,20 @@ import type {
 } from './exchange.ts'
 import type { FingerprintBody } from '../fingerprint/fingerprint-body.ts'
 import type { FingerprintInput } from '../fingerprint/fingerprint.ts'
+import { GuardAnswers, RETRY_SOON_MS } from './guard-answers.ts'
 import type { GuardOptions } from './guard-options.ts'
 import {
   checkPrincipal,
+  checkScopePrincipal,
   checkTenant,
   resolveGuardOptions,
   type ResolvedGuardOptions,
 } from './resolve-guard-options.ts'
-import { GuardedRun, GuardedWork } from './guarded-work.ts'
+import { GuardedRun, GuardedWork, type Refusal } from './guarded-work.ts'
 import type { GuardedContext } from './handler-context.ts'
 import { meaningOf, statusOf } from './handler-reply.ts'
+import type { Exceeded } from '../limits/limits.ts'
+import { requestAgeOf, type RequestAge, type RequestAgeRule } from './request-age.ts'
 import { ReplyEncoder, recordOf } from './reply-encoder.ts'
 import { readableBy } from '../reply/readable-reply.ts'
 import { readReply, replayOf, unreadableReply } from '../reply/replay.ts'
@@ -84,17 +81,19 @@ export function controlsOf(guard: GuardControls): GuardControls {
   return { engine: guard.engine, close: (options) => guard.close(options) }
 }
 
-/** How long a client should wait if no better time is known. */
-const RETRY_SOON_MS = 1_000
-
 const NOT_RECORDED = 'outcome_not_recorded'
+
+const TOO_OLD: Refusal = { kind: 'too_old' }
+const UNPREPARED: Refusal = { kind: 'unprepared' }
 
 class HttpGuard<Request> implements Guard<Request> {
   readonly #options: ResolvedGuardOptions<Request>
+  readonly #answers: GuardAnswers
   readonly #encoder: ReplyEncoder
 
   constructor(options: ResolvedGuardOptions<Request>) {
     this.#options = options
+    this.#answers = new GuardAnswers(options)
     this.#encoder = new ReplyEncoder(options)
   }
 
@@ -118,7 +117,7 @@ class HttpGuard<Request> implements Guard<Request> {
     if (!this.protects(exchange.method)) return { kind: 'pass' }
     try {
       // Steps without a promise are not awaited: a request has many, and each await takes time.
-      const { keyFrom, keyField, keyHeader, keyRules } = this.#options
+      const { keyFrom, keyField, keyHeader, keyRules, requestAge } = this.#options
       const early = keyField === undefined ? undefined : await this.#body(exchange)
       const parsed =
         keyFrom !== undefined
@@ -126,13 +125,16 @@ class HttpGuard<Request> implements Guard<Request> {
           : keyField !== undefined
             ? checkKey(fieldOf(early!, contentTypeOf(exchange), keyField), keyRules)
             : parseKeyHeader(exchange.header(keyHeader), keyRules)
-      if (parsed.kind === 'malformed') return this.#problem('key_malformed', parsed)
+      if (parsed.kind === 'malformed') return this.#answers.problem('key_malformed', parsed)
       if (parsed.kind === 'missing') {
-        return this.#options.keyRequired ? this.#missing() : { kind: 'pass' }
+        return this.#options.keyRequired ? this.#answers.keyMissing() : { kind: 'pass' }
       }
+      const age = requestAge && (await this.#ageOf(requestAge, request, exchange))
+      if (age === 'missing') return this.#answers.timeMissing()
       const run = await this.#identify(request, exchange, { key: parsed.key, body: early })
-      if (run === undefined) return this.#problem('request_unreadable')
-      const answer = await this.#run(run, handler)
+      if (run === undefined) return this.#answers.problem('request_unreadable')
+      if (age === 'too_old') run.refusal = TOO_OLD
+      const answer = await this.#runLimited(request, run, handler)
       if (answer.kind !== 'reply') return answer
       const reply = readableBy(exchange.header('accept-encoding')?.toString(), answer.reply)
       return reply === answer.reply ? answer : { kind: 'reply', reply: await reply }
@@ -140,6 +142,14 @@ class HttpGuard<Request> implements Guard<Request> {
       if (error instanceof EarlyAnswer) return error.answer
       return { kind: 'error', error }
     }
+  }
+
+  #ageOf(
+    rule: RequestAgeRule<Request>,
+    request: Request,
+    exchange: HttpExchange,
+  ): Promise<RequestAge> {
+    return requestAgeOf(rule, { request, exchange }, this.engine.clock.nowMs())
   }
 
   #body(exchange: HttpExchange): FingerprintBody | Promise<FingerprintBody> {
@@ -157,7 +167,7 @@ class HttpGuard<Request> implements Guard<Request> {
   }
 
   #wholeBody(body: ExchangeBody): FingerprintBody {
-    if (body.kind === 'too_large') throw new EarlyAnswer(this.#tooLarge())
+    if (body.kind === 'too_large') throw new EarlyAnswer(this.#answers.tooLarge())
     if (body.kind === 'aborted') throw abortedError()
     return body
   }
@@ -170,7 +180,9 @@ class HttpGuard<Request> implements Guard<Request> {
   ): Promise<GuardedRun | undefined> {
     const { tenant, principal, fingerprinter } = this.#options
     const given = tenant(request)
-    const scope = this.#scope(request, exchange, typeof given === 'string' ? given : await given)
+    const checked = checkTenant(typeof given === 'string' ? given : await given)
+    const user = principal === undefined ? undefined : checkPrincipal(await principal(request))
+    const scope = this.#scope(request, exchange, { tenant: checked, principal: user })
     const read = early ?? this.#body(exchange)
     const body = read instanceof Promise ? await read : read
     const input: FingerprintInput = {
@@ -179,7 +191,7 @@ class HttpGuard<Request> implements Guard<Request> {
       query: exchange.query,
       mediaType: contentTypeOf(exchange),
       body,
-      principal: principal === undefined ? undefined : checkPrincipal(await principal(request)),
+      principal: user,
       fields: this.#options.fingerprintFields,
     }
     const fingerprint = fingerprinter.current(input)
@@ -187,19 +199,60 @@ class HttpGuard<Request> implements Guard<Request> {
     return new GuardedRun({ scope, key, fingerprint }, this.#options, input)
   }
 
-  #scope(request: Request, exchange: HttpExchange, given: unknown): Scope {
+  #scope(
+    request: Request,
+    exchange: HttpExchange,
+    { tenant, principal }: { readonly tenant: string; readonly principal: string | undefined },
+  ): Scope {
     const { operation, scopeBy } = this.#options
-    const tenant = checkTenant(given)
     if (scopeBy === 'tenant') return { tenant, operation: '*' }
-    const name = typeof operation === 'function' ? operation(request) : operation
-    return { tenant, operation: name ?? operationOf(exchange) }
+    const name =
+      (typeof operation === 'function' ? operation(request) : operation) ?? operationOf(exchange)
+    if (scopeBy === 'tenant+operation') return { tenant, operation: name }
+    return { tenant, operation: name, principal: checkScopePrincipal(principal) }
   }
 
-  async #run(request: RunRequest, handler: CapturedHandler): Promise<Answer> {
-    const work = new GuardedWork(this.#encoder, handler)
+  /** Counts the request as in flight while its handler may run. */
+  async #runLimited(request: Request, run: GuardedRun, handler: CapturedHandler): Promise<Answer> {
+    const { limits } = this.#options
+    if (limits === undefined || run.refusal !== undefined) return this.#run(request, run, handler)
+    const { tenant } = run.scope
+    // No await before this: requests that arrive together must not pass the check together.
+    const full = limits.enter(tenant)
     try {
-      const outcome = await this.#options.engine.run(request, (context) => work.run(context))
+      const exceeded = full ?? (await limits.admit(run.scope))
+      if (exceeded !== undefined) run.refusal = { kind: 'limited', exceeded }
+      return await this.#run(request, run, handler)
+    } finally {
+      if (full === undefined) limits.leave(tenant)
+    }
+  }
+
+  async #run(given: Request, request: GuardedRun, handler: CapturedHandler): Promise<Answer> {
+    const { engine, limits } = this.#options
+    if (!request.findOnly) {
+      const isReady = prepareEncryption(engine, this.#options.encryption, request.scope)
+      if (isReady !== true && !(await isReady)) request.refusal = UNPREPARED
+    }
+    const work = new GuardedWork(this.#encoder, handler)
+    let charging: Promise<void> | undefined
+    try {
+      const outcome = await engine.run(request, (context) => {
+        // The first attempt means a new key. Later ones have paid for it.
+        if (context.attempt === 1) charging = limits?.chargeNewKey(request.scope)
+        return work.run(context)
+      })
+      await charging
       const { context } = work
+      if (outcome.kind === 'free' && isPaid(request, outcome.from)) {
+        request.refusal = undefined
+        return await this.#run(given, request, handler)
+      }
+      if (limits !== undefined && context === undefined && isLookUp(outcome)) {
+        const exceeded = await limits.chargeLookUp(given, request.scope, request.principal)
+        if (exceeded !== undefined) return this.#limited(exceeded, request.scope)
+      }
+      if (outcome.kind === 'free') return this.#refused(request)
       if (context?.returned !== undefined) {
         return await this.#returned(outcome, context.returned, request.scope)
       }
@@ -209,8 +262,23 @@ class HttpGuard<Request> implements Guard<Request> {
       }
       return await this.#answer(outcome, handler.produced(), request.scope, context)
     } catch (error) {
-      return this.#failed(error, work.context !== undefined, request.scope)
+      return this.#failed(error, work.context !== undefined, request)
     }
+  }
+
+  /** The answer to a free key that must not run. */
+  #refused({ refusal, scope }: GuardedRun): Answer {
+    if (refusal?.kind === 'limited') return this.#limited(refusal.exceeded, scope)
+    // For the client as if the store failed: nothing has run, and the same retry is right.
+    if (refusal?.kind === 'unprepared') return this.#answers.storeUnavailable()
+    const { tenant, operation } = scope
+    this.engine.emit({ kind: 'request_refused', tenant, operation, reason: 'too_old' })
+    return this.#answers.problem('request_too_old')
+  }
+
+  #limited(exceeded: Exceeded, { tenant, operation }: Scope): Answer {
+    this.engine.emit({ kind: 'request_refused', tenant, operation, reason: exceeded.limit })
+    return this.#answers.limited(exceeded)
   }
 
   /** Sends the reply that the transaction returned, because the handler itself has sent none. */
@@ -248,13 +316,13 @@ class HttpGuard<Request> implements Guard<Request> {
         return { kind: 'deliver', headers: [expiresHeader(outcome.expiresAt)] }
       case 'released':
         if (isPremature(produced, context)) {
-          return this.#accepted(outcome.recordId, RETRY_SOON_MS)
+          return this.#answers.accepted(outcome.recordId, RETRY_SOON_MS)
         }
         return { kind: 'deliver', headers: [] }
       case 'doubted':
         // A client with a success must never cause a second run. With this outcome it could.
         if (produced === undefined || statusOf(produced) < 400 || isPremature(produced, context)) {
-          return this.#unknown(0)
+          return this.#answers.unknown(0)
         }
         return { kind: 'deliver', headers: [] }
       case 'replayed':
@@ -262,15 +330,18 @@ class HttpGuard<Request> implements Guard<Request> {
       case 'in_progress':
         return this.#busy(outcome)
       case 'pending':
-        return this.#accepted(outcome.recordId, RETRY_SOON_MS)
+        return this.#answers.accepted(outcome.recordId, RETRY_SOON_MS)
       case 'unknown':
-        return this.#unknown(outcome.retryAfterMs)
+        return this.#answers.unknown(outcome.retryAfterMs)
       case 'lease_lost':
-        return this.#unknown(RETRY_SOON_MS)
+        return this.#answers.unknown(RETRY_SOON_MS)
       case 'mismatch':
-        return this.#problem('key_reused_with_different_payload')
+        return this.#answers.problem('key_reused_with_different_payload')
       case 'expired':
-        return this.#problem('key_expired')
+        return this.#answers.problem('key_expired')
+      case 'free':
+        // Unreachable: `#run` answers it.
+        return this.#answers.problem('rate_limited')
     }
   }
 
@@ -284,17 +355,13 @@ class HttpGuard<Request> implements Guard<Request> {
         // An unrecorded release proves nothing about a transaction that the handler began itself.
         const isCertain = context.joined === undefined || outcome.expiresAt !== undefined
         const isBegun = attemptOf(context)?.isBegun === true
-        return this.#retryLater(isCertain && !isBegun ? 'store_unavailable' : NOT_RECORDED)
+        return this.#answers.retrySoon(isCertain && !isBegun ? 'store_unavailable' : NOT_RECORDED)
       }
       case 'doubted':
-        return outcome.isRecorded ? this.#unknown(0) : this.#retryLater(NOT_RECORDED)
+        return outcome.isRecorded ? this.#answers.unknown(0) : this.#answers.retrySoon(NOT_RECORDED)
       default:
         return this.#answer(outcome, undefined, context.scope, context)
     }
-  }
-
-  #retryLater(name: 'store_unavailable' | typeof NOT_RECORDED): Answer {
-    return this.#problem(name, { retryAfterSeconds: retryAfterInProgress(RETRY_SOON_MS) })
   }
 
   #replay(
@@ -309,69 +376,56 @@ class HttpGuard<Request> implements Guard<Request> {
   #busy(outcome: Extract<RunOutcome, { kind: 'in_progress' }>): Answer {
     const { recordId, retryAfterMs } = outcome
     if (this.#options.policy.whileInProgress === 'accepted') {
-      return this.#accepted(recordId, retryAfterMs)
+      return this.#answers.accepted(recordId, retryAfterMs)
     }
-    const retryAfterSeconds = retryAfterInProgress(retryAfterMs)
-    return this.#problem('key_in_progress', { retryAfterSeconds })
+    return this.#answers.inProgress(retryAfterMs)
   }
 
-  #accepted(recordId: string, leftMs: number): Answer {
-    const location = this.#options.statusUrl?.(recordId)
-    const retryAfterSeconds = retryAfterInProgress(leftMs)
-    return this.#problem('accepted', { location, retryAfterSeconds })
-  }
-
-  #unknown(leftMs: number): Answer {
-    const retryAfterSeconds = retryAfterUnknown(leftMs)
-    const detail = unknownDetail(this.#options.engine)
-    return this.#problem('outcome_unknown', { retryAfterSeconds, detail })
-  }
-
-  #missing(): Answer {
-    const { keyFrom, keyField, keyHeaderName } = this.#options
-    // `keyFrom` may look anywhere, so the detail cannot name the place.
-    if (keyFrom !== undefined) return this.#problem('key_missing')
-    const place =
-      keyField === undefined ? `the header ${keyHeaderName}` : `the field ${keyField} of the body`
-    const detail =
-      `This request has no idempotency key. Send a unique value, such as a UUID, in ${place}, ` +
-      'and the same value again when you retry this request.'
-    return this.#problem('key_missing', { detail })
-  }
-
-  #tooLarge(): Answer {
-    const { requestBytesMax } = this.#options
-    const detail =
-      `The request was not executed. Its body exceeds ${requestBytesMax} bytes, the limit of ` +
-      'this route (option requestBytesMax). Send a smaller body; the key may be used again.'
-    return this.#problem('request_too_large', { detail })
-  }
-
-  #failed(error: unknown, entered: boolean, scope: Scope): Answer {
+  #failed(error: unknown, entered: boolean, { scope, findOnly }: GuardedRun): Answer {
     const { engine, onStoreFailure } = this.#options
-    const retryAfterSeconds = retryAfterInProgress(RETRY_SOON_MS)
-    if (hasCode(error, 'OUTCOME_NOT_RECORDED')) {
-      return this.#problem('outcome_not_recorded', { retryAfterSeconds })
-    }
+    if (hasCode(error, 'OUTCOME_NOT_RECORDED')) return this.#answers.retrySoon(NOT_RECORDED)
     // After the handler was entered, every error is its own, regardless of its class.
     if (entered) return { kind: 'error', error }
-    if (hasCode(error, 'ENGINE_CLOSED')) {
-      return this.#problem('server_stopping', { retryAfterSeconds })
-    }
+    if (hasCode(error, 'ENGINE_CLOSED')) return this.#answers.retrySoon('server_stopping')
     if (!hasCode(error, 'STORE_FAILED')) return { kind: 'error', error }
     const { keyInUse, failure, retryAfterMs } = error as Partial<StoreFailedError>
-    // An open breaker alone is no reason to run unprotected: the claim was not sent to the store.
-    if (onStoreFailure === 'closed' || keyInUse === true || failure === 'refused') {
-      return this.#problem('store_unavailable', {
-        retryAfterSeconds: retryAfterStore(retryAfterMs ?? RETRY_SOON_MS),
-      })
+    // An open breaker alone is no reason to run unprotected: the claim was not sent to the store. A
+    // request that must not run stays refused.
+    const isClosed = onStoreFailure === 'closed' || findOnly
+    if (isClosed || keyInUse === true || failure === 'refused') {
+      return this.#answers.storeUnavailable(retryAfterMs)
     }
-    engine.emit({ kind: 'unprotected_run', ...scope })
+    const { tenant, operation } = scope
+    engine.emit({ kind: 'unprotected_run', tenant, operation })
     return { kind: 'pass' }
   }
+}
 
-  #problem(name: ProblemName, options: ProblemOptions = {}): Answer {
-    return { kind: 'reply', reply: this.#options.answers.problem(name, options) }
+/** Whether the key has had an attempt before, and only the limit of new keys refuses it. */
+function isPaid({ refusal }: GuardedRun, from: ClaimedFrom): boolean {
+  const hasRun = from === 'retry' || from === 'lapsed'
+  return hasRun && refusal?.kind === 'limited' && refusal.exceeded.limit === 'new_keys'
+}
+
+/**
+ * Whether the answer comes from the record of an earlier request. Also `free`: it tells the caller
+ * that the key is not in use.
+ */
+function isLookUp({ kind }: RunOutcome): boolean {
+  switch (kind) {
+    case 'replayed':
+    case 'in_progress':
+    case 'pending':
+    case 'unknown':
+    case 'mismatch':
+    case 'expired':
+    case 'free':
+      return true
+    case 'ran':
+    case 'released':
+    case 'doubted':
+    case 'lease_lost':
+      return false
   }
 }
 

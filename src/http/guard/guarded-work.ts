@@ -5,6 +5,7 @@ import type { WorkResult, RunContext } from '../../core/attempt/run-context.ts'
 import type { Scope } from '../../core/record/identity.ts'
 import type { Policy } from '../../core/engine/policy.ts'
 import { runWith } from './current.ts'
+import type { Exceeded } from '../limits/limits.ts'
 import type { CapturedHandler, Produced } from './exchange.ts'
 import type { Fingerprinter, FingerprintInput } from '../fingerprint/fingerprint.ts'
 import { GuardedContext } from './handler-context.ts'
@@ -20,6 +21,15 @@ export interface GuardedRunOptions {
   readonly onStoreFailure: 'closed' | 'open'
 }
 
+/**
+ * `too_old`: the request was first sent too long ago. `unprepared`: its reply could perhaps not be
+ * encrypted. `limited`: a limit of the guard is exceeded.
+ */
+export type Refusal =
+  | { readonly kind: 'too_old' }
+  | { readonly kind: 'unprepared' }
+  | { readonly kind: 'limited'; readonly exceeded: Exceeded }
+
 /** A request with its key. Why it is a class: see `ExecutionRequest`. */
 export class GuardedRun implements RunRequest {
   readonly scope: Scope
@@ -27,6 +37,10 @@ export class GuardedRun implements RunRequest {
   readonly fingerprint: string
   readonly policy: Policy
   readonly ignoresBreaker: boolean
+  /** The guard has prepared it, or `refusal` says that it could not. */
+  readonly encryption = false
+  /** Why the handler must not run: the key is only looked up, and a free one gets this answer. */
+  refusal: Refusal | undefined
   readonly #fingerprinter: Fingerprinter
   readonly #input: FingerprintInput
 
@@ -42,6 +56,15 @@ export class GuardedRun implements RunRequest {
     this.ignoresBreaker = onStoreFailure === 'open'
     this.#fingerprinter = fingerprinter
     this.#input = input
+  }
+
+  get findOnly(): boolean {
+    return this.refusal !== undefined
+  }
+
+  /** The user within the tenant, if the route has `principal`. */
+  get principal(): string | undefined {
+    return this.#input.principal
   }
 
   recompute(stored: string): string | undefined {

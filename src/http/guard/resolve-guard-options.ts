@@ -1,4 +1,5 @@
-import type { GuardOptions } from './guard-options.ts'
+import type { GuardOptions, ScopeBy } from './guard-options.ts'
+import { resolveEncryption, type EncryptionRule } from '../../core/encryption.ts'
 import { createEngine } from '../../core/engine/engine.ts'
 import type { Engine } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
@@ -29,12 +30,13 @@ import {
 import { Answers, type Profile } from './answers.ts'
 import { checkDurable } from './durable-route.ts'
 import { createFingerprinter, type Fingerprinter } from '../fingerprint/fingerprint.ts'
+import { createLimits, type Limits } from '../limits/limits.ts'
 import { refuseRequest } from './misplaced-guard.ts'
 import type { ReleaseOn } from './handler-reply.ts'
-import { resolveEncryption, type ReplyReading } from '../reply/reply-encryption.ts'
+import { checkRequestAge, resolveRequestAge, type RequestAgeRule } from './request-age.ts'
 import { resolveStoredHeaders } from '../reply/stored-headers.ts'
 
-export interface ResolvedGuardOptions<Request> extends ReplyReading {
+export interface ResolvedGuardOptions<Request> extends EncryptionRule {
   readonly engine: Engine
   /** The engine was created for a store here, and not passed in by the caller. */
   readonly ownsEngine: boolean
@@ -47,7 +49,9 @@ export interface ResolvedGuardOptions<Request> extends ReplyReading {
   readonly tenant: GuardOptions<Request>['tenant']
   readonly principal: GuardOptions<Request>['principal']
   readonly operation: GuardOptions<Request>['operation']
-  readonly scopeBy: 'tenant+operation' | 'tenant'
+  readonly scopeBy: ScopeBy
+  readonly requestAge: RequestAgeRule<Request> | undefined
+  readonly limits: Limits<Request> | undefined
   readonly keyRequired: boolean
   /** In lower case. */
   readonly keyHeader: string
@@ -70,6 +74,7 @@ const GUARD_OPTION_NAMES = [
   ...['store', 'engine', 'tenant', 'principal', 'operation', 'scopeBy', 'profile', 'methods'],
   ...['keyRequired', 'keyHeader', 'keyField', 'keyFrom', 'keySyntax'],
   ...['keyLengthMin', 'keyLengthMax', 'keyPattern', 'refusePersonalKeys'],
+  ...['maxRequestAgeMs', 'requestTime', 'requestSkewMs', 'limits'],
   ...['fingerprintFields', 'fingerprintSecrets', 'requestBytesMax', 'replyBytesMax', 'releaseOn'],
   ...['storeHeaders', 'replyVersion', 'upgradeReply', 'encryption', 'requireEncryption'],
   ...['onStoreFailure', 'durable', 'statusUrl', 'docsUrl'],
@@ -86,12 +91,16 @@ export function resolveGuardOptions<Request>(
   checkFunctions(options)
   const profile = oneOf('profile', options.profile, { fallback: 'ietf', words: ['ietf', 'stripe'] })
   const engine = resolveEngine('idempotency', options)
+  checkDurable(options.durable, options, engine)
   const bytes = (name: 'requestBytesMax' | 'replyBytesMax', fallback: number): number =>
     wholeNumber(name, options[name], { fallback, min: 0, max: BYTES_MAX })
+  const policy = resolveRoutePolicy(options, engine, profile)
+  const requestAge = resolveRequestAge(options)
+  checkRequestAge(requestAge, policy)
   return Object.freeze({
     engine,
     ownsEngine: options.engine === undefined,
-    policy: resolveRoutePolicy(options, engine, profile),
+    policy,
     answers: new Answers(profile, resolveUrl('docsUrl', options.docsUrl)),
     fingerprinter: createFingerprinter({ secrets: options.fingerprintSecrets }),
     keyRules: resolveKeyRules(options),
@@ -101,6 +110,8 @@ export function resolveGuardOptions<Request>(
     principal: options.principal,
     operation: resolveOperation(options.operation) ?? options.durable?.name,
     scopeBy: resolveScopeBy(options, profile),
+    requestAge,
+    limits: createLimits(options.limits, engine),
     keyRequired: flag('keyRequired', options.keyRequired, true),
     keyHeader: resolveHeaderName(options.keyHeader).toLowerCase(),
     keyHeaderName: resolveHeaderName(options.keyHeader),
@@ -112,10 +123,7 @@ export function resolveGuardOptions<Request>(
     releaseOn: options.releaseOn,
     replyVersion: resolveReplyVersion(options.replyVersion ?? options.durable?.replyVersion),
     upgradeReply: options.upgradeReply,
-    ...resolveEncryption('idempotency', {
-      encryption: options.encryption ?? options.durable?.encryption,
-      requireEncryption: options.requireEncryption,
-    }),
+    ...resolveRouteEncryption(options, engine),
     onStoreFailure: oneOf('onStoreFailure', options.onStoreFailure, {
       fallback: 'closed',
       words: ['closed', 'open'],
@@ -130,7 +138,6 @@ function checkFunctions<Request>(options: GuardOptions<Request>): void {
     optionalFunction(name, options[name])
   }
   checkKeySource(options)
-  checkDurable(options.durable, options)
 }
 
 export function checkTenantOption(tenant: unknown): void {
@@ -195,6 +202,19 @@ function resolveRoutePolicy<Request>(
   }
   const resolved = engine.policy(policy)
   return options.durable === undefined ? resolved : resumePolicyOf(resolved)
+}
+
+/** The options of the route, then those of its operation, then those of the engine. */
+function resolveRouteEncryption<Request>(
+  { encryption, requireEncryption, durable }: GuardOptions<Request>,
+  engine: Engine,
+): EncryptionRule {
+  const where = 'idempotency'
+  const given = {
+    encryption: encryption ?? durable?.encryption,
+    requireEncryption: requireEncryption ?? durable?.requireEncryption,
+  }
+  return resolveEncryption(where, given, engine)
 }
 
 function resolveKeyRules<Request>(options: GuardOptions<Request>): KeyRules {
@@ -264,18 +284,21 @@ function resolveOperation<Request>(
   )
 }
 
-function resolveScopeBy<Request>(
-  options: GuardOptions<Request>,
-  profile: Profile,
-): 'tenant+operation' | 'tenant' {
+function resolveScopeBy<Request>(options: GuardOptions<Request>, profile: Profile): ScopeBy {
   const fallback = profile === 'stripe' ? 'tenant' : 'tenant+operation'
-  const scopeBy = oneOf('scopeBy', options.scopeBy, {
+  const scopeBy = oneOf<ScopeBy>('scopeBy', options.scopeBy, {
     fallback,
-    words: ['tenant+operation', 'tenant'],
+    words: ['tenant+operation', 'tenant+principal+operation', 'tenant'],
   })
   if (profile === 'stripe' && scopeBy !== 'tenant') {
     throw new InvalidOptionsError(
-      "scopeBy 'tenant+operation' contradicts profile 'stripe', which needs 'tenant': remove it",
+      `scopeBy '${scopeBy}' contradicts profile 'stripe', which needs 'tenant': remove it`,
+    )
+  }
+  if (scopeBy === 'tenant+principal+operation' && options.principal === undefined) {
+    throw new InvalidOptionsError(
+      "scopeBy 'tenant+principal+operation' needs principal: a function from the request to the " +
+        'user whose key it is',
     )
   }
   if (scopeBy === 'tenant' && options.operation !== undefined) {
@@ -329,6 +352,15 @@ export function checkTenant(tenant: unknown): string {
   throw new InvalidOptionsError(
     `tenant(request) returned ${describe(tenant)}; it must return the caller's tenant in 1 to ` +
       `${TENANT_LENGTH_MAX} characters. Nothing was run or recorded`,
+  )
+}
+
+/** Fails closed: without a principal, all users of the tenant would share the keys of none. */
+export function checkScopePrincipal(principal: string | undefined): string {
+  if (principal !== undefined && principal !== '') return principal
+  throw new InvalidOptionsError(
+    "principal(request) returned no principal, which scopeBy 'tenant+principal+operation' needs. " +
+      'Nothing was run or recorded',
   )
 }
 

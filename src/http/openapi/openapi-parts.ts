@@ -14,6 +14,8 @@ export interface PartsOptions {
   /** Only the quoted string of the draft is accepted, so the header contains the quotes. */
   readonly isQuoted: boolean
   readonly refusesExpired: boolean
+  readonly refusesOld: boolean
+  readonly isLimited: boolean
   readonly accepts: boolean
 }
 
@@ -73,6 +75,18 @@ const RETRY_AFTER: Json = {
   schema: { type: 'integer', minimum: 1 },
 }
 
+const RATE_LIMIT: Json = {
+  description: 'What is left of the limit: `r` requests, and `t` seconds until it is renewed.',
+  schema: { type: 'string' },
+  example: '"new-keys";r=0;t=30',
+}
+
+const RATE_LIMIT_POLICY: Json = {
+  description: 'The limit: `q` requests within `w` seconds.',
+  schema: { type: 'string' },
+  example: '"new-keys";q=100;w=60',
+}
+
 const LOCATION: Json = {
   description: 'The URL of the status of the request.',
   schema: { type: 'string', format: 'uri-reference' },
@@ -103,7 +117,8 @@ export function guardResponses(
 
 /** One response for each status that the status handler sends besides recorded replies. */
 export function statusResponses(options: PartsOptions, add: Add): DescribedResponse[] {
-  const problems = STATUS_PROBLEMS.map((name): Problem => PROBLEMS[name])
+  const names = options.isLimited ? [...STATUS_PROBLEMS, 'rate_limited' as const] : STATUS_PROBLEMS
+  const problems = names.map((name): Problem => PROBLEMS[name])
   return [progressResponse(add), ...describeAll(problems, options, add)]
 }
 
@@ -130,10 +145,13 @@ function describeAll(
   return [...byStatus].map(([status, same]) => describe(status, same, options, add))
 }
 
-function guardProblems({ refusesExpired, accepts }: PartsOptions, required: boolean): Problem[] {
+function guardProblems(options: PartsOptions, required: boolean): Problem[] {
+  const { refusesExpired, refusesOld, isLimited, accepts } = options
   const omitted = new Set<string>(STATUS_ONLY)
   if (!required) omitted.add('key_missing')
   if (!refusesExpired) omitted.add('key_expired')
+  if (!refusesOld) omitted.add('request_too_old').add('request_time_missing')
+  if (!isLimited) omitted.add('rate_limited')
   if (!accepts) omitted.add('accepted')
   return Object.entries(PROBLEMS)
     .filter(([name]) => !omitted.has(name))
@@ -160,6 +178,12 @@ function describe(
     return [problem.code, { summary: problem.title, value }] as const
   })
   const headers = {
+    ...(status === 429
+      ? {
+          RateLimit: add('headers', 'RateLimit', RATE_LIMIT),
+          'RateLimit-Policy': add('headers', 'RateLimitPolicy', RATE_LIMIT_POLICY),
+        }
+      : {}),
     ...(RETRIED_STATUS.has(status)
       ? { 'Retry-After': add('headers', 'IdempotencyRetryAfter', RETRY_AFTER) }
       : {}),
@@ -207,7 +231,7 @@ function progressSchema(): Json {
 }
 
 /** Statuses whose problems may have `Retry-After`. */
-const RETRIED_STATUS: ReadonlySet<number> = new Set([202, 409, 503])
+const RETRIED_STATUS: ReadonlySet<number> = new Set([202, 409, 429, 503])
 
 function problemBody({ type, title, detail, code }: Problem, status: number): Json {
   return { type, title, status, detail, code }

@@ -5,9 +5,11 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import { InvalidOptionsError } from '../../core/errors.ts'
-import { describe, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import { resolvePolicy, type PolicyOptions } from '../../core/engine/policy.ts'
+import { describe, flag, oneOf, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import { KEY_LENGTH_MAX, KEY_LENGTH_MIN } from '../../protocol/limits.ts'
 import type { Profile } from '../guard/answers.ts'
+import { resolveRequestAge } from '../guard/request-age.ts'
 import {
   guardResponses,
   keyParameter,
@@ -67,8 +69,12 @@ export interface OpenApiOptions {
   keySyntax?: 'lenient' | 'strict'
   /** The statuses and bodies of problems, as for the guard. @default 'ietf' */
   profile?: Profile
-  /** With `refuse`, 410 is described. @default 'rerun' */
-  afterExpiry?: 'rerun' | 'refuse'
+  /** With `refuse` or `{ refuseForMs }`, 410 is described. @default 'rerun' */
+  afterExpiry?: NonNullable<PolicyOptions['afterExpiry']>
+  /** As for the guard: 412 is described, and 400 for a request without a time. @default none */
+  maxRequestAgeMs?: number
+  /** Whether the guard has `limits`: 429 is described. @default false */
+  limited?: boolean
   /** With `accepted`, 202 is described. @default 'conflict' */
   whileInProgress?: 'conflict' | 'accepted'
   /** The GET operations that `idempotencyStatus` serves. @default none */
@@ -86,6 +92,8 @@ const OPTION_NAMES = [
   'keySyntax',
   'profile',
   'afterExpiry',
+  'maxRequestAgeMs',
+  'limited',
   'whileInProgress',
   'status',
 ] as const satisfies readonly (keyof OpenApiOptions)[]
@@ -377,7 +385,6 @@ function resolveParts(options: OpenApiOptions): PartsOptions {
   const max = { fallback: KEY_LENGTH_MAX, ...limits }
   const syntax = { fallback: 'lenient', words: ['lenient', 'strict'] } as const
   const profile = { fallback: 'ietf', words: ['ietf', 'stripe'] } as const
-  const expiry = { fallback: 'rerun', words: ['rerun', 'refuse'] } as const
   const progress = { fallback: 'conflict', words: ['conflict', 'accepted'] } as const
   return {
     profile: oneOf('profile', options.profile, profile),
@@ -386,9 +393,20 @@ function resolveParts(options: OpenApiOptions): PartsOptions {
     keyLengthMax: wholeNumber('keyLengthMax', keyLengthMax, max),
     keyPattern,
     isQuoted: oneOf('keySyntax', options.keySyntax, syntax) === 'strict',
-    refusesExpired: oneOf('afterExpiry', options.afterExpiry, expiry) === 'refuse',
+    refusesExpired: refusesExpired(options),
+    refusesOld: resolveRequestAge(ageOf(options)) !== undefined,
+    isLimited: flag('limited', options.limited, false),
     accepts: oneOf('whileInProgress', options.whileInProgress, progress) === 'accepted',
   }
+}
+
+function refusesExpired({ afterExpiry }: OpenApiOptions): boolean {
+  if (afterExpiry === undefined) return false
+  return resolvePolicy({ afterExpiry }, undefined, 'describeIdempotency').afterExpiry === 'refuse'
+}
+
+function ageOf({ maxRequestAgeMs }: OpenApiOptions): Pick<OpenApiOptions, 'maxRequestAgeMs'> {
+  return maxRequestAgeMs === undefined ? {} : { maxRequestAgeMs }
 }
 
 const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/

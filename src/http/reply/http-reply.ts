@@ -1,11 +1,11 @@
 import { NO_BYTES } from '../../core/bytes.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
-import type { Encryption } from '../../core/encryption.ts'
+import { resolveEncryption, type Encryption } from '../../core/encryption.ts'
 import type { EventSubject } from '../../core/events.ts'
 import type { HttpReply } from '../guard/exchange.ts'
 import { encodeReply, type StoredReply } from './reply-codec.ts'
-import { resolveEncryption, storedForm } from './reply-encryption.ts'
+import { storedForm } from './reply-encryption.ts'
 import { isHeaderValue, resolveStoredHeaders, type HeaderPair } from './stored-headers.ts'
 
 /** A reply that a handler passes to `completeIn`, or returns from `transaction`. */

@@ -1,13 +1,14 @@
+import { HOOK_MS_MAX, type EncryptionRule } from '../../core/encryption.ts'
 import type { Engine } from '../../core/engine/engine-contract.ts'
 import type { EventSubject } from '../../core/events.ts'
 import { withTimeLimit } from '../../core/time/time-limit.ts'
 import { retryAfterUnknown, toReplay, type Answers } from '../guard/answers.ts'
 import type { HttpReply } from '../guard/exchange.ts'
 import { unreadable, type ReplyDecode } from './reply-codec.ts'
-import { openReply, type ReplyReading } from './reply-encryption.ts'
+import { openReply } from './reply-encryption.ts'
 
 /** Options for reading recorded replies. */
-export interface ReplayOptions extends ReplyReading {
+export interface ReplayOptions extends EncryptionRule {
   readonly engine: Engine
   readonly answers: Answers
   readonly replyVersion: number
@@ -18,9 +19,6 @@ export interface RecordedResult {
   readonly result: Uint8Array
   readonly expiresAt: Date
 }
-
-/** The default of `storeTimeoutMs`. A key service that does not answer must not block a request. */
-const DECRYPT_MS_MAX = 5_000
 
 /**
  * The recorded reply, marked as a replay, or a problem if it cannot be read. Synchronous unless
@@ -66,9 +64,9 @@ function limitDecryption(
 ): Promise<ReplyDecode> {
   const { clock } = engine
   const onLimit = () => {
-    return unreadable(`encryption.decrypt has not answered within ${DECRYPT_MS_MAX} ms`)
+    return unreadable(`encryption.decrypt has not answered within ${HOOK_MS_MAX} ms`)
   }
-  return withTimeLimit({ clock, limitMs: DECRYPT_MS_MAX, onLimit }, () => opened)
+  return withTimeLimit({ clock, limitMs: HOOK_MS_MAX, onLimit }, () => opened)
 }
 
 function toHttpReply(

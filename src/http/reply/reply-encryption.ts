@@ -1,6 +1,11 @@
 import { isThenable } from '../../core/thenable.ts'
 import { NO_BYTES } from '../../core/bytes.ts'
-import type { Encryption, EncryptionContext, HookBytes } from '../../core/encryption.ts'
+import type {
+  Encryption,
+  EncryptionContext,
+  EncryptionRule,
+  HookBytes,
+} from '../../core/encryption.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import type { EventSubject } from '../../core/events.ts'
 import { describe } from '../../core/options.ts'
@@ -16,38 +21,6 @@ import {
   type ReplyDecode,
   type StoredReply,
 } from './reply-codec.ts'
-
-/** How stored replies are decrypted, and whether unencrypted ones are refused. */
-export interface ReplyReading {
-  readonly encryption: Encryption | undefined
-  readonly requireEncryption: boolean
-}
-
-/** Checks both options. `where` is the name of the caller, for messages. */
-export function resolveEncryption(
-  where: string,
-  given: { readonly encryption?: unknown; readonly requireEncryption?: unknown },
-): ReplyReading {
-  const { encryption, requireEncryption = false } = given
-  if (typeof requireEncryption !== 'boolean') {
-    throw new InvalidOptionsError(
-      `${where}: requireEncryption must be true or false, got ${describe(requireEncryption)}`,
-    )
-  }
-  if (encryption === undefined && requireEncryption) {
-    throw new InvalidOptionsError(
-      `${where}: requireEncryption needs encryption, because without it no reply is readable: ` +
-        'give { encryption }, or leave requireEncryption out',
-    )
-  }
-  if (encryption !== undefined && !isEncryption(encryption)) {
-    throw new InvalidOptionsError(
-      `${where}: encryption must be { encrypt, decrypt } with two functions, got ` +
-        describe(encryption),
-    )
-  }
-  return { encryption, requireEncryption }
-}
 
 /**
  * The bytes of a reply as they are stored. Synchronous unless `encrypt` returns a promise. Errors
@@ -73,7 +46,7 @@ export function storedForm(
 export function openReply(
   stored: Uint8Array,
   record: EventSubject,
-  { encryption, requireEncryption }: ReplyReading,
+  { encryption, requireEncryption }: EncryptionRule,
 ): ReplyDecode | Promise<ReplyDecode> {
   const frame = decodeFrame(stored, record)
   switch (frame.kind) {
@@ -157,9 +130,4 @@ function checkPayload(payload: unknown): Uint8Array {
 function decryptFailure(error: unknown): ReplyDecode {
   const why = error instanceof Error ? `: ${error.message}` : ''
   return unreadable(`encryption.decrypt could not decrypt the recorded reply${why}`)
-}
-
-function isEncryption(given: unknown): given is Encryption {
-  const { encrypt, decrypt } = (given ?? {}) as Partial<Encryption>
-  return typeof encrypt === 'function' && typeof decrypt === 'function'
 }

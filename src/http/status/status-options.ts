@@ -1,4 +1,4 @@
-import type { Encryption } from '../../core/encryption.ts'
+import { resolveEncryption, type Encryption } from '../../core/encryption.ts'
 import type { Engine } from '../../core/engine/engine-contract.ts'
 import { oneOf, optionalFunction, rejectUnknownOptions } from '../../core/options.ts'
 import type { Store } from '../../core/store/store.ts'
@@ -10,8 +10,9 @@ import {
   resolveUrl,
 } from '../guard/resolve-guard-options.ts'
 import type { GuardOptions } from '../guard/guard-options.ts'
+import type { LimitOptions } from '../limits/limit-options.ts'
+import { createLimits, type Limits } from '../limits/limits.ts'
 import type { ReplayOptions } from '../reply/replay.ts'
-import { resolveEncryption } from '../reply/reply-encryption.ts'
 
 /**
  * Options of the status handler of every adapter. `Request` is the request of the framework.
@@ -29,6 +30,16 @@ export interface StatusOptions<Request> {
    * text `undefined` or `null` is an error of the request.
    */
   tenant: (request: Request) => string | Promise<string>
+
+  /**
+   * The user within the tenant, for routes with `scopeBy: 'tenant+principal+operation'`: a record
+   * of another user gets the same 404 as an unknown id, and so does a record whose scope has no
+   * principal, or whose key is no longer kept. @default none: every user of the tenant may ask
+   */
+  principal?: NonNullable<GuardOptions<Request>['principal']>
+
+  /** Limits of the look-ups, as for the guard: pass the same object. @default none */
+  limits?: LimitOptions<Request>
 
   /**
    * The id of the requested record.
@@ -59,16 +70,18 @@ export interface StatusOptions<Request> {
   /**
    * Decrypts the replies of the guard or the operation. A reply that does not decrypt gets 409.
    *
-   * @default none: replies are not encrypted
+   * @default that of the engine, if it has one
    */
   encryption?: Encryption
-  /** Refuses recorded replies that are not encrypted, with 409. @default false */
+  /** Refuses recorded replies that are not encrypted, with 409. @default that of the engine */
   requireEncryption?: boolean
 }
 
 export interface ResolvedStatusOptions<Request> extends ReplayOptions {
   readonly engine: Engine
   readonly tenant: StatusOptions<Request>['tenant']
+  readonly principal: StatusOptions<Request>['principal']
+  readonly limits: Limits<Request> | undefined
   readonly recordId: (request: Request) => unknown
   readonly statusUrl: StatusOptions<Request>['statusUrl']
 }
@@ -77,6 +90,8 @@ export const STATUS_OPTION_NAMES = [
   'store',
   'engine',
   'tenant',
+  'principal',
+  'limits',
   'recordId',
   'profile',
   'docsUrl',
@@ -94,18 +109,21 @@ export function resolveStatusOptions<Request>(
 ): ResolvedStatusOptions<Request> {
   rejectUnknownOptions('idempotencyStatus', options, STATUS_OPTION_NAMES)
   checkTenantOption(options.tenant)
-  for (const name of ['recordId', 'statusUrl', 'upgradeReply'] as const) {
+  for (const name of ['principal', 'recordId', 'statusUrl', 'upgradeReply'] as const) {
     optionalFunction(name, options[name])
   }
+  const engine = resolveEngine('idempotencyStatus', options)
   const profile = oneOf('profile', options.profile, { fallback: 'ietf', words: ['ietf', 'stripe'] })
   return Object.freeze({
-    engine: resolveEngine('idempotencyStatus', options),
+    engine,
     answers: new Answers(profile, resolveUrl('docsUrl', options.docsUrl)),
     tenant: options.tenant,
+    principal: options.principal,
+    limits: createLimits(options.limits, engine),
     recordId: options.recordId ?? recordId,
     statusUrl: options.statusUrl,
     replyVersion: resolveReplyVersion(options.replyVersion),
     upgradeReply: options.upgradeReply,
-    ...resolveEncryption('idempotencyStatus', options),
+    ...resolveEncryption('idempotencyStatus', options, engine),
   })
 }

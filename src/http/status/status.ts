@@ -4,12 +4,17 @@
  */
 import { NO_BYTES } from '../../core/bytes.ts'
 import { callStore } from '../../core/store/store-call.ts'
-import { isExpired } from '../../core/record/decide.ts'
+import { isExpired } from '../../core/record/expiry.ts'
 import { hasCode } from '../../core/errors.ts'
 import type { RecordView, Store } from '../../core/store/store.ts'
-import { retryAfterInProgress, retryAfterUnknown, unknownDetail } from '../guard/answers.ts'
+import {
+  retryAfterInProgress,
+  retryAfterLimit,
+  retryAfterUnknown,
+  unknownDetail,
+} from '../guard/answers.ts'
 import type { HttpReply } from '../guard/exchange.ts'
-import { checkTenant } from '../guard/resolve-guard-options.ts'
+import { checkPrincipal, checkTenant } from '../guard/resolve-guard-options.ts'
 import { readableBy } from '../reply/readable-reply.ts'
 import { replayOf } from '../reply/replay.ts'
 import {
@@ -26,7 +31,9 @@ export interface StatusQuestion {
 }
 
 export interface Status<Request> {
-  /** Rejects only with an error of `tenant`, `recordId` or `upgradeReply`. */
+  /**
+   * Rejects only with an error of `tenant`, `principal`, `caller`, `recordId` or `upgradeReply`.
+   */
   reply(request: Request, question: StatusQuestion): Promise<HttpReply>
 }
 
@@ -66,9 +73,12 @@ class RecordStatus<Request> implements Status<Request> {
     if (method !== 'GET' && method !== 'HEAD') return NOT_ALLOWED
     const tenant = checkTenant(await this.#options.tenant(request))
     const recordId = this.#options.recordId(request)
+    const principal = checkPrincipal(await this.#options.principal?.(request))
+    const limited = await this.#limited(request, tenant, principal)
+    if (limited !== undefined) return limited
     if (typeof recordId !== 'string' || !RECORD_ID.test(recordId)) return this.#notFound()
     try {
-      const record = await this.#find(tenant, recordId)
+      const record = await this.#find({ tenant, principal }, recordId)
       if (record === undefined) return this.#notFound()
       return await readableBy(accepted, await this.#answer(record))
     } catch (error) {
@@ -79,18 +89,40 @@ class RecordStatus<Request> implements Status<Request> {
     }
   }
 
+  /** Charges the look-up also for an id that does not exist: guessing ids must cost something. */
+  async #limited(
+    request: Request,
+    tenant: string,
+    principal: string | undefined,
+  ): Promise<HttpReply | undefined> {
+    const { limits, engine, answers } = this.#options
+    const scope = { tenant, operation: STATUS_OPERATION }
+    const exceeded = await limits?.chargeLookUp(request, scope, principal)
+    if (exceeded === undefined) return undefined
+    const { limit: reason, retryAfterMs, headers } = exceeded
+    engine.emit({ kind: 'request_refused', ...scope, reason })
+    const retryAfterSeconds = retryAfterLimit(retryAfterMs)
+    return answers.problem('rate_limited', { retryAfterSeconds, headers })
+  }
+
   /**
-   * Returns the record if it belongs to the tenant. For a record of another tenant, the history is
+   * Returns the record if it belongs to the caller. For a record of another caller, the history is
    * searched as for an unknown id, so that not even the response time distinguishes the two.
    */
-  async #find(tenant: string, recordId: string): Promise<RecordView | undefined> {
+  async #find(caller: Caller, recordId: string): Promise<RecordView | undefined> {
     const record = await this.#options.engine.read({ recordId })
-    if (record?.tenant === tenant) return record
+    if (record !== undefined && this.#isOf(caller, record)) return record
     const past = await this.#callStore('history', async (store) => {
       return (await store.history?.({ ref: { recordId }, limit: 1 })) ?? []
     })
-    const found = past.find((one) => one.tenant === tenant)
+    const found = past.find((one) => this.#isOf(caller, one))
     return found && { ...found, state: 'expired' }
+  }
+
+  #isOf({ tenant, principal }: Caller, record: RecordView): boolean {
+    if (record.tenant !== tenant) return false
+    if (this.#options.principal === undefined) return true
+    return principal !== undefined && this.#options.engine.isOwnedBy(record, principal)
   }
 
   async #answer(record: RecordView): Promise<HttpReply> {
@@ -178,6 +210,14 @@ class RecordStatus<Request> implements Status<Request> {
     }
   }
 }
+
+interface Caller {
+  readonly tenant: string
+  readonly principal: string | undefined
+}
+
+/** The operation of events about the status handler, which asks about any operation. */
+const STATUS_OPERATION = 'status'
 
 const NOT_ALLOWED: HttpReply = {
   status: 405,

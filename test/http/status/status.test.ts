@@ -98,6 +98,7 @@ function showing(state: RecordState, more: Partial<RecordView> = {}): Partial<St
       return {
         ...{ identity, recordId, tenant, operation, key, fingerprint, state },
         ...{ attempt: 1, lapses: 0, onLapse: 'unknown', afterExpiry: 'new', proof: undefined },
+        ...{ idSeed: undefined, refuseForMs: undefined },
         ...{ recoveryPoint: undefined, result: undefined, errorCode: undefined, tries: 0 },
         leaseUntil: new Date(now),
         reconcileAt: undefined,
