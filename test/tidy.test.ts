@@ -31,6 +31,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   adapters: ['core', 'protocol', 'http'],
   stores: ['core', 'stores/kit'],
   durable: ['core', 'protocol', 'http'],
+  encryption: ['core'],
   testing: ['core', 'http'],
 }
 
@@ -38,6 +39,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   protocol: ['structured-headers'],
   'core/record/identity.ts': ['node:crypto'],
+  encryption: ['node:crypto'],
   http: ['node:async_hooks', 'node:crypto', 'node:util', 'node:zlib'],
   adapters: ['node:http', 'node:stream'],
   'adapters/express': ['express', 'node:async_hooks'],
@@ -272,6 +274,7 @@ const OTHER_EXCEPTIONS: Readonly<Record<string, Readonly<Record<string, string>>
       'upkeep',
       'scripts/answers',
       'scripts/packer',
+      'scripts/prelude',
       'scripts/requests',
       'scripts/scripts',
       'scripts/upkeep',

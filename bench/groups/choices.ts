@@ -1,6 +1,8 @@
 /** Design choices of this package, each measured against the alternative. */
+import type { EncryptionConfig } from '../programs/encryption.ts'
 import type { SubjectConfig } from '../programs/subject.ts'
-import { inParallel, type Context, type Line } from '../run/context.ts'
+import type { Figures } from '../report/results.ts'
+import { inParallel, sleeperOf, type Context, type Line } from '../run/context.ts'
 import type { ServerName } from '../run/servers.ts'
 import { CONNECTIONS } from '../run/work.ts'
 import { subjectLines } from './subject-lines.ts'
@@ -60,6 +62,37 @@ export async function choiceLines(context: Context): Promise<Line[]> {
       places,
       inFlight: [64],
       whats: ['first'],
+    })
+  })
+  return [...lines.flat(), ...(await encryptionLines(context))]
+}
+
+const CIPHERS: readonly (EncryptionConfig & { readonly subject: string; readonly note: string })[] =
+  [
+    { kind: 'one-key', subject: 'AES-256-GCM with one key', note: 'no header, no key ids' },
+    { kind: 'aes-keyring', subject: 'aesKeyring', note: 'derives a key for each value' },
+  ]
+
+async function encryptionLines(context: Context): Promise<Line[]> {
+  const { warmMs, engineWakeMs } = context.scale
+  const lines = await inParallel(CIPHERS, async ({ kind, subject, note }) => {
+    const program = await context.start('encryption', { kind }, `encryption: ${subject}`)
+    const sleeper = sleeperOf(engineWakeMs, (ms) =>
+      program.call('encrypt', { inFlight: 1, ms, warmMs: 0 }),
+    )
+    return ['encrypt', 'decrypt'].map((call): Line => {
+      return {
+        id: `choices.${kind}.${call}`,
+        group: 'choices',
+        subject,
+        what: `${call} 2 KB`,
+        load: 'one at a time',
+        note,
+        ...(kind === 'one-key' ? {} : { base: `choices.one-key.${call}` }),
+        measure: async (ms) => (await program.call(call, { inFlight: 1, ms, warmMs })) as Figures,
+        sleeper,
+        family: 'encryption',
+      }
     })
   })
   return lines.flat()

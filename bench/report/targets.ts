@@ -146,6 +146,14 @@ export const TARGETS: readonly Target[] = [
     against: figure(`growth.paced.${MANY}`, 'p99'),
     limit: { atMost: 1.2 },
   },
+  ...['encrypt', 'decrypt'].map((call): Target => {
+    return {
+      name: `CPU to ${call} 2 KB with aesKeyring`,
+      of: figure(`choices.aes-keyring.${call}`, 'cpu'),
+      limit: { atMost: 15 },
+      unit: 'µs',
+    }
+  }),
   {
     name: 'Messages a second through one relay on PostgreSQL',
     of: rate('relay.postgres.rate'),

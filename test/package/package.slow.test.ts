@@ -53,6 +53,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   'oncekey/cached': ['cachedStore', 'memoryCache', 'redisCache'],
   'oncekey/durable': ['defineOperation', 'createWorker', 'operationPolicy', 'ajvSchema'],
   'oncekey/dynamodb': ['dynamodbStore', 'tableDefinition'],
+  'oncekey/encryption': ['aesKeyring', 'envelopeKeyring', 'keyIdOf'],
   'oncekey/express': [
     'idempotency',
     'idempotencyErrors',
@@ -91,6 +92,8 @@ const TYPES: Readonly<Record<string, readonly string[]>> = {
     'Engine',
     'Encryption',
     'EncryptionContext',
+    'EncryptionPurpose',
+    'EncryptionSubject',
     'EngineEvent',
     'FingerprintSecret',
     'ReplyInit',
@@ -101,6 +104,14 @@ const TYPES: Readonly<Record<string, readonly string[]>> = {
     'RecordView',
   ],
   'oncekey/store': ['DurableStore', 'Store', 'StoredRecord'],
+  'oncekey/encryption': [
+    'AesKeyring',
+    'AesKeyringOptions',
+    'EnvelopeCacheOptions',
+    'EnvelopeKeyring',
+    'EnvelopeKeyringOptions',
+    'KeyServiceCall',
+  ],
   'oncekey/express': [
     'IdempotencyOptions',
     'ExpressAuditOptions',
@@ -153,8 +164,8 @@ const TYPES: Readonly<Record<string, readonly string[]>> = {
   'oncekey/openapi': ['OpenApiOptions', 'OperationFilter'],
 }
 
-/** About 1.5 times the current size with source maps. A bundled peer would exceed this. */
-const UNPACKED_BYTES_MAX = 8 * 1024 * 1024
+/** The current size with source maps, and an eighth more. A bundled peer would exceed this. */
+const UNPACKED_BYTES_MAX = 10 * 1024 * 1024
 
 const scratch = mkdtempSync(join(tmpdir(), 'oncekey-package-'))
 const built = join(scratch, 'built')
