@@ -7,15 +7,18 @@ import { describe } from '../core/options.ts'
 /** Workers, relays and operators can wait longer for the store than a request, but not for ever. */
 export const STORE_TIMEOUT_MS = 10_000
 
-/** The part of the engine's store for operations, messages and acts. Throws if it has none. */
-export function durableOf(where: string, engine: Engine): DurableStore {
+export function checkEngine(where: string, engine: Engine): void {
   const isEngine =
     typeof engine === 'object' && engine !== null && typeof engine.emit === 'function'
-  if (!isEngine) {
-    throw new InvalidOptionsError(
-      `${where}.engine must be an engine from createEngine(), got ${describe(engine)}`,
-    )
-  }
+  if (isEngine) return
+  throw new InvalidOptionsError(
+    `${where}.engine must be an engine from createEngine(), got ${describe(engine)}`,
+  )
+}
+
+/** The part of the engine's store for operations, messages and acts. Throws if it has none. */
+export function durableOf(where: string, engine: Engine): DurableStore {
+  checkEngine(where, engine)
   const { durable, name } = engine.store
   if (durable !== undefined) return durable
   throw new InvalidOptionsError(

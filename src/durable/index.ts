@@ -13,6 +13,8 @@ export type {
   Finding,
   OperationContext,
 } from './operations/operation-contract.ts'
+export { keyedFetch } from './operations/keyed-fetch.ts'
+export type { KeyedCall, KeyedFetchOptions } from './operations/keyed-fetch.ts'
 export { createOutbox } from './outbox/outbox.ts'
 export type { AddedMessage, AddOptions, Outbox, OutboxOptions } from './outbox/outbox.ts'
 export { createRelay } from './outbox/relay.ts'
@@ -56,15 +58,18 @@ export type {
   OperationInfo,
   RecordTarget,
 } from './operator/operator-acts.ts'
+export type { DiscardOptions } from './operator/discard-reply.ts'
 export { createOperator } from './operator/operator.ts'
+export { UnreadableValue } from './operator/inspected-operation.ts'
+export type { InspectedOperation, InspectedPhase } from './operator/inspected-operation.ts'
 export type {
   DeadLetters,
-  InspectedOperation,
-  InspectedPhase,
+  InspectedReply,
   Inspection,
   Operator,
   OperatorOptions,
 } from './operator/operator.ts'
+export type { StoredReply } from '../http/reply/reply-codec.ts'
 export { compareLedgers } from './reconciliation/ledger.ts'
 export type {
   CompareOptions,
@@ -87,12 +92,12 @@ export type {
   MaintenanceOptions,
   MaintenancePart,
 } from './maintenance/maintenance-options.ts'
+export type { MessageView, UnrelayedTopic } from '../core/store/durable-store.ts'
 export type {
   Actor,
   ActKind,
   ActOutcome,
   AuditEntry,
-  MessageView,
-  UnrelayedTopic,
   PhaseRef,
-} from '../core/store/durable-store.ts'
+  RefusalReason,
+} from '../core/store/operator-store.ts'

@@ -8,6 +8,8 @@ export const VALUE_BYTES_MAX = 1024 * 1024
 
 const JSON_MARK = 0x4a
 const BYTES_MARK = 0x42
+/** An encrypted value: see `sealed-bytes.ts`. */
+export const SEALED_MARK = 0x45
 
 /**
  * Encodes a value for the store: JSON or raw bytes, marked by the first byte, and no bytes for
@@ -32,10 +34,18 @@ export function encodeValue(
   return bytes
 }
 
+/** Decodes a plain value. Throws if it is damaged, or still encrypted. */
 export function decodeValue(bytes: Uint8Array | undefined): unknown {
   if (bytes === undefined || bytes.byteLength === 0) return undefined
   const body = bytes.subarray(1)
-  return bytes[0] === BYTES_MARK ? body : readJson(new TextDecoder().decode(body))
+  switch (bytes[0]) {
+    case BYTES_MARK:
+      return body
+    case JSON_MARK:
+      return readJson(new TextDecoder().decode(body))
+    default:
+      throw new Error(`the stored value begins with ${bytes[0]}, which is no known mark`)
+  }
 }
 
 function toJson(where: string, value: unknown): string {

@@ -11,6 +11,7 @@ import { decodeValue, encodeValue } from '../values.ts'
 export type EffectState =
   | {
       readonly kind: 'done'
+      /** Encoded, but not encrypted. */
       readonly result: Uint8Array
       readonly providerId: string | undefined
     }
@@ -23,6 +24,7 @@ export type EffectState =
 
 export interface OpenEffect {
   readonly recordId: string
+  /** The phase with its request encoded, but not encrypted. */
   readonly phase: StoredPhase
   /** By the clock of the store, which wrote the times of the phase. */
   readonly nowMs: number
@@ -75,8 +77,8 @@ async function judge(
 }
 
 /**
- * A result as it is stored. Throws if the schema rejects it. The effect has happened all the same,
- * so callers must not treat that as a failed send.
+ * A result, encoded but not encrypted. Throws if the schema rejects it. The effect has happened all
+ * the same, so callers must not treat that as a failed send.
  */
 export async function toResult(
   effect: Effect,

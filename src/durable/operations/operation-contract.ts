@@ -54,6 +54,15 @@ export interface Effect<Request = unknown, Result = unknown> {
   timeoutMs?: number
 
   /**
+   * Declares that `send` does not need the downstream key, because a second effect does no harm or
+   * the provider recognises the request by itself. Without it, a `send` that never reads
+   * `downstreamKey` is reported, outside production: the event `effect_without_key` and a warning.
+   *
+   * @default false
+   */
+  keyless?: boolean
+
+  /**
    * Reads the provider's id from a result, for webhooks and for people: 1 to 255 characters. An
    * invalid id is dropped with a warning.
    *

@@ -4,7 +4,6 @@
  * Tests: test/durable/operations/operation.test.ts, operation-refusals.test.ts, unanswered.test.ts.
  */
 import type { OperationAttempt, OperationEnd } from '../../core/attempt/operation-attempt.ts'
-import type { Encryption } from '../../core/encryption.ts'
 import type {
   NewOperation,
   StepOutcome,
@@ -26,6 +25,7 @@ import { storedForm } from '../../http/reply/reply-encryption.ts'
 import { ATTEMPTS_EXHAUSTED, EFFECT_UNKNOWN, resumeAfterMs } from './failed-attempt.ts'
 import { ExternalPhase } from './external-phase.ts'
 import type { Effects, OperationContext } from './operation-contract.ts'
+import { INPUT, resultOf, type RecordValues } from '../record-values.ts'
 import { decodeValue, encodeValue, VALUE_BYTES_MAX } from '../values.ts'
 
 /** Called with the reply after it was recorded. */
@@ -36,9 +36,22 @@ export interface RunDefinition {
   readonly version: number
   readonly effects: Effects
   readonly replyVersion: number
-  readonly encryption: Encryption | undefined
   readonly maxAttempts: number
   readonly run: (op: OperationContext, input: unknown) => Promise<ReplyInit> | ReplyInit
+}
+
+/** The input of an operation that is not on record yet, as it is stored, and as it is encoded. */
+export interface SealedInput {
+  readonly stored: Uint8Array
+  readonly plain: Uint8Array
+}
+
+export interface OperationRunParts {
+  readonly attempt: OperationAttempt
+  readonly values: RecordValues
+  /** The operation on record. */
+  readonly stored?: StoredOperation | undefined
+  readonly onReply?: OnReply | undefined
 }
 
 const PHASE_NAME_LENGTH_MAX = 64
@@ -49,6 +62,7 @@ const PHASES_MAX = 100
 export class OperationRun {
   readonly #definition: RunDefinition
   readonly #attempt: OperationAttempt
+  readonly #values: RecordValues
   readonly #stored: StoredOperation | undefined
   readonly #onReply: OnReply | undefined
   readonly #names = new Set<string>()
@@ -65,24 +79,23 @@ export class OperationRun {
   /** Set while the outcome of a sent effect is unknown. */
   #doubt: Extract<OperationEnd, { kind: 'doubt' }> | undefined
 
-  constructor(
-    definition: RunDefinition,
-    attempt: OperationAttempt,
-    stored?: StoredOperation,
-    onReply?: OnReply,
-  ) {
+  constructor(definition: RunDefinition, { attempt, values, stored, onReply }: OperationRunParts) {
     this.#definition = definition
     this.#attempt = attempt
+    this.#values = values
     this.#stored = stored
     this.#onReply = onReply
   }
 
   /** `input`: needed if the operation may not be on record yet. */
-  async run(input: Uint8Array | undefined): Promise<ReplyInit> {
+  async run(input: SealedInput | undefined): Promise<ReplyInit> {
     try {
-      const operation = this.#begin(input)
+      const operation = this.#begin(input?.stored)
       if (this.#stored === undefined) this.#unrecorded = operation
-      const value = decodeValue(operation.input)
+      const value =
+        this.#stored === undefined
+          ? decodeValue(input?.plain)
+          : await this.#values.read(operation.input, INPUT)
       const reply = await this.#definition.run(this.#context(), value)
       return await this.#end(reply)
     } catch (error) {
@@ -134,7 +147,7 @@ export class OperationRun {
       get signal() {
         return attempt.signal
       },
-      deterministicId: (name) => deterministicIdOf(recordId, name),
+      deterministicId: (name) => deterministicIdOf(attempt.idSource, name),
       transaction: (name, work) =>
         this.#phase(name, 'transaction', (position) =>
           this.#transaction(position, work as Work),
@@ -199,16 +212,18 @@ export class OperationRun {
   }
 
   async #transaction({ name, number, stored }: PhasePosition, work: Work): Promise<unknown> {
-    if (stored !== undefined) return decodeValue(stored.result)
-    let result: Uint8Array | undefined
+    if (stored !== undefined) return this.#values.read(stored.result, resultOf(stored))
+    let plain: Uint8Array | undefined
     const take = (value: unknown) => {
-      result = encodeValue(`the result of phase "${name}"`, value, VALUE_BYTES_MAX)
-      const phase = { kind: 'transaction', name, number, result } as const
-      return { operation: this.#unrecorded, phase }
+      plain = encodeValue(`the result of phase "${name}"`, value, VALUE_BYTES_MAX)
+      return thenOrNow(this.#values.seal(plain, resultOf({ name, number })), (result) => {
+        const phase = { kind: 'transaction', name, number, result } as const
+        return { operation: this.#unrecorded, phase }
+      })
     }
     const outcome = await this.#stepped(this.#attempt.advance((tx) => thenOrNow(work(tx), take)))
     this.#checkAdvanced(outcome)
-    return decodeValue(result)
+    return decodeValue(plain)
   }
 
   async #external({ name, number, stored }: PhasePosition, request: unknown): Promise<unknown> {
@@ -225,6 +240,7 @@ export class OperationRun {
       position: { name, number, stored },
       effect,
       attempt: this.#attempt,
+      values: this.#values,
       record: (phase) =>
         this.#stepped(this.#attempt.record({ operation: this.#unrecorded, phase })),
       setDoubt: (end) => {
@@ -284,7 +300,7 @@ export class OperationRun {
   }
 
   #encode(init: ReplyInit): Uint8Array | Promise<Uint8Array> {
-    const { name, replyVersion, encryption } = this.#definition
+    const { name, replyVersion } = this.#definition
     const reply = toReply(`the reply of operation "${name}"`, init)
     if (reply.body.byteLength > VALUE_BYTES_MAX) {
       throw new InvalidOptionsError(
@@ -294,7 +310,7 @@ export class OperationRun {
     }
     this.#reply = reply
     const stored = { ...reply, elided: false, schemaVersion: replyVersion }
-    return storedForm(stored, this.#attempt.subject, encryption)
+    return storedForm(stored, this.#attempt.subject, this.#values.rule.encryption)
   }
 
   #checkAdvanced(outcome: StepOutcome): void {

@@ -1,24 +1,31 @@
 import { attemptOf, type OperationAttempt, phasesOf } from '../../core/attempt/operation-attempt.ts'
 import { NO_BYTES } from '../../core/bytes.ts'
-import type { Encryption } from '../../core/encryption.ts'
-import { InvalidOptionsError, hasCode } from '../../core/errors.ts'
+import { effectiveRule, resolveEncryption, type Encryption } from '../../core/encryption.ts'
+import { InvalidOptionsError, NotExecutedError, hasCode } from '../../core/errors.ts'
 import {
   describe,
+  flag,
   optionalFunction,
   rejectUnknownOptions,
   wholeNumber,
 } from '../../core/options.ts'
 import { DAY_MS } from '../../core/time/durations.ts'
 import type { RunContext, Work } from '../../core/attempt/run-context.ts'
+import type { StoredOperation } from '../../core/store/durable-store.ts'
 import type { DurableRoute } from '../../http/guard/durable-route.ts'
 import { GuardedContext, type HandlerContext } from '../../http/guard/handler-context.ts'
 import type { ReplyInit } from '../../http/reply/http-reply.ts'
-import { resolveEncryption } from '../../http/reply/reply-encryption.ts'
 import { sendStoreSignal } from '../store-signal.ts'
 import type { Effect, Effects, OperationContext } from './operation-contract.ts'
-import { OperationRun, type OnReply, type RunDefinition } from './operation-run.ts'
+import {
+  OperationRun,
+  type OnReply,
+  type RunDefinition,
+  type SealedInput,
+} from './operation-run.ts'
 import { resumeAfterMs } from './failed-attempt.ts'
 import { checkSchema, checkSchemaOption, type Schema } from './schema.ts'
+import { INPUT, RecordValues } from '../record-values.ts'
 import { encodeValue, VALUE_BYTES_MAX } from '../values.ts'
 
 export interface OperationOptions<Input, Declared extends Effects> {
@@ -73,18 +80,31 @@ export interface OperationOptions<Input, Declared extends Effects> {
   replyVersion?: number
 
   /**
-   * Encrypts replies before they are stored, and decrypts them for the route. Inputs, requests and
-   * results of phases are not encrypted.
+   * Encrypts the reply, the input, and the requests and results of the phases before they are
+   * stored, each for its own record. What does not decrypt ends the attempt before the next phase;
+   * no phase runs again because of it.
    *
-   * @default none
+   * @default that of the engine, if it has one
    */
   encryption?: Encryption
+
+  /**
+   * Refuses stored values that are not encrypted, like values that do not decrypt. Needs its own
+   * `encryption`. Switch it on when operations that began without encryption have ended.
+   *
+   * @default that of the engine
+   */
+  requireEncryption?: boolean
 }
 
 export interface Operation<Input = unknown> {
   readonly name: string
   readonly version: number
   readonly effects: Effects
+  /** The option of the operation; `undefined`: the encryption of the engine. */
+  readonly encryption: Encryption | undefined
+  /** The option of the operation; `undefined`: that of the engine. */
+  readonly requireEncryption: boolean | undefined
 
   /** Options for the route that runs the operation: `idempotency(options).with(pay.route)`. */
   readonly route: { readonly durable: DurableRoute }
@@ -117,6 +137,7 @@ const OPTION_NAMES = [
   'maxAttempts',
   'replyVersion',
   'encryption',
+  'requireEncryption',
 ] as const satisfies readonly (keyof OperationOptions<never, never>)[]
 
 const NAME_LENGTH_MAX = 255
@@ -151,6 +172,8 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
   readonly name: string
   readonly version: number
   readonly effects: Effects
+  readonly encryption: Encryption | undefined
+  readonly requireEncryption: boolean | undefined
   readonly route: { readonly durable: DurableRoute }
   readonly #input: Schema<Input> | undefined
   readonly #definition: RunDefinition
@@ -172,14 +195,17 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
       min: 0,
       max: 65_535,
     })
-    const { encryption } = resolveEncryption(where, { encryption: options.encryption })
-    this.route = Object.freeze({ durable: Object.freeze({ name, replyVersion, encryption }) })
+    const { encryption } = resolveEncryption(where, options)
+    const { requireEncryption } = options
+    this.encryption = encryption
+    this.requireEncryption = requireEncryption
+    const route = { name, replyVersion, encryption, requireEncryption }
+    this.route = Object.freeze({ durable: Object.freeze(route) })
     this.#definition = {
       name,
       version: this.version,
       effects,
       replyVersion,
-      encryption,
       maxAttempts: wholeNumber(`${where}: maxAttempts`, options.maxAttempts, {
         fallback: 20,
         min: 1,
@@ -195,14 +221,14 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
     const onReply: OnReply = (reply) => {
       if (context instanceof GuardedContext) context.recordedAs(reply)
     }
-    const run = this.#begin(attempt, input, (bytes) => this.#run(attempt, bytes, onReply))
+    const run = this.#begin(attempt, input, (sealed) => this.#run(attempt, sealed, onReply))
     return run.catch((error: unknown) => rethrow(context, error))
   }
 
   async accept(context: HandlerContext | RunContext, input: Input): Promise<void> {
     const attempt = this.#attemptOf(context)
-    const begun = this.#begin(attempt, input, async (bytes) => {
-      await new OperationRun(this.#definition, attempt).handOver(bytes)
+    const begun = this.#begin(attempt, input, async (sealed) => {
+      await this.#newRun(attempt).handOver(sealed?.stored)
       // The guard builds the reply, because it knows the URL of the status.
       if (context instanceof GuardedContext) context.recordedAs(ACCEPTED)
     })
@@ -245,14 +271,14 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
   #begin<Result>(
     attempt: OperationAttempt,
     input: unknown,
-    run: (bytes: Uint8Array | undefined) => Promise<Result>,
+    run: (sealed: SealedInput | undefined) => Promise<Result>,
   ): Promise<Result> {
     return this.#untilEnded(attempt, async () => {
       // An invalid input is no failed attempt, because nothing has begun. An operation that has
       // begun continues with the input on record, even if the request or the schema has changed.
       const isBegun = attempt.recoveryPoint !== undefined
-      const bytes = isBegun ? undefined : await this.#encodeInput(input)
-      return this.#releaseOnError(attempt, () => run(bytes))
+      const sealed = isBegun ? undefined : await this.#sealInput(attempt, input)
+      return this.#releaseOnError(attempt, () => run(sealed))
     })
   }
 
@@ -278,13 +304,38 @@ class DefinedOperation<Input, Declared extends Effects> implements Operation<Inp
 
   async #run(
     attempt: OperationAttempt,
-    input: Uint8Array | undefined,
+    input: SealedInput | undefined,
     onReply?: OnReply,
   ): Promise<ReplyInit> {
     const { recordId } = attempt.subject
     const load = (signal: AbortSignal) => phasesOf(attempt.store).load(recordId, signal)
     const stored = attempt.recoveryPoint === undefined ? undefined : await attempt.ask('load', load)
-    return new OperationRun(this.#definition, attempt, stored, onReply).run(input)
+    return this.#newRun(attempt, { stored, onReply }).run(input)
+  }
+
+  #newRun(attempt: OperationAttempt, known: KnownRun = {}): OperationRun {
+    const values = this.#valuesOf(attempt)
+    return new OperationRun(this.#definition, { attempt, values, ...known })
+  }
+
+  #valuesOf(attempt: OperationAttempt): RecordValues {
+    const parts = { clock: attempt.clock, emit: attempt.emit.bind(attempt) }
+    return new RecordValues(parts, attempt.subject, effectiveRule(this, attempt.encryption))
+  }
+
+  async #sealInput(attempt: OperationAttempt, input: unknown): Promise<SealedInput> {
+    const plain = await this.#encodeInput(input)
+    try {
+      return { plain, stored: await this.#valuesOf(attempt).sealInTime(plain, INPUT) }
+    } catch (cause) {
+      // Nothing has begun, so the key is free for a retry, even if the error looks like a lost
+      // call.
+      const message = `the input of operation "${this.name}" could not be encrypted`
+      throw Object.assign(new NotExecutedError(message, { cause }), {
+        status: 503,
+        statusCode: 503,
+      })
+    }
   }
 
   /** Encoded once, so that every attempt gets the same input. */
@@ -307,6 +358,12 @@ function rethrow(context: object, error: unknown): never {
     context.storeFailed(error)
   }
   throw error
+}
+
+/** The facts about an operation that its attempt has when it begins. */
+interface KnownRun {
+  readonly stored?: StoredOperation | undefined
+  readonly onReply?: OnReply | undefined
 }
 
 const ACCEPTED = { status: 202, headers: [], body: NO_BYTES } as const
@@ -335,6 +392,7 @@ const EFFECT_OPTION_NAMES = [
   'reconcile',
   'notFoundIsFinalAfterMs',
   'resendWithinMs',
+  'keyless',
   'timeoutMs',
   'providerId',
   'request',
@@ -351,6 +409,7 @@ function checkEffect(operationName: string, phase: string, effect: Effect): void
   }
   const limits = { fallback: 0, min: 1, max: YEAR_MS }
   wholeNumber(`${where}: notFoundIsFinalAfterMs`, effect.notFoundIsFinalAfterMs, limits)
+  flag(`${where}: keyless`, effect.keyless, false)
   wholeNumber(`${where}: resendWithinMs`, effect.resendWithinMs, limits)
   wholeNumber(`${where}: timeoutMs`, effect.timeoutMs, limits)
   for (const name of ['reconcile', 'providerId'] as const) {

@@ -1,4 +1,6 @@
 import { NO_BYTES } from '../../core/bytes.ts'
+import { effectiveRule } from '../../core/encryption.ts'
+import { prepareEncryption } from '../../core/engine/preparation.ts'
 import { sleep } from '../../core/time/clock.ts'
 import { MINUTE_MS } from '../../core/time/durations.ts'
 import type { DueOperation } from '../../core/store/durable-store.ts'
@@ -49,6 +51,12 @@ const ORPHANS_SHOWN = 10
 const AFTER_FAILURE_MS = 1_000
 /** While all ordinary places are taken: how often to query work that may use the reserve. */
 const RESERVE_EVERY_MS = 250
+/** How long the operations of a tenant wait after their encryption could not be prepared. */
+const UNPREPARED_MS = 5_000
+/**
+ * The most such tenants that a query leaves out. Operations of others are found, and not started.
+ */
+const UNPREPARED_SENT_MAX = 100
 /** While operations end within this time, a query fetches more of them than can start at once. */
 const QUICK_MS = 100
 
@@ -62,6 +70,8 @@ class OperationWorker implements Worker {
   readonly #running = new Map<string, Promise<Outcome>>()
   /** Records that could not be claimed, and until when they are not tried again. */
   readonly #missed = new Map<string, number>()
+  /** Tenants whose encryption could not be prepared, and until when it is not tried again. */
+  readonly #unprepared = new Map<string, number>()
   /** Due operations that start next. The store has counted their turns, so none is dropped. */
   #queue: DueOperation[] = []
   /** How many operations a query fetches in addition to the free places. */
@@ -190,8 +200,9 @@ class OperationWorker implements Worker {
     return started
   }
 
-  async #due({ limit, groups, withoutTenants }: WorkQuery): Promise<DueOperation[]> {
+  async #due({ limit, groups, withoutTenants: full }: WorkQuery): Promise<DueOperation[]> {
     const { engine, phases } = this.#options
+    const withoutTenants = [...full, ...this.#unpreparedTenants().slice(0, UNPREPARED_SENT_MAX)]
     const operations = this.#options.operations
       .filter(({ name }) => groups.includes(name))
       .map(({ name, version }) => ({ name, version }))
@@ -217,6 +228,7 @@ class OperationWorker implements Worker {
     const { recordId, tenant } = due.record
     const operation = this.#operationOf(due)
     if (operation === undefined || !this.#isFree(recordId)) return false
+    if (this.#unprepared.has(tenant)) return false
     const place = this.#places.take({ group: due.name, tenant })
     if (place === undefined) return false
     const beganMs = this.#nowMs
@@ -255,6 +267,19 @@ class OperationWorker implements Worker {
     return !this.#running.has(recordId) && !this.#missed.has(recordId)
   }
 
+  #unpreparedTenants(): string[] {
+    for (const [tenant, untilMs] of this.#unprepared) {
+      if (untilMs <= this.#nowMs) this.#unprepared.delete(tenant)
+    }
+    return [...this.#unprepared.keys()]
+  }
+
+  /** The encryption of this tenant is not prepared: its operations wait, and no attempt counts. */
+  #leaveForLater(tenant: string): Outcome {
+    this.#unprepared.set(tenant, this.#nowMs + UNPREPARED_MS)
+    return 'missed'
+  }
+
   get #nowMs(): number {
     return this.#options.engine.clock.monotonicMs()
   }
@@ -272,6 +297,9 @@ class OperationWorker implements Worker {
     let hasEnded = false
     let end: WorkEnd = 'ran'
     try {
+      const { encryption } = effectiveRule(operation, engine)
+      const isReady = prepareEncryption(engine, encryption, record)
+      if (isReady !== true && !(await isReady)) return this.#leaveForLater(tenant)
       const outcome = await engine.resume(
         record,
         async (context) => {

@@ -1,5 +1,5 @@
 /** Checks of the arguments of `operator.*` and `reconciler.resolve`. */
-import type { Actor } from '../../core/store/durable-store.ts'
+import type { Actor } from '../../core/store/operator-store.ts'
 import type { ResolveVerdict } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions } from '../../core/options.ts'

@@ -4,15 +4,15 @@
  * Tests: test/durable/operator/operator.test.ts,
  * test/durable/reconciliation/reconciler-webhooks.test.ts.
  */
+import { effectiveRule, type Encryption } from '../../core/encryption.ts'
+import type { EventSubject } from '../../core/events.ts'
 import type {
-  Act,
-  Actor,
-  ActOutcome,
   DurableStore,
-  PhaseRef,
+  OperationName,
   StoredOperation,
   StoredPhase,
 } from '../../core/store/durable-store.ts'
+import type { Act, Actor, ActOutcome, PhaseRef } from '../../core/store/operator-store.ts'
 import type { Engine, ResolveTarget, ResolveVerdict } from '../../core/engine/engine-contract.ts'
 import { toRef } from '../../core/record/verdict.ts'
 import type { RecordView } from '../../core/store/store.ts'
@@ -20,6 +20,7 @@ import { askStore } from '../durable-engine.ts'
 import { toProviderId, toResult } from '../operations/find-out.ts'
 import type { Effects } from '../operations/operation-contract.ts'
 import { sendStoreSignal } from '../store-signal.ts'
+import { RecordValues, resultOf } from '../record-values.ts'
 import { encodeValue } from '../values.ts'
 
 /** The part of an operation that is needed to reconcile its effects. */
@@ -27,6 +28,9 @@ export interface OperationInfo {
   readonly name: string
   readonly version: number
   readonly effects: Effects
+  /** The options of the operation. @default those of the engine */
+  readonly encryption?: Encryption | undefined
+  readonly requireEncryption?: boolean | undefined
 }
 
 /** The outcome of one outside effect. */
@@ -56,6 +60,13 @@ export type RecordTarget = ResolveTarget & { readonly attempt?: number }
 
 type Conclusion = Extract<Act, { kind: 'conclude' }>
 
+/** An effect of an operation that is on record. */
+export interface RecordedEffect {
+  readonly record: EventSubject
+  readonly operation: OperationName
+  readonly phase: StoredPhase
+}
+
 /** No attempt has this number: an act on it changes nothing and returns the record it concerns. */
 const NO_ATTEMPT = -1
 
@@ -73,6 +84,19 @@ export class OperatorActs {
   /** The operation as it is registered in this process. */
   known(stored: { readonly name: string; readonly version: number }): OperationInfo | undefined {
     return this.#operations.get(nameOf(stored))
+  }
+
+  /** The values of an operation that is on record. */
+  valuesOf(record: EventSubject, stored: OperationName): RecordValues {
+    const { clock } = this.#engine
+    const parts = { clock, emit: this.#engine.emit.bind(this.#engine) }
+    const rule = effectiveRule(this.known(stored), this.#engine)
+    return new RecordValues(parts, subjectOf(record), rule)
+  }
+
+  /** The operation of a record; `undefined` if it has none. */
+  load(recordId: string): Promise<StoredOperation | undefined> {
+    return askStore(this.#engine, 'load', (signal) => this.#store.phases.load(recordId, signal))
   }
 
   async act(act: Act, by: Actor): Promise<ActOutcome> {
@@ -102,15 +126,15 @@ export class OperatorActs {
     const recordId = probed.subject
     const [record, operation] = await Promise.all([
       this.#engine.read({ recordId }),
-      askStore(this.#engine, 'load', (signal) => this.#store.phases.load(recordId, signal)),
+      this.load(recordId),
     ])
     const phase = operation?.phases.find((one) => matches(one, ref))
     // The phase was open at the probe. Another caller has recorded an outcome since, possibly the
     // opposite one: a second probe returns it.
-    if (operation === undefined || phase === undefined) {
+    if (operation === undefined || phase === undefined || record === undefined) {
       return this.#report(await this.act(probe, by), undefined, verdict.kind)
     }
-    const finding = await this.#toFinding(operation, phase.name, verdict)
+    const finding = await this.#toFinding({ record, operation, phase }, verdict)
     const outcome = await this.act(
       {
         kind: 'conclude',
@@ -121,7 +145,17 @@ export class OperatorActs {
       },
       by,
     )
-    return this.#report(outcome, { phase: phase.name, from: record?.state }, verdict.kind)
+    return this.#report(outcome, { phase: phase.name, from: record.state }, verdict.kind)
+  }
+
+  /** The outcome of an effect as it is stored. Rejects if its result cannot be encrypted. */
+  async sealFinding(
+    { record, operation, phase }: RecordedEffect,
+    finding: Conclusion['finding'],
+  ): Promise<Conclusion['finding']> {
+    if (finding.kind === 'not_executed') return finding
+    const values = this.valuesOf(record, operation)
+    return { ...finding, result: await values.sealInTime(finding.result, resultOf(phase)) }
   }
 
   /** Records what the reconciler found out about an effect of an `unknown` record. */
@@ -152,21 +186,23 @@ export class OperatorActs {
   }
 
   async #toFinding(
-    operation: StoredOperation,
-    phase: string,
+    recorded: RecordedEffect,
     verdict: EffectVerdict,
   ): Promise<Conclusion['finding']> {
     if (verdict.kind === 'not_executed') return verdict
     const { result } = verdict
-    const providerId = toProviderId(phase, verdict.providerId)
-    const effects = this.known(operation)?.effects
-    const effect = effects !== undefined && Object.hasOwn(effects, phase) && effects[phase]
-    if (!effect) {
-      const bytes = encodeValue(`the result of "${phase}"`, result)
-      return { kind: 'done', result: bytes, providerId }
-    }
-    const checked = await toResult(effect, phase, result)
-    return { kind: 'done', result: checked.result, providerId: providerId ?? checked.providerId }
+    const { name } = recorded.phase
+    const providerId = toProviderId(name, verdict.providerId)
+    const effects = this.known(recorded.operation)?.effects
+    const effect = effects !== undefined && Object.hasOwn(effects, name) && effects[name]
+    const checked = effect
+      ? await toResult(effect, name, result)
+      : { result: encodeValue(`the result of "${name}"`, result), providerId: undefined }
+    return this.sealFinding(recorded, {
+      kind: 'done',
+      result: checked.result,
+      providerId: providerId ?? checked.providerId,
+    })
   }
 
   #report(
@@ -201,7 +237,8 @@ export class OperatorActs {
 }
 
 /** The fields by which events name a record. */
-export function subjectOf({ identity, tenant, operation, recordId }: RecordView) {
+export function subjectOf(record: EventSubject): EventSubject {
+  const { identity, tenant, operation, recordId } = record
   return { identity, tenant, operation, recordId }
 }
 

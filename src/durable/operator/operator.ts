@@ -1,19 +1,23 @@
 /** Manual changes by people. Each is written to the audit with a name and a reason. */
 import type {
+  DurableStore,
+  MessageView,
+  StoredOperation,
+  UnrelayedTopic,
+} from '../../core/store/durable-store.ts'
+import type {
   Act,
   Actor,
   ActKind,
   ActOutcome,
   AuditEntry,
-  DurableStore,
-  MessageView,
-  StoredOperation,
-  StoredPhase,
-  UnrelayedTopic,
-} from '../../core/store/durable-store.ts'
+  DiscardedReply,
+} from '../../core/store/operator-store.ts'
 import type { Engine, ResolveTarget, ResolveVerdict } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
+import { effectiveRule } from '../../core/encryption.ts'
+import type { EventSubject } from '../../core/events.ts'
 import type { RecordState } from '../../core/record/record.ts'
 import { toRef } from '../../core/record/verdict.ts'
 import type { RecordView } from '../../core/store/store.ts'
@@ -27,18 +31,30 @@ import {
 } from './act-checks.ts'
 import {
   OperatorActs,
+  subjectOf,
   type EffectTarget,
   type EffectVerdict,
   type OperationInfo,
   type RecordTarget,
 } from './operator-acts.ts'
-import { askStore, durableOf } from '../durable-engine.ts'
+import { askStore, checkEngine, durableOf } from '../durable-engine.ts'
+import { discardReply, resolveDiscardOptions, type DiscardOptions } from './discard-reply.ts'
+import {
+  inspectOperation,
+  inspectReply,
+  type InspectedOperation,
+  type UnreadableValue,
+} from './inspected-operation.ts'
 import { checkOperations } from '../reconciliation/reconciler-options.ts'
 import { findUnrelayed } from '../outbox/unrelayed.ts'
-import { decodeValue } from '../values.ts'
+import { RecordValues } from '../record-values.ts'
+import type { StoredReply } from '../../http/reply/reply-codec.ts'
 
 export interface OperatorOptions {
-  /** The engine of the records. Its store must keep operations: SQLite, PostgreSQL or MySQL. */
+  /**
+   * The engine of the records. On a store without operations, messages and an audit (memory, Redis,
+   * DynamoDB), only `list`, `inspect` and `discardReply` work.
+   */
   engine: Engine
 
   /**
@@ -88,8 +104,16 @@ export interface Operator {
   /** Makes a record due now: the reconciler asks about it again, or a worker runs its operation. */
   processNow(target: ResolveTarget, by: Actor): Promise<ActOutcome>
 
-  /** Removes a stored reply, so that the next request with the key runs the work again. */
-  discardReply(target: ResolveTarget, by: Actor): Promise<ActOutcome>
+  /**
+   * Discards a stored reply, so that the next request with the key runs the work again, with the
+   * same downstream keys and ids. An operation starts from the beginning; its earlier phases stay
+   * visible in `inspect`. Works on every store; a store without an audit emits only the event.
+   *
+   * Refused if an outside effect of the record has happened or may have happened, unless the
+   * options say otherwise. Work without recorded effects (a plain handler, an operation without
+   * external phases) may have had one, so each of its replies counts as one, except for 4xx.
+   */
+  discardReply(target: RecordTarget, by: Actor, options?: DiscardOptions): Promise<ActOutcome>
 
   /**
    * Work that waits for an operator, oldest first: records that the reconciler gave up after its
@@ -118,25 +142,23 @@ export interface Operator {
 export type Inspection =
   | {
       readonly kind: 'found'
-      /** Absent if the record was removed and only its history or its audit is left. */
+      /** Absent if the record was removed and only its history, replies or audit are left. */
       readonly record: RecordView | undefined
+      /** The recorded reply, decrypted. Absent if the record has none. */
+      readonly reply: StoredReply | UnreadableValue | undefined
       readonly operation: InspectedOperation | undefined
       /** Earlier records of its key, newest first. Empty if the store keeps no history. */
       readonly history: readonly RecordView[]
+      /** Replies of this record that were discarded, newest first. */
+      readonly discarded: readonly InspectedReply[]
       readonly audit: readonly AuditEntry[]
     }
   | { readonly kind: 'not_found' }
 
-export interface InspectedOperation {
-  readonly name: string
-  readonly version: number
-  readonly input: unknown
-  readonly phases: readonly InspectedPhase[]
-}
-
-export interface InspectedPhase extends Omit<StoredPhase, 'request' | 'result'> {
-  readonly request: unknown
-  readonly result: unknown
+/** A reply that was discarded, and the operation that made it. `result`: the bytes as stored. */
+export interface InspectedReply extends Omit<DiscardedReply, 'operation'> {
+  readonly reply: StoredReply | UnreadableValue
+  readonly operation: InspectedOperation | undefined
 }
 
 export interface DeadLetters {
@@ -157,8 +179,8 @@ export interface DeadLetters {
 export function createOperator(options: OperatorOptions): Operator {
   rejectUnknownOptions('createOperator', options, ['engine', 'operations'])
   const { engine, operations = [] } = options
-  const durable = durableOf('createOperator', engine)
-  return new AuditedOperator(engine, durable, checkOperations('createOperator', operations))
+  checkEngine('createOperator', engine)
+  return new AuditedOperator(engine, checkOperations('createOperator', operations))
 }
 
 const LIMIT = 100
@@ -170,20 +192,31 @@ const INSPECTED_MAX = 100
 const METHODS = {
   release: 'release',
   requeue: 'processNow',
-  bust: 'discardReply',
   retry_message: 'retryMessage',
   drop_message: 'dropMessage',
 } as const
 
+type OtherAct = Extract<Act, { kind: keyof typeof METHODS }>
+
 class AuditedOperator implements Operator {
   readonly #engine: Engine
-  readonly #durable: DurableStore
-  readonly #acts: OperatorActs
+  /** Absent if the store has no operations, messages and audit. */
+  readonly #acts: OperatorActs | undefined
 
-  constructor(engine: Engine, durable: DurableStore, operations: readonly OperationInfo[]) {
+  constructor(engine: Engine, operations: readonly OperationInfo[]) {
     this.#engine = engine
-    this.#durable = durable
-    this.#acts = new OperatorActs(engine, durable, operations)
+    const { durable } = engine.store
+    if (durable !== undefined) this.#acts = new OperatorActs(engine, durable, operations)
+  }
+
+  /** Throws if the store cannot do what the method `name` does. */
+  #durableFor(name: string): DurableStore {
+    return durableOf(`operator.${name}`, this.#engine)
+  }
+
+  #actsFor(name: string): OperatorActs {
+    this.#durableFor(name)
+    return this.#acts!
   }
 
   async list(query: { state: RecordState; limit?: number }): Promise<RecordView[]> {
@@ -194,21 +227,66 @@ class AuditedOperator implements Operator {
   async inspect(target: ResolveTarget): Promise<Inspection> {
     const engine = this.#engine
     const { store } = engine
+    const { durable } = store
     const ref = toRef(checkRecordTarget('operator.inspect', target))
     const record = await engine.read(target)
     const recordId = record?.recordId ?? ref.recordId
     const limit = INSPECTED_MAX
     const past = record === undefined ? ref : { identity: record.identity }
-    const [operation, history, audit] = await Promise.all([
-      recordId && askStore(engine, 'load', (signal) => this.#durable.phases.load(recordId, signal)),
+    const [history = [], operation, discarded, audit] = await Promise.all([
       store.history &&
         askStore(engine, 'history', (signal) => store.history!({ ref: past, limit }, signal)),
-      recordId ? this.audit({ subject: recordId, limit }) : [],
+      ...(durable === undefined || recordId === undefined
+        ? ([undefined, [], []] as const)
+        : ([
+            this.#acts!.load(recordId),
+            askStore(engine, 'discarded', (signal) =>
+              durable.operator.discarded({ recordId, limit }, signal),
+            ),
+            this.audit({ subject: recordId, limit }),
+          ] as const)),
     ])
-    const isEmpty = record === undefined && audit.length === 0 && (history?.length ?? 0) === 0
-    if (isEmpty) return { kind: 'not_found' }
-    const inspected = operation ? toInspected(operation) : undefined
-    return { kind: 'found', record, operation: inspected, history: history ?? [], audit }
+    const left = history.length + discarded.length + audit.length
+    if (record === undefined && left === 0) return { kind: 'not_found' }
+    const known = record ?? history[0]
+    // Bytes that are bound to a record which is no longer known cannot be decrypted.
+    const owner: EventSubject =
+      known === undefined || recordId === undefined
+        ? { identity: '', tenant: '', operation: '', recordId: recordId ?? '' }
+        : { ...subjectOf(known), recordId }
+    return {
+      kind: 'found',
+      record,
+      ...(await this.#inspectWork(owner, { result: record?.result, operation })),
+      history,
+      discarded: await Promise.all(
+        discarded.map(async (one) => {
+          const { reply, operation } = await this.#inspectWork(owner, one)
+          return { ...one, reply: reply!, operation }
+        }),
+      ),
+      audit,
+    }
+  }
+
+  /** Decrypts what it can. An operator looks at the values, so no unreadable one is an event. */
+  async #inspectWork(
+    owner: EventSubject,
+    {
+      result,
+      operation,
+    }: {
+      readonly result: Uint8Array | undefined
+      readonly operation: StoredOperation | undefined
+    },
+  ): Promise<Pick<Extract<Inspection, { kind: 'found' }>, 'reply' | 'operation'>> {
+    const { clock } = this.#engine
+    const rule = effectiveRule(operation && this.#acts?.known(operation), this.#engine)
+    const values = new RecordValues({ clock, emit: () => undefined }, owner, rule)
+    return {
+      reply: result && (await inspectReply(clock, rule, owner, result)),
+      operation: operation && (await inspectOperation(values, operation)),
+    }
   }
 
   release(target: ResolveTarget, by: Actor): Promise<ActOutcome> {
@@ -219,8 +297,19 @@ class AuditedOperator implements Operator {
     return this.#actOn('requeue', target, by)
   }
 
-  discardReply(target: ResolveTarget, by: Actor): Promise<ActOutcome> {
-    return this.#actOn('bust', target, by)
+  async discardReply(
+    target: RecordTarget,
+    by: Actor,
+    options: DiscardOptions = {},
+  ): Promise<ActOutcome> {
+    const where = 'operator.discardReply'
+    const actor = checkActor(where, by)
+    const outcome = await discardReply(this.#engine, this.#acts, {
+      target: checkRecordTarget(where, target),
+      by: actor,
+      options: resolveDiscardOptions(where, options),
+    })
+    return this.#report('discard_reply', outcome, actor)
   }
 
   async resolve(
@@ -230,20 +319,21 @@ class AuditedOperator implements Operator {
   ): Promise<ActOutcome> {
     const where = 'operator.resolve'
     const actor = checkActor(where, by)
+    const acts = this.#actsFor('resolve')
     if (isRecordVerdict(verdict)) {
       const checked = checkRecordVerdict(where, verdict)
       const record = checkRecordTarget(where, target as RecordTarget)
-      return this.#report('resolve', await this.#acts.resolveRecord(record, checked, actor), actor)
+      return this.#report('resolve', await acts.resolveRecord(record, checked, actor), actor)
     }
     const checked = checkEffectVerdict(where, verdict)
     const effect = checkEffectTarget(where, target as EffectTarget)
-    return this.#report('conclude', await this.#acts.resolveEffect(effect, checked, actor), actor)
+    return this.#report('conclude', await acts.resolveEffect(effect, checked, actor), actor)
   }
 
   async deadLetters(query: { limit?: number } = {}): Promise<DeadLetters> {
     rejectUnknownOptions('operator.deadLetters', query, ['limit'])
     const limit = limitOf('operator.deadLetters', query.limit)
-    const { outbox } = this.#durable
+    const { outbox } = this.#durableFor('deadLetters')
     const [unknown, messages, unrelayed] = await Promise.all([
       this.#engine.list({ state: 'unknown', limit: LIMIT_MAX }),
       askStore(this.#engine, 'list', (signal) => outbox.list({ state: 'dead', limit }, signal)),
@@ -266,14 +356,11 @@ class AuditedOperator implements Operator {
     const limit = limitOf('operator.audit', query.limit)
     const { subject } = query
     const filter = subject === undefined ? { limit } : { subject, limit }
-    return askStore(this.#engine, 'audit', (signal) => this.#durable.operator.audit(filter, signal))
+    const { operator } = this.#durableFor('audit')
+    return askStore(this.#engine, 'audit', (signal) => operator.audit(filter, signal))
   }
 
-  async #actOn(
-    kind: 'release' | 'requeue' | 'bust',
-    target: ResolveTarget,
-    by: Actor,
-  ): Promise<ActOutcome> {
+  async #actOn(kind: 'release' | 'requeue', target: ResolveTarget, by: Actor): Promise<ActOutcome> {
     const where = `operator.${METHODS[kind]}`
     const actor = checkActor(where, by)
     const ref = toRef(checkRecordTarget(where, target))
@@ -295,8 +382,9 @@ class AuditedOperator implements Operator {
     return this.#act({ kind, messageId }, actor)
   }
 
-  async #act(act: Act, by: Actor): Promise<ActOutcome> {
-    return this.#report(act.kind, await this.#acts.act(act, by), by)
+  async #act(act: OtherAct, by: Actor): Promise<ActOutcome> {
+    const acts = this.#actsFor(METHODS[act.kind])
+    return this.#report(act.kind, await acts.act(act, by), by)
   }
 
   #report(act: ActKind, outcome: ActOutcome, { who }: Actor): ActOutcome {
@@ -310,27 +398,4 @@ class AuditedOperator implements Operator {
 
 function limitOf(where: string, limit: number | undefined): number {
   return wholeNumber(`${where}.limit`, limit, { fallback: LIMIT, min: 1, max: LIMIT_MAX })
-}
-
-function toInspected(operation: StoredOperation): InspectedOperation {
-  const { name, version, input, phases } = operation
-  return {
-    name,
-    version,
-    input: readable(input),
-    phases: phases.map((phase) => ({
-      ...phase,
-      request: readable(phase.request),
-      result: readable(phase.result),
-    })),
-  }
-}
-
-/** The decoded value, or the stored bytes if they cannot be decoded. */
-function readable(bytes: Uint8Array | undefined): unknown {
-  try {
-    return decodeValue(bytes)
-  } catch {
-    return bytes
-  }
 }

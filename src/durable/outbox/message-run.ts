@@ -8,12 +8,14 @@ import type { HeldMessage, MessageSettlement } from '../../core/store/durable-st
 import { InvalidOptionsError, isRejected, LeaseLostError } from '../../core/errors.ts'
 import { downstreamKeyOf } from '../../core/record/identity.ts'
 import { describe } from '../../core/options.ts'
+import { NO_BYTES } from '../../core/bytes.ts'
+import { isThenable } from '../../core/thenable.ts'
 import { warnOnce } from '../../core/warn.ts'
 import { checkMessageName, faultOf } from './message-checks.ts'
 import type { OutboxPort } from './outbox-port.ts'
 import type { RelayMessage } from './relay-contract.ts'
 import type { ResolvedRelayOptions } from './relay-options.ts'
-import { decodeValue } from '../values.ts'
+import { readPayload } from './sealed-payload.ts'
 
 export interface RunParts {
   readonly options: ResolvedRelayOptions
@@ -160,19 +162,24 @@ export class MessageRun {
     try {
       const handler = this.#parts.options.handlers.get(topic)
       if (handler === undefined) throw new InvalidOptionsError(`no handler for "${topic}"`)
-      return judge(topic, await handler(this.#toRelayMessage()))
+      const stored = this.#payload ?? NO_BYTES
+      const read = readPayload(this.#parts.options.engine, this.message, stored)
+      const payload = isThenable(read) ? await read : read
+      // The lease or the time limit may have ended while the payload was decrypted.
+      if (this.#abortReason !== undefined) throw this.#abortReason
+      return judge(topic, await handler(this.#toRelayMessage(payload)))
     } catch (error) {
       return { kind: 'failed', error, delayMsMin: 0 }
     }
   }
 
-  #toRelayMessage(): RelayMessage {
+  #toRelayMessage(payload: unknown): RelayMessage {
     const { token: _, ...message } = this.message
     const { id } = message
     const signal = () => this.#signal()
     return {
       ...message,
-      payload: decodeValue(this.#payload),
+      payload,
       get downstreamKey() {
         return downstreamKeyOf(id, 'message')
       },

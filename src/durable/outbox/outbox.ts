@@ -1,4 +1,5 @@
-import type { OutboxStore } from '../../core/store/durable-store.ts'
+import type { NewMessage, OutboxStore } from '../../core/store/durable-store.ts'
+import { callPrepare } from '../../core/engine/preparation.ts'
 import type { Engine } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { DAY_MS } from '../../core/time/durations.ts'
@@ -6,7 +7,9 @@ import { newRecordId } from '../../core/record/identity.ts'
 import { describe, rejectUnknownOptions, wholeNumber } from '../../core/options.ts'
 import { sendStoreSignal } from '../store-signal.ts'
 import { checkMessageId, checkMessageName } from './message-checks.ts'
+import { isThenable } from '../../core/thenable.ts'
 import { encodeValue } from '../values.ts'
+import { sealPayload } from './sealed-payload.ts'
 
 export interface OutboxOptions {
   /** The engine whose store keeps the messages: SQLite, PostgreSQL, MySQL or MariaDB. */
@@ -70,6 +73,16 @@ export interface Outbox {
    * most 1 MiB. The message is relayed after the transaction has committed.
    */
   add(tx: unknown, topic: string, payload: unknown, options?: AddOptions): AddedMessage
+
+  /**
+   * Prepares the encryption of messages of this tenant, so that `add` needs no key service. Await
+   * it before the transaction if the encryption of the engine uses a key service. Rejects if the
+   * service fails or takes longer than 5 seconds. A handler or an operation that uses the
+   * encryption of the engine is prepared for messages of its tenant, not for those without one.
+   *
+   * @default tenant: that of messages without a tenant
+   */
+  prepare(tenant?: string): Promise<void>
 }
 
 const ADD_OPTION_NAMES = ['tenant', 'key', 'partition', 'delayMs', 'id'] as const
@@ -82,23 +95,9 @@ export function createOutbox(options: OutboxOptions): Outbox {
   const store = outboxOf(engine, 'createOutbox')
   return {
     add: (tx, topic, payload, addOptions = {}) => {
-      rejectUnknownOptions('outbox.add', addOptions, ADD_OPTION_NAMES)
-      const { tenant, key, partition, delayMs, id } = addOptions
-      const message = {
-        id: id === undefined ? newRecordId(engine.clock.nowMs()) : checkMessageId(id),
-        topic: checkMessageName('the topic of a message', topic),
-        tenant: optionalName('the tenant of a message', tenant),
-        key: optionalName('the key of a message', key),
-        partition: optionalName('the partition of a message', partition),
-        payload: encodeValue(`the payload of a message for "${topic}"`, payload),
-        delayMs: wholeNumber('outbox.add.delayMs', delayMs, {
-          fallback: 0,
-          min: 0,
-          max: DELAY_MS_MAX,
-        }),
-      }
+      const message = toMessage(engine, { topic, payload, addOptions })
       // A synchronous store throws here, so that a synchronous transaction rolls back.
-      const written = store.add(tx, message)
+      const written = addSealed({ engine, store, tx }, message)
       const onWritten = () => {
         if (message.delayMs === 0) sendStoreSignal(engine.store, 'message_added')
         return message.id
@@ -107,7 +106,62 @@ export function createOutbox(options: OutboxOptions): Outbox {
         written instanceof Promise ? written.then(onWritten) : Promise.resolve(onWritten())
       return Object.assign(promise, { id: message.id })
     },
+    prepare: async (tenant) => {
+      const subject = { tenant: optionalName('the tenant of a message', tenant) }
+      await callPrepare(engine.clock, engine.encryption, subject)
+    },
   }
+}
+
+interface Added {
+  readonly topic: string
+  readonly payload: unknown
+  readonly addOptions: AddOptions
+}
+
+/** The message with its payload, which is encoded, but not encrypted. */
+function toMessage(engine: Engine, { topic, payload, addOptions }: Added): NewMessage {
+  rejectUnknownOptions('outbox.add', addOptions, ADD_OPTION_NAMES)
+  const { tenant, key, partition, delayMs, id } = addOptions
+  return {
+    id: id === undefined ? newRecordId(engine.clock.nowMs()) : checkMessageId(id),
+    topic: checkMessageName('the topic of a message', topic),
+    tenant: optionalName('the tenant of a message', tenant),
+    key: optionalName('the key of a message', key),
+    partition: optionalName('the partition of a message', partition),
+    payload: encodeValue(`the payload of a message for "${topic}"`, payload),
+    delayMs: wholeNumber('outbox.add.delayMs', delayMs, {
+      fallback: 0,
+      min: 0,
+      max: DELAY_MS_MAX,
+    }),
+  }
+}
+
+interface AddParts {
+  readonly engine: Engine
+  readonly store: OutboxStore
+  readonly tx: unknown
+}
+
+function addSealed(
+  { engine, store, tx }: AddParts,
+  { payload: plain, ...message }: NewMessage,
+): Promise<void> | void {
+  const sealed = sealPayload(engine, message, plain)
+  if (!isThenable(sealed)) return store.add(tx, { ...message, payload: sealed })
+  const later = Promise.resolve(sealed)
+  if (store.isSynchronous !== true) {
+    return later.then((payload) => store.add(tx, { ...message, payload }))
+  }
+  // Not awaited, so its rejection would be unhandled.
+  later.catch(() => undefined)
+  const tenant = message.tenant === undefined ? '' : JSON.stringify(message.tenant)
+  throw new InvalidOptionsError(
+    'outbox.add must write its message at once on this store, but encryption.encrypt returned a ' +
+      `promise: await outbox.prepare(${tenant}) before the transaction, and let encrypt return ` +
+      'bytes then',
+  )
 }
 
 function optionalName(where: string, value: unknown): string | undefined {

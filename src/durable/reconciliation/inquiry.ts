@@ -1,5 +1,6 @@
 /** Asks the provider, or the application's handler, for the outcome of one `unknown` record. */
-import type { DueUnknown, StoredPhase } from '../../core/store/durable-store.ts'
+import type { StoredPhase } from '../../core/store/durable-store.ts'
+import type { DueUnknown } from '../../core/store/operator-store.ts'
 import type { ResolveVerdict } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { describe } from '../../core/options.ts'
@@ -15,6 +16,8 @@ import { findOut, type EffectState } from '../operations/find-out.ts'
 import type { Effect } from '../operations/operation-contract.ts'
 import { checkRecordVerdict } from '../operator/act-checks.ts'
 import type { OperatorActs } from '../operator/operator-acts.ts'
+import { requestOf } from '../record-values.ts'
+import { UnreadableValueError } from '../sealed-bytes.ts'
 import type { ProviderOutcome, RecordPlace } from './reconcile-places.ts'
 import type { ReconcileHandler, ResolvedReconcilerOptions } from './reconciler-options.ts'
 
@@ -72,9 +75,18 @@ export class Inquiry {
     if (phase === undefined) return hasRecordedOutcome(record) ? CONTINUES : { kind: 'operator' }
     const effect = Object.hasOwn(known.effects, phase.name) ? known.effects[phase.name] : undefined
     if (effect?.reconcile === undefined) return { kind: 'operator' }
-    return this.#askProvider(effect, record, phase)
+    try {
+      const values = this.#acts.valuesOf(record, operation)
+      const request = await values.open(phase.request, requestOf(phase))
+      return await this.#askProvider(effect, record, { ...phase, request })
+    } catch (error) {
+      if (!(error instanceof UnreadableValueError)) throw error
+      this.#emitFailure(error)
+      return OPEN
+    }
   }
 
+  /** The request of `phase` is encoded, but not encrypted. */
   async #askProvider(
     effect: Effect,
     record: RecordView,

@@ -215,6 +215,8 @@ class PeriodicComparison<
         key: `${from.toISOString()}/${to.toISOString()}`,
         fingerprint: FINGERPRINT,
         policy: this.#policy,
+        // The result has no data of a tenant, and is not encrypted.
+        encryption: false,
       },
       async ({ signal }) => this.#compare({ from, to, signal }),
     )
@@ -253,6 +255,7 @@ function kindOf(outcome: RunOutcome): LedgerRun['kind'] {
     case 'released':
     case 'mismatch':
     case 'expired':
+    case 'free':
     case 'lease_lost':
       return 'elsewhere'
   }

@@ -9,7 +9,7 @@ import type {
   DueUnknown,
   UnknownOperation,
   UnknownRequest,
-} from '../../core/store/durable-store.ts'
+} from '../../core/store/operator-store.ts'
 import type { Engine } from '../../core/engine/engine-contract.ts'
 import { MINUTE_MS } from '../../core/time/durations.ts'
 import { Places, type PlacesStats, type WorkQuery } from '../places/places.ts'

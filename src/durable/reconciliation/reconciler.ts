@@ -1,5 +1,5 @@
 import { sleep } from '../../core/time/clock.ts'
-import type { ActOutcome, DueUnknown } from '../../core/store/durable-store.ts'
+import type { ActOutcome, DueUnknown } from '../../core/store/operator-store.ts'
 import type { ResolveVerdict } from '../../core/engine/engine-contract.ts'
 import { InvalidOptionsError } from '../../core/errors.ts'
 import { rejectUnknownOptions } from '../../core/options.ts'
@@ -21,7 +21,7 @@ import {
 } from '../operator/operator-acts.ts'
 import { askStore, STORE_TIMEOUT_MS } from '../durable-engine.ts'
 import type { PlacesStats } from '../places/places.ts'
-import { Inquiry, PROVIDER_ASKED } from './inquiry.ts'
+import { Inquiry, PROVIDER_ASKED, type InquiryAnswer } from './inquiry.ts'
 import { ReconcilePlaces, type RecordQuery } from './reconcile-places.ts'
 import { nextTryInMs } from './reconcile-schedule.ts'
 import {
@@ -254,12 +254,8 @@ class PollingReconciler implements Reconciler {
     if (record.tries > this.#options.schedule.maxAttempts) return this.#giveUp(record)
     const answer = await inquiry.ask(due)
     switch (answer.kind) {
-      case 'effect': {
-        const { recordId } = record
-        const { phase, found } = answer
-        const by = { ...BY, why: `${PROVIDER_ASKED} about "${phase.name}"` }
-        return resultOf(await this.#acts.recordFinding({ recordId, phase }, found, by))
-      }
+      case 'effect':
+        return this.#recordEffect(due, answer)
       case 'record': {
         const { recordId, attempt } = record
         const by = { ...BY, why: answer.why }
@@ -270,6 +266,23 @@ class PollingReconciler implements Reconciler {
       case 'operator':
         return this.#giveUp(record)
     }
+  }
+
+  async #recordEffect(
+    { record, operation }: DueUnknown,
+    { phase, found }: Extract<InquiryAnswer, { kind: 'effect' }>,
+  ): Promise<keyof Tally> {
+    const { recordId } = record
+    const by = { ...BY, why: `${PROVIDER_ASKED} about "${phase.name}"` }
+    let finding: typeof found
+    try {
+      finding = await this.#acts.sealFinding({ record, operation: operation!, phase }, found)
+    } catch (error) {
+      // The result cannot be encrypted now. The provider is asked again later.
+      this.#options.engine.emit({ kind: 'maintenance_failed', task: 'reconcile', error })
+      return this.#postpone(record, undefined)
+    }
+    return resultOf(await this.#acts.recordFinding({ recordId, phase }, finding, by))
   }
 
   async #postpone(record: RecordView, provenInMs: number | undefined): Promise<keyof Tally> {

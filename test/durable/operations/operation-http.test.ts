@@ -486,12 +486,12 @@ describe('replies of an operation', () => {
 
   it('encrypts a reply in the completing process, and decrypts it in the route', async () => {
     const { engine, store } = setup()
-    let encrypted = 0
+    const encrypted: string[] = []
     const secret = defineOperation({
       name: 'secret',
       encryption: {
-        encrypt: (bytes) => {
-          encrypted++
+        encrypt: (bytes, { purpose }) => {
+          encrypted.push(purpose)
           return flip(bytes)
         },
         decrypt: flip,
@@ -509,7 +509,7 @@ describe('replies of an operation', () => {
     const { result } = (await store.read({ recordId: record!.recordId }))!
     expect(Buffer.from(result!).includes('a secret')).toBe(false)
     // The 202 is not encrypted: `encrypt` may be a remote call, which can fail after the commit.
-    expect(encrypted).toBe(1)
+    expect(encrypted).toEqual(['operation_input', 'reply'])
   })
 
   it('rejects a route with another encryption or replyVersion than its operation', () => {
@@ -521,6 +521,9 @@ describe('replies of an operation', () => {
     expect(() => encrypting.with(plain.route)).toThrow(
       /encryption of the route contradicts operation/,
     )
+    const own = createEngine({ store: engine.store, encryption, sweepEveryMs: 0, reapEveryMs: 0 })
+    const same = onExpress.idempotency({ engine: own, tenant, encryption })
+    expect(same.with(plain.route)).toBeTypeOf('function')
     expect(() =>
       onExpress.idempotency({ engine, tenant, replyVersion: 7 }).with(plain.route),
     ).toThrow(/replyVersion of the route contradicts/)

@@ -1,7 +1,7 @@
 import { createEngine } from '../../../src/core/engine/engine.ts'
 import type { EngineOptions } from '../../../src/core/engine/engine-contract.ts'
 import type { EngineEvent } from '../../../src/core/events.ts'
-import { downstreamKeyOf } from '../../../src/core/record/identity.ts'
+import { downstreamKeyOf, idSeedOf } from '../../../src/core/record/identity.ts'
 import type { RecordView } from '../../../src/core/store/store.ts'
 import { operationPolicy } from '../../../src/durable/index.ts'
 import type { Effect, Finding } from '../../../src/durable/operations/operation-contract.ts'
@@ -127,7 +127,7 @@ export async function lostPayment(fixture: OperatorFixture, key = 'k') {
     attempt,
     identity,
     sentAt: intended!.sentAt,
-    downstreamKey: downstreamKeyOf(recordId, 'charge'),
+    downstreamKey: downstreamKeyOf(idSeedOf(identity), 'charge'),
   }
 }
 

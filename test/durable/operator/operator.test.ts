@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import type { Actor } from '../../../src/core/store/durable-store.ts'
+import type { Actor } from '../../../src/core/store/operator-store.ts'
 import { createEngine } from '../../../src/core/engine/engine.ts'
 import { newRecordId, newToken } from '../../../src/core/record/identity.ts'
+import { DAY_MS } from '../../../src/core/time/durations.ts'
 import { createWorker } from '../../../src/durable/index.ts'
 import { createOperator } from '../../../src/durable/operator/operator.ts'
 import { memoryStore } from '../../../src/stores/memory/store.ts'
@@ -94,18 +95,6 @@ describe('an operator', () => {
     expect(heard('effect_found')).toHaveLength(1)
   })
 
-  it('removes a stored reply, so that the next request runs', async () => {
-    const { operator, engine } = setup()
-    const scope = { tenant: 'acme', operation: 'echo' }
-    const request = { scope, key: 'k', fingerprint: 'f' }
-    await engine.run(request, () => bytes('wrong'))
-    expect(await operator.discardReply({ scope, key: 'k' }, BY)).toMatchObject({ kind: 'done' })
-    expect(await engine.run(request, () => bytes('right'))).toMatchObject({
-      kind: 'ran',
-      result: bytes('right'),
-    })
-  })
-
   it('makes the reconciler try a record again that it had given up', async () => {
     const { operator, fixture, reconciler, provider } = setup()
     const { recordId } = await lostPayment(fixture)
@@ -157,7 +146,7 @@ describe('the audit', () => {
     await operator.resolve({ recordId: one.recordId }, finding, by('b'))
     await operator.release({ recordId: two.recordId }, by('c'))
     await operator.resolve({ recordId: three.recordId }, { kind: 'failed_retryable' }, by('d'))
-    await operator.discardReply({ scope, key: 'k' }, by('e'))
+    await operator.discardReply({ scope, key: 'k' }, by('e'), { despiteEffects: true })
     await operator.retryMessage(retried, by('f'))
     await operator.dropMessage(dropped, by('g'))
 
@@ -167,7 +156,7 @@ describe('the audit', () => {
       ['conclude', one.recordId, 'b'],
       ['release', two.recordId, 'c'],
       ['resolve', three.recordId, 'd'],
-      ['bust', done.recordId, 'e'],
+      ['discard_reply', done.recordId, 'e'],
       ['retry_message', retried, 'f'],
       ['drop_message', dropped, 'g'],
     ])
@@ -175,8 +164,8 @@ describe('the audit', () => {
     expect(heard('operator_acted').map(({ act, subject, who }) => [act, subject, who])).toEqual(
       entries.map(({ act, subject }) => [act, subject, 'ada']),
     )
-    const [busted] = await operator.audit({ subject: done.recordId })
-    expect(JSON.parse(busted!.detail)).toMatchObject({ from: 'completed' })
+    const [discarded] = await operator.audit({ subject: done.recordId })
+    expect(JSON.parse(discarded!.detail)).toMatchObject({ from: 'completed' })
     expect(await operator.audit({ limit: 2 })).toHaveLength(2)
   })
 
@@ -274,21 +263,22 @@ describe('inspect', () => {
     }
   })
 
-  it('shows the history and the audit of a record that was removed', async () => {
-    const { operator, engine } = setup({ storeOptions: { history: true } })
+  it('shows the history, the discarded replies and the audit of a removed record', async () => {
+    const { operator, engine, clock } = setup({ storeOptions: { history: true } })
     const scope = { tenant: 'acme', operation: 'echo' }
     const request = { scope, key: 'k', fingerprint: 'f' }
     const { recordId } = await engine.run(request, () => bytes('wrong'))
-    await operator.discardReply({ recordId }, BY)
+    await operator.discardReply({ recordId }, BY, { despiteEffects: true })
+    await engine.run(request, () => bytes('right'))
+    clock.advance(DAY_MS)
+    await engine.reap()
     expect(await operator.inspect({ recordId })).toMatchObject({
       kind: 'found',
       record: undefined,
-      history: [{ recordId, result: bytes('wrong') }],
-      audit: [{ act: 'bust' }],
+      history: [{ recordId, result: bytes('right') }],
+      discarded: [{ attempt: 1, result: bytes('wrong'), operation: undefined }],
+      audit: [{ act: 'discard_reply' }],
     })
-    await engine.run(request, () => bytes('right'))
-    const now = await operator.inspect({ scope, key: 'k' })
-    expect(now).toMatchObject({ record: { result: bytes('right') }, history: [{ recordId }] })
   })
 
   it('returns not_found for a record that never existed', async () => {
@@ -317,8 +307,16 @@ describe('arguments of an operator', () => {
     await expect(call).rejects.toThrow(/attempt must be/)
   })
 
-  it('rejects a store without an audit', () => {
-    const engine = createEngine({ store: memoryStore() })
-    expect(() => createOperator({ engine })).toThrow(/keeps no operations/)
+  it('refuses acts that a store without an audit cannot record', async () => {
+    const operator = createOperator({ engine: createEngine({ store: memoryStore() }) })
+    const refused = /keeps no operations/
+    await expect(operator.release({ recordId: 'r' }, BY)).rejects.toThrow(refused)
+    await expect(operator.audit()).rejects.toThrow(refused)
+    await expect(operator.deadLetters()).rejects.toThrow(refused)
+    await expect(operator.retryMessage('m', BY)).rejects.toThrow(refused)
+    const verdict = { kind: 'not_executed' } as const
+    await expect(operator.resolve({ recordId: 'r' }, verdict, BY)).rejects.toThrow(refused)
+    expect(await operator.list({ state: 'unknown' })).toEqual([])
+    expect(await operator.inspect({ recordId: 'r' })).toEqual({ kind: 'not_found' })
   })
 })

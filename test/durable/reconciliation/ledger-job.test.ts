@@ -7,6 +7,7 @@ import {
 } from '../../../src/durable/reconciliation/ledger-job.ts'
 import type { LedgerEntry, LedgerReport } from '../../../src/durable/reconciliation/ledger.ts'
 import { operatorFixture, type OperatorFixture } from '../operator/operator-fixture.ts'
+import { flipping } from '../../http/reply/encryptions.ts'
 
 const HOUR_MS = 3_600_000
 const DAY_MS = 24 * HOUR_MS
@@ -61,6 +62,17 @@ describe('a ledger job', () => {
     expect(heard('ledger_compared')).toEqual([
       { kind: 'ledger_compared', ledger: 'charges', matched: 1, different: 2 },
     ])
+  })
+
+  it('needs no key service: its record has no data of a tenant', async () => {
+    const fixture = operatorFixture({
+      engineOptions: {
+        encryption: { ...flipping, prepare: () => Promise.reject(new Error('no')) },
+      },
+    })
+    const { job } = setup({ engine: fixture.engine })
+    expect(await job().runOnce()).toMatchObject([{ kind: 'compared' }])
+    expect(fixture.heard('encryption_failed')).toEqual([])
   })
 
   it('compares a day only after delayMs', async () => {
