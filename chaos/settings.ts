@@ -63,7 +63,9 @@ export function settingsFor(plant: PlantName | undefined): RunSettings {
     PROVEN_AFTER_MS: `${PROVEN_AFTER_MS}`,
     RECONCILE_FIRST_MS: '500',
     REPEATABLE_MS: `${REPEATABLE_MS}`,
-    RATE_PER_SECOND: '0',
+    // A run sends as much as the machine can answer.
+    NEW_KEYS_PER_SECOND: '0',
+    LOOK_UPS_PER_SECOND: '0',
     WEBHOOK_SECRET: 'chaos-webhook-secret',
   }
   const usual = { service, keyRetentionMs: KEY_RETENTION_MS, faults: FAULTS }

@@ -15,8 +15,8 @@ export interface Tenant {
 }
 
 export const TENANTS: readonly [Tenant, Tenant] = [
-  { name: 'tenant-a', token: 'demo-a' },
-  { name: 'tenant-b', token: 'demo-b' },
+  { name: 'tenant-a', token: 'chaos-token-a' },
+  { name: 'tenant-b', token: 'chaos-token-b' },
 ]
 
 export type RequestBody = Readonly<Record<string, string | number>>

@@ -16,5 +16,4 @@ export const TELLING_PATH = '/neighbours/tell'
 /** Payouts to accounts with this prefix are answered late. */
 export const SLOW_ACCOUNT = 'slow-'
 
-/** The `TOKENS` variable of the service. */
-export const TOKENS = [FLOOD, HANGING].map(({ name, token }) => `${token}=${name}`).join(',')
+export const NEIGHBOURS = [FLOOD, HANGING]

@@ -92,7 +92,7 @@ class BadNeighbours implements Neighbours {
       left.count--
       const number = ++this.#flooded
       const { name: tenant, token } = FLOOD
-      const key = `flood-${this.#options.seed}-${number}`
+      const key = `flood-transfer-${this.#options.seed}-${number}`
       const body = { toAccount: `${SLOW_ACCOUNT}${number}`, amountCents: 100, currency: 'EUR' }
       const status = await this.#send({ token, path: '/transfers', key, body })
       if (status === 202) this.accepted.push({ tenant, key })
@@ -103,7 +103,7 @@ class BadNeighbours implements Neighbours {
     const { token } = HANGING
     while (this.#hung < HANGING_MAX && !signal.aborted) {
       const number = ++this.#hung
-      const key = `hanging-${this.#options.seed}-${number}`
+      const key = `hanging-request-${this.#options.seed}-${number}`
       await this.#send({ token, path: HANGING_PATH, key, body: {} })
       // Until enough were accepted: the first requests may find the database down.
       if (this.#acceptedMessages < MESSAGE_REQUESTS) {

@@ -67,12 +67,17 @@ export const PLANTS: Readonly<Record<PlantName, readonly Edit[]>> = {
   'lapse-reruns-effect': [
     {
       file: 'durable/operations/external-phase.js',
-      find: 'const found = await this.#findEarlierSend(stored);',
+      find: 'const found = await this.#findEarlierSend(stored, plain);',
       replace: "const found = { kind: 'not_executed' };",
     },
   ],
-  /** Keys are shared between tenants. */
+  /** Keys are shared between tenants and their users. */
   'no-tenant': [
+    {
+      file: 'http/guard/guard.js',
+      find: 'checkPrincipal(await principal(request))',
+      replace: "'everyone'",
+    },
     {
       file: 'core/record/identity.js',
       find: '`${tenant.length}:${tenant}${operation.length}',

@@ -29,7 +29,7 @@ export function startHostileClients(port: number, dice: Dice): HostileClients {
   const faults: string[] = []
   let requests = 0
   const stopped = new AbortController()
-  const key = () => `hostile-${dice.below(KEYS)}`
+  const key = () => `hostile-client-${dice.below(KEYS)}`
   const sendRubbish = async () => {
     while (!stopped.signal.aborted) {
       requests++

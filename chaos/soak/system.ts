@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { TOKENS } from './draft.ts'
 import { GOOD_TENANT, GOOD_TOKEN } from './good-clients.ts'
 import type { SoakOptions } from './options.ts'
 import { startService, type ServiceProcess } from './service-process.ts'
@@ -35,12 +36,15 @@ export async function startSystem(
     const env = {
       DATA_DIR: folder,
       DATABASE_URL: database.url,
-      RATE_PER_SECOND: `${rate}`,
+      NEW_KEYS_PER_SECOND: `${rate}`,
       RETENTION_MS: `${RETENTION_MS}`,
+      REFUSE_LATE_MS: `${RETENTION_MS}`,
       LEASE_MS: `${LEASE_MS}`,
       IN_FLIGHT_MAX: `${IN_FLIGHT_MAX}`,
       REQUEST_TIMEOUT_MS: `${REQUEST_TIMEOUT_MS}`,
-      TOKENS: `${GOOD_TOKEN}=${GOOD_TENANT}`,
+      TOKENS: [`${GOOD_TOKEN}=${GOOD_TENANT}`, `${TOKENS.a}=tenant-a`, `${TOKENS.b}=tenant-b`].join(
+        ',',
+      ),
       // Suppresses the warning about the short retention, which is intended.
       NODE_NO_WARNINGS: '1',
     }

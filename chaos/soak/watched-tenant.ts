@@ -32,7 +32,7 @@ export function watchTenant(port: number, pauseMs = 10): WatchedTenant {
   // A histogram has a fixed size for any duration.
   const histogram = createHistogram()
   const faults: string[] = []
-  const name = `watched-${process.pid}-${tenants++}`
+  const name = `watched-tenant-${process.pid}-${tenants++}`
   const stopped = new AbortController()
   const note = (fault: string) => {
     if (faults.length < FAULTS_MAX) faults.push(fault)

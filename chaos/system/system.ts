@@ -8,7 +8,8 @@ import { join } from 'node:path'
 import { startTcpProxy, type TcpProxy } from '../../test/servers/tcp-proxy.ts'
 import type { StoreName } from '../arguments.ts'
 import type { UnexpectedExit } from '../check/facts.ts'
-import { TOKENS } from '../neighbours/names.ts'
+import { TENANTS } from '../clients/story.ts'
+import { NEIGHBOURS } from '../neighbours/names.ts'
 import type { PlantName } from '../plant/plants.ts'
 import type { RunSettings } from '../settings.ts'
 import { startDatabase, type Database } from './database.ts'
@@ -168,7 +169,8 @@ async function makeMember(parts: Parts, { name, role, provider, ...own }: Member
     env: {
       ...settings.service,
       ROLE: role,
-      ...(hasNeighbours ? { TOKENS, CHAOS_NEIGHBOURS: 'on' } : {}),
+      TOKENS: tokensOf(hasNeighbours ? [...TENANTS, ...NEIGHBOURS] : TENANTS),
+      ...(hasNeighbours ? { CHAOS_NEIGHBOURS: 'on' } : {}),
       PORT: '0',
       DATA_DIR: database.dataFolder,
       DATABASE_URL: toDatabase?.through(database.url) ?? '',
@@ -178,6 +180,11 @@ async function makeMember(parts: Parts, { name, role, provider, ...own }: Member
   })
   closing.push(process.kill)
   return { name, role, process, front: own.front, toProvider, toDatabase }
+}
+
+/** The `TOKENS` variable of the service. */
+function tokensOf(tenants: readonly { readonly name: string; readonly token: string }[]): string {
+  return tenants.map(({ name, token }) => `${token}=${name}`).join(',')
 }
 
 async function proxyTo({ closing }: Parts, { hostname, port }: URL): Promise<TcpProxy> {

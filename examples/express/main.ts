@@ -2,7 +2,8 @@
  * Orders in Express, safe to retry: each key makes one row, however often the request is sent.
  *
  *     npm run compile && npx node examples/express/main.ts
- *     curl -i localhost:3000/orders -H 'Idempotency-Key: order-1' --json '{"sku":"tea"}'
+ *     curl -i localhost:3000/orders --json '{"sku":"tea"}' \
+ *       -H 'Idempotency-Key: acdac37f-c5bc-4585-a357-bb60a33e777f'
  */
 import { once } from 'node:events'
 import { mkdtempSync } from 'node:fs'
@@ -24,13 +25,17 @@ db.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT)')
 // Without a commit there is no effect, so a lapsed attempt may run again.
 const guard = idempotency({ store, tenant: singleTenant, onLapse: 'rerun' })
 
+/** For a retry after the retention, whose id is the same, returns the row of the first order. */
+const INSERT = `
+  INSERT INTO orders (id, sku) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET id = id RETURNING sku`
+
 /** The row, the key and the reply are committed together. */
 async function order(sku: string): Promise<void> {
   const context = currentIdempotency()
   const id = context.deterministicId('order')
   await context.transaction<SqliteTransaction>((tx) => {
-    tx.prepare('INSERT INTO orders (id, sku) VALUES (?, ?)').run(id, sku)
-    return { status: 201, headers: { Location: `/orders/${id}` }, body: { id, sku } }
+    const ordered = tx.prepare(INSERT).get(id, sku)
+    return { status: 201, headers: { Location: `/orders/${id}` }, body: { id, ...ordered } }
   })
 }
 

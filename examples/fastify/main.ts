@@ -3,6 +3,7 @@
  *
  *     npm run compile && npx node examples/fastify/main.ts
  */
+import { randomUUID } from 'node:crypto'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -74,7 +75,9 @@ function createApp(folder: string): FastifyInstance {
     const orderId = order.deterministicId('order')
     // The order, the key and the reply are committed together; then the reply is sent.
     await order.transaction<SqliteTransaction>((tx) => {
-      const insert = 'INSERT INTO orders (id, account, sku, n) VALUES (?, ?, ?, ?)'
+      // A retry after the retention has the same id, and finds its order.
+      const insert =
+        'INSERT INTO orders (id, account, sku, n) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING'
       tx.prepare(insert).run(orderId, request.account, sku, quantity)
       const headers = { 'content-type': 'application/json', location: `/orders/${orderId}` }
       return { status: 201, headers, body: JSON.stringify({ orderId }) }
@@ -104,7 +107,10 @@ console.log(`Orders API on ${address}
 
 Order twice with one key, and get one order:
 
-  curl -i ${address}/orders -H 'Authorization: Bearer demo-a' -H 'Idempotency-Key: order-1' \\
-    -H 'Content-Type: application/json' -d '{"sku":"book","quantity":1}'
+  curl -i ${address}/orders \\
+    -H 'Authorization: Bearer demo-a' \\
+    -H 'Idempotency-Key: ${randomUUID()}' \\
+    -H 'Content-Type: application/json' \\
+    -d '{"sku":"book","quantity":1}'
 
 Ctrl-C stops it.`)

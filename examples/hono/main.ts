@@ -41,7 +41,11 @@ app.post('/orders', guard, async (c) => {
   const orderId = order.deterministicId('order')
   return order.transaction((tx: SqliteTransaction) => {
     tx.exec('CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT NOT NULL)')
-    tx.prepare('INSERT INTO orders (id, sku) VALUES (?, ?)').run(orderId, sku)
+    // A retry after the retention has the same id, and finds its order.
+    tx.prepare('INSERT INTO orders (id, sku) VALUES (?, ?) ON CONFLICT (id) DO NOTHING').run(
+      orderId,
+      sku,
+    )
     const { count } = tx.prepare('SELECT count(*) AS count FROM orders').get()!
     return c.json({ orderId, orders: Number(count) }, 201, { Location: `/orders/${orderId}` })
   })

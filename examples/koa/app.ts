@@ -59,13 +59,17 @@ const createOrder: Middleware<State> = async (ctx) => {
   // The id is the same on every attempt, so a retry after a crash makes the same order.
   const orderId = order.deterministicId('order')
   await order.transaction<SqliteTransaction>((tx) => {
-    const insert = tx.prepare('INSERT INTO orders (id, account, sku) VALUES (?, ?, ?)')
-    insert.run(orderId, ctx.state.account, sku)
+    // For a retry after the retention, which has the same id, returns the row of the first order.
+    const insert = tx.prepare(
+      'INSERT INTO orders (id, account, sku) VALUES (?, ?, ?) ' +
+        'ON CONFLICT (id) DO UPDATE SET id = id RETURNING sku',
+    )
+    const ordered = insert.get(orderId, ctx.state.account, sku)
     // Recorded and committed together with the row. Sent after the commit.
     return {
       status: 201,
       headers: { Location: `/orders/${orderId}` },
-      body: { orderId, sku },
+      body: { orderId, ...ordered },
     }
   })
 }

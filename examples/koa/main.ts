@@ -3,6 +3,7 @@
  *
  *     npm run compile && npx node examples/koa/main.ts
  */
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -51,7 +52,7 @@ Run this twice. The second reply is the first one again, with "Idempotent-Replay
 
   curl -i ${address}/orders \\
     -H 'Authorization: Bearer demo-a' \\
-    -H 'Idempotency-Key: "my-first-order"' \\
+    -H 'Idempotency-Key: ${randomUUID()}' \\
     -H 'Content-Type: application/json' \\
     -d '{ "sku": "book-1" }'
 

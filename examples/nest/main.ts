@@ -1,4 +1,5 @@
 /** Starts the service, unless one of its routes is unprotected. */
+import { randomUUID } from 'node:crypto'
 import { NestFactory } from '@nestjs/core'
 import { auditRoutes, requireProtected } from 'oncekey/nest'
 import { AppModule } from './app-module.ts'
@@ -14,7 +15,7 @@ console.log(`Run this twice; the second reply is a replay:
 
   curl -i ${await app.getUrl()}/payments \\
     -H 'Authorization: Bearer demo-a' \\
-    -H 'Idempotency-Key: 8a1f9c52' \\
+    -H 'Idempotency-Key: ${randomUUID()}' \\
     -H 'Content-Type: application/json' \\
     -d '{"amountCents":990}'
 

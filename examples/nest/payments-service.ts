@@ -9,6 +9,11 @@ export interface Payment {
   readonly amountCents: number
 }
 
+/** For a retry after the retention, whose id is the same, returns the row of the first payment. */
+const INSERT = `
+  INSERT INTO payments (id, amount_cents) VALUES (?, ?)
+  ON CONFLICT (id) DO UPDATE SET id = id RETURNING amount_cents AS amountCents`
+
 @Injectable()
 export class PaymentsService implements OnApplicationShutdown {
   readonly #database: DatabaseSync
@@ -26,8 +31,8 @@ export class PaymentsService implements OnApplicationShutdown {
     const idempotency = currentIdempotency()
     const id = idempotency.deterministicId('payment')
     await idempotency.transaction<SqliteTransaction>((tx) => {
-      tx.prepare('INSERT INTO payments (id, amount_cents) VALUES (?, ?)').run(id, amountCents)
-      return { status: 201, headers: { location: `/payments/${id}` }, body: { id, amountCents } }
+      const paid = tx.prepare(INSERT).get(id, amountCents)
+      return { status: 201, headers: { location: `/payments/${id}` }, body: { id, ...paid } }
     })
   }
 

@@ -13,6 +13,9 @@ import { json } from 'node:stream/consumers'
 import { idempotency, idempotencyOf } from 'oncekey/node'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
 
+/** A retry that is up to a month late is refused, because it would move the money again. */
+const REFUSE_LATE_MS = 30 * 24 * 60 * 60_000
+
 const path = join(process.env['DATA_DIR'] || './data', 'node.db')
 const store = sqliteStore({ path })
 
@@ -21,6 +24,7 @@ const protect = idempotency({
   tenant: tenantOf,
   // Safe here: all work of a transfer is in the transaction of the store.
   onLapse: 'rerun',
+  afterExpiry: { refuseForMs: REFUSE_LATE_MS },
   onRequestError: answerError,
 })
 

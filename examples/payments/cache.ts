@@ -1,8 +1,11 @@
+import type { Redis } from 'ioredis'
 import type { Store } from 'oncekey'
 import { cachedStore, redisCache } from 'oncekey/cached'
 
 export interface CachedStore {
   readonly store: Store
+  /** `undefined` without a cache. */
+  readonly redis: Redis | undefined
   readonly close: () => void
 }
 
@@ -16,7 +19,9 @@ const RETRY_MS_MAX = 500
  * which request runs: a cache that is down, empty or wrong only makes replays slower.
  */
 export async function withCache(durable: Store, redisUrl: string): Promise<CachedStore> {
-  if (redisUrl === '') return { store: durable, close: () => undefined }
+  if (redisUrl === '') {
+    return { store: durable, redis: undefined, close: () => undefined }
+  }
   const { Redis } = await import('ioredis')
   const client = new Redis(redisUrl, {
     connectTimeout: CONNECT_MS,
@@ -30,5 +35,5 @@ export async function withCache(durable: Store, redisUrl: string): Promise<Cache
     onError: ({ operation, error }) =>
       console.error(`cache: ${operation} failed: ${String(error)}`),
   })
-  return { store, close: () => client.disconnect() }
+  return { store, redis: client, close: () => client.disconnect() }
 }

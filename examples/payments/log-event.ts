@@ -39,6 +39,14 @@ function lineOf(event: EngineEvent): string | undefined {
       return `${event.task} failed, and is tried again: ${messageOf(event.error)}`
     case 'reply_unreadable':
       return `a recorded reply cannot be shown: ${about(event)} reason=${event.reason}`
+    case 'reserve_reused':
+      return `a key was used again after its record had expired: ${about(event)}`
+    case 'limiter_failed':
+      return `a request passed without the limit ${event.limit}: ${messageOf(event.error)}`
+    case 'encryption_failed':
+      return `the encryption is not available, so no work began: ${messageOf(event.error)}`
+    case 'effect_without_key':
+      return `an effect was sent without its key: ${about(event)} phase=${event.phase}`
     case 'unprotected_run':
       return `ran without protection: operation=${event.operation}`
     default:

@@ -8,6 +8,7 @@ import { openDatabase } from './database/database.ts'
 import { migrateWhenUp } from './database/migrate-when-up.ts'
 import { NO_EXTENSION, type Extension } from './extension.ts'
 import { GRACE_MS } from './grace.ts'
+import { createLimits } from './limits.ts'
 import { showAlive, showReady } from './http/health.ts'
 import { logEvent } from './log-event.ts'
 import { createBackgroundWork } from './maintenance.ts'
@@ -16,6 +17,7 @@ import { createProviderClient } from './provider/provider-client.ts'
 import { providerEffects } from './provider/provider-effects.ts'
 import { openServer } from './http/server.ts'
 import type { Settings } from './settings.ts'
+import { protectStoredData } from './stored-data.ts'
 
 export interface Service {
   readonly port: number
@@ -28,18 +30,21 @@ export async function startService(
   settings: Settings,
   extension: Extension = NO_EXTENSION,
 ): Promise<Service> {
-  const { role, leaseMs, retentionMs } = settings
+  const { role, leaseMs, retentionMs, refuseLateMs } = settings
   const server = await openServer(settings)
   const database = await openDatabase(settings)
   await migrateWhenUp(database, settings.databaseWaitMs)
   const cache = await withCache(database.store, settings.redisUrl)
 
   // Sweeps and reaps run in the workers.
-  const { store } = cache
+  const { store, redis } = cache
   const engine = createEngine({
     store,
     leaseMs,
     retentionMs,
+    // A late retry must not pay again. A client that gets 410 looks the payment up.
+    afterExpiry: refuseLateMs > 0 ? { refuseForMs: refuseLateMs } : 'rerun',
+    ...protectStoredData(settings),
     sweepEveryMs: 0,
     reapEveryMs: 0,
     onEvent: logEvent,
@@ -67,7 +72,8 @@ export async function startService(
   app.get('/readyz', showReady(engine, stopping.signal))
   const mount = added.mount
   if (role !== 'worker') {
-    mountApi(app, { engine, database, operations, mount, reconciler, settings })
+    const limits = createLimits({ database, redis, settings })
+    mountApi(app, { engine, database, operations, mount, reconciler, limits, settings })
   }
   server.serve(app)
 

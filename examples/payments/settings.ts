@@ -1,5 +1,12 @@
 import type { Faults } from '../provider/contract.ts'
 import { parseFaults } from '../provider/faults.ts'
+import { readCallers, readWebhookSecret, type Callers } from './settings/callers.ts'
+import {
+  readEncryptionKeys,
+  readKeyHashSecrets,
+  type EncryptionKeys,
+} from './settings/encryption-keys.ts'
+import { readNumber, readPort, readUrl } from './settings/variables.ts'
 
 /** The role of a process. `all` does everything, for one machine and for demos. */
 const ROLES = ['all', 'api', 'worker'] as const
@@ -22,16 +29,28 @@ export interface Settings {
   /** The faults of the built-in simulator, and their probabilities. */
   readonly faults: Faults
   readonly webhookSecret: string
-  /** Tenants by their bearer token. */
-  readonly tokens: ReadonlyMap<string, string>
-  /** Requests per second of one tenant on each node. 0 means no limit. */
-  readonly ratePerSecond: number
-  /** Concurrent requests of one tenant on each node. 0 means no limit. */
+  /** The callers by their bearer tokens. */
+  readonly callers: Callers
+  /** Whether the callers are those of the demo, whose tokens are public. */
+  readonly isDemo: boolean
+  /** New keys per second of one tenant. 0 means no limit. */
+  readonly newKeysPerSecond: number
+  /** Replays, conflicts and status requests per second of one user. 0 means no limit. */
+  readonly lookUpsPerSecond: number
+  /** Requests of one tenant that run at the same time on each node. 0 means no limit. */
   readonly inFlightMax: number
   /** The maximum time for a request to arrive. */
   readonly requestTimeoutMs: number
+  /** The maximum age of a request, by the time that its client has signed. 0 means any age. */
+  readonly maxRequestAgeMs: number
   /** How long a reply is replayed. */
   readonly retentionMs: number
+  /** How long after the retention a late retry is refused. 0 means not at all. */
+  readonly refuseLateMs: number
+  /** Encrypts what is stored. `undefined`: stored plain. */
+  readonly encryptionKeys: EncryptionKeys | undefined
+  /** Hashes the keys of clients before they are stored. Empty: stored plain. */
+  readonly keyHashSecrets: readonly string[]
   readonly leaseMs: number
   readonly sweepEveryMs: number
   readonly providerTimeoutMs: number
@@ -48,26 +67,39 @@ const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 const DAY_MS = 24 * HOUR_MS
 
+const PER_SECOND_MAX = 1_000_000
+
 /** Throws an error with one sentence. An empty variable counts as not set. */
 export function readSettings(env: NodeJS.ProcessEnv): Settings {
-  const ms = (name: string, fallback: number, min = 1) =>
-    readNumber(env, name, { fallback, min, max: DAY_MS })
+  const ms = (name: string, fallback: number, min = 1, max = DAY_MS) =>
+    readNumber(env, name, { fallback, min, max })
+  const count = (name: string, fallback: number) =>
+    readNumber(env, name, { fallback, min: 0, max: PER_SECOND_MAX })
+  const role = readRole(env['ROLE'])
+  const real = reasonAgainstDemo(env, role)
   const settings: Settings = {
-    role: readRole(env['ROLE']),
+    role,
     port: readPort(env['PORT']),
     dataFolder: env['DATA_DIR'] || './data',
     databaseUrl: readUrl(env, 'DATABASE_URL', ['postgres', 'postgresql', 'mysql']),
     databaseWaitMs: ms('DATABASE_WAIT_MS', 30_000, 0),
     redisUrl: readUrl(env, 'REDIS_URL', ['redis', 'rediss']),
-    providerUrl: readUrl(env, 'PROVIDER_URL', ['http', 'https']),
+    providerUrl: readProviderUrl(env, real),
     faults: readFaults(env['FAULTS'] ?? ''),
-    // A demo secret. The owner of the secret can report that a payment was made.
-    webhookSecret: env['WEBHOOK_SECRET'] || 'demo-webhook-secret',
-    tokens: readTokens(env['TOKENS'] ?? ''),
-    ratePerSecond: readNumber(env, 'RATE_PER_SECOND', { fallback: 0, min: 0, max: 1_000_000 }),
-    inFlightMax: readNumber(env, 'IN_FLIGHT_MAX', { fallback: 200, min: 0, max: 1_000_000 }),
+    webhookSecret: readWebhookSecret(env, real),
+    callers: readCallers(env, real),
+    isDemo: (env['TOKENS'] ?? '') === '',
+    // More than a client needs, and few enough for the database: a tenant that uses them all has
+    // 8.6 million keys after a day.
+    newKeysPerSecond: count('NEW_KEYS_PER_SECOND', 100),
+    lookUpsPerSecond: count('LOOK_UPS_PER_SECOND', 100),
+    inFlightMax: count('IN_FLIGHT_MAX', 200),
     requestTimeoutMs: ms('REQUEST_TIMEOUT_MS', 30_000, 100),
+    maxRequestAgeMs: ms('MAX_REQUEST_AGE_MS', 0, 0),
     retentionMs: ms('RETENTION_MS', DAY_MS, 1_000),
+    refuseLateMs: ms('REFUSE_LATE_MS', 30 * DAY_MS, 0, 3650 * DAY_MS),
+    encryptionKeys: readEncryptionKeys(env),
+    keyHashSecrets: readKeyHashSecrets(env),
     leaseMs: ms('LEASE_MS', MINUTE_MS, 100),
     sweepEveryMs: ms('SWEEP_EVERY_MS', MINUTE_MS, 10),
     providerTimeoutMs: ms('PROVIDER_TIMEOUT_MS', 10_000),
@@ -76,12 +108,7 @@ export function readSettings(env: NodeJS.ProcessEnv): Settings {
     reconcileFirstMs: ms('RECONCILE_FIRST_MS', 10_000),
     repeatableMs: ms('REPEATABLE_MS', 12 * HOUR_MS),
   }
-  if (settings.providerUrl === '' && settings.role !== 'all') {
-    throw new Error(
-      `PROVIDER_URL must be set with ROLE=${settings.role}: the built-in simulator is for one ` +
-        'process. Start one with "npx node examples/provider/main.ts".',
-    )
-  }
+  checkRequestAge(settings)
   return settings
 }
 
@@ -92,36 +119,19 @@ function readRole(given: string | undefined): Role {
   throw new Error(`ROLE must be ${ROLES.join(', ')} or empty, got ${JSON.stringify(given)}.`)
 }
 
-/** An empty PORT is a mistake in a script: a random port would not be found. */
-function readPort(given = '3000'): number {
-  if (/^\d{1,5}$/.test(given) && Number(given) <= 65_535) return Number(given)
-  throw new Error(`PORT must be a number from 0 to 65535, got ${JSON.stringify(given)}.`)
+/** Why the process must not use published secrets. `undefined`: it is a demo, or a test. */
+function reasonAgainstDemo(env: NodeJS.ProcessEnv, role: Role): string | undefined {
+  if (env['NODE_ENV'] === 'production') return 'NODE_ENV=production'
+  return role === 'all' ? undefined : `ROLE=${role}`
 }
 
-interface Limits {
-  readonly fallback: number
-  readonly min: number
-  readonly max: number
-}
-
-function readNumber(env: NodeJS.ProcessEnv, name: string, limits: Limits): number {
-  const given = env[name] || String(limits.fallback)
-  const { min, max } = limits
-  const value = Number(given)
-  if (/^\d+$/.test(given) && value >= min && value <= max) return value
+function readProviderUrl(env: NodeJS.ProcessEnv, real: string | undefined): string {
+  const url = readUrl(env, 'PROVIDER_URL', ['http', 'https'])
+  if (url !== '' || real === undefined) return url
   throw new Error(
-    `${name} must be a whole number from ${min} to ${max}, got ${JSON.stringify(given)}.`,
+    `PROVIDER_URL must be set with ${real}: the built-in simulator is for one process, and moves ` +
+      'no money. Start one with "npx node examples/provider/main.ts".',
   )
-}
-
-/** The message does not contain the value, which may have a password. */
-function readUrl(env: NodeJS.ProcessEnv, name: string, protocols: readonly string[]): string {
-  const given = env[name] ?? ''
-  if (given === '') return ''
-  const protocol = URL.parse(given)?.protocol.slice(0, -1)
-  if (protocol !== undefined && protocols.includes(protocol)) return given
-  const known = protocols.map((one) => `${one}://…`).join(' or ')
-  throw new Error(`${name} must be a URL like ${known}, or empty.`)
 }
 
 function readFaults(given: string): Faults {
@@ -130,20 +140,19 @@ function readFaults(given: string): Faults {
   throw new Error(`FAULTS: ${checked.message}`)
 }
 
-/** `token=tenant,…`, in addition to the demo tokens. */
-function readTokens(given: string): ReadonlyMap<string, string> {
-  const tokens = new Map([
-    ['demo-a', 'tenant-a'],
-    ['demo-b', 'tenant-b'],
-  ])
-  for (const pair of given.split(',').filter((text) => text !== '')) {
-    const [, token, tenant] = /^([^=\s]+)=([^=\s]{1,64})$/.exec(pair) ?? []
-    if (token === undefined || tenant === undefined) {
-      throw new Error(
-        `TOKENS must be like "token=tenant,other=tenant", got a part without "=" or a name.`,
-      )
-    }
-    tokens.set(token, tenant)
+/** A time that an attacker can change, or that outlives the record, protects nothing. */
+function checkRequestAge({ maxRequestAgeMs, retentionMs, callers }: Settings): void {
+  if (maxRequestAgeMs === 0) return
+  if (maxRequestAgeMs > retentionMs) {
+    throw new Error(
+      `MAX_REQUEST_AGE_MS (${maxRequestAgeMs}) must not exceed RETENTION_MS (${retentionMs}), or ` +
+        'a captured request could run again after its record has expired.',
+    )
   }
-  return tokens
+  if ([...callers.values()].some(({ signingSecret }) => signingSecret === undefined)) {
+    throw new Error(
+      'MAX_REQUEST_AGE_MS needs SIGNING_SECRETS with a secret for each token, because a time ' +
+        'that is not signed proves nothing.',
+    )
+  }
 }

@@ -1,20 +1,24 @@
+import { randomUUID } from 'node:crypto'
 import type { Settings } from './settings.ts'
 
 /** The message of a process that is ready: its address, and requests to try. */
-export function welcome({ role, databaseUrl }: Settings, port: number): string {
+export function welcome({ role, databaseUrl, isDemo }: Settings, port: number): string {
   const address = `http://localhost:${port}`
+  // Only the tokens of the demo are public.
+  const token = isDemo ? 'demo-a' : '<your token>'
+  const asOther = isDemo ? 'as "Bearer demo-b"' : 'as another user'
   if (role === 'worker') return `Payments worker ready on ${address}\nCtrl-C stops it.`
   return `Payments API listening on ${address}
 
 Run this twice. The second reply is the first one again, with "Idempotent-Replayed: true":
 
   curl -i ${address}/payments \\
-    -H 'Authorization: Bearer demo-a' \\
-    -H 'Idempotency-Key: "my-first-payment"' \\
+    -H 'Authorization: Bearer ${token}' \\
+    -H 'Idempotency-Key: ${randomUUID()}' \\
     -H 'Content-Type: application/json' \\
     -d '{ "customerId": "cus_1", "amountCents": 1250, "currency": "USD" }'
 
-Change the amount and keep the key: 422. Use the key as "Bearer demo-b": it is free.
+Change the amount and keep the key: 422. Use the key ${asOther}: it is free.
 Pay as customer "declined": 402, and 402 again. With the same headers, and other keys:
 
   refund    POST /payments/<paymentId>/refunds   { "amountCents": 250 }

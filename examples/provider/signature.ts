@@ -19,7 +19,7 @@ export interface SignedHeader extends Signed {
 }
 
 export type Verification =
-  | { readonly kind: 'valid' }
+  | { readonly kind: 'valid'; readonly signedAt: Date }
   | {
       readonly kind: 'invalid'
       readonly reason: 'missing' | 'malformed' | 'wrong_signature' | 'too_old' | 'too_new'
@@ -47,10 +47,11 @@ export function verify(signed: SignedHeader): Verification {
   if (!timingSafeEqual(digest(seconds, body, secret), Buffer.from(signature, 'hex'))) {
     return { kind: 'invalid', reason: 'wrong_signature' }
   }
-  const ageMs = now - Number(seconds) * 1000
+  const signedMs = Number(seconds) * 1000
+  const ageMs = now - signedMs
   if (ageMs > toleranceMs) return { kind: 'invalid', reason: 'too_old' }
   if (ageMs < -toleranceMs) return { kind: 'invalid', reason: 'too_new' }
-  return { kind: 'valid' }
+  return { kind: 'valid', signedAt: new Date(signedMs) }
 }
 
 function digest(seconds: string, body: string | Uint8Array, secret: string): Buffer {

@@ -3,9 +3,10 @@ import { once } from 'node:events'
 import { expect, it, onTestFinished } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 
 it(
-  'the Express example makes one order per key, and shuts down cleanly',
+  'the Express example makes one order per key, also after the retention, and shuts down cleanly',
   { timeout: 120_000 },
   async () => {
     const scratch = scratchFolder()
@@ -47,6 +48,9 @@ it(
       const legacy = await post('/legacy/orders', { sku: 'milk', requestId: 'r-1' })
       expect(legacy.status).toBe(201)
     }
+    endRetention(scratch.file('orders.db'), 'reaped')
+    const late = await post('/orders', { sku: 'milk' }, 'k-1')
+    expect([late.status, await late.json()]).toEqual([201, order])
     const orders = (await (await fetch(`${base}/orders`)).json()) as { sku: string }[]
     expect(orders.map(({ sku }) => sku).toSorted()).toEqual(['milk', 'tea'])
 

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo, readCurl } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 
 const scratch = scratchFolder()
 const folder = scratch.file('package')
@@ -68,7 +69,7 @@ it('the Fastify example makes one order for a repeated curl, and shuts down clea
   expect(await stop()).toEqual({ code: 0, errors: '' })
 })
 
-it('the Fastify example replays an order after a restart', async () => {
+it('the Fastify example keeps an order after a restart and after the retention', async () => {
   const before = await start('kept')
   const init = { ...before.curl, method: 'POST' }
   const first = await (await fetch(before.curl.url, init)).text()
@@ -77,4 +78,11 @@ it('the Fastify example replays an order after a restart', async () => {
   const retry = await fetch(after.curl.url, init)
   expect(retry.headers.get('idempotent-replayed')).toBe('true')
   expect(await retry.text()).toBe(first)
+
+  endRetention(`${scratch.file('kept')}/fastify.db`, 'reaped')
+  const late = await fetch(after.curl.url, init)
+  expect([late.headers.get('idempotent-replayed'), await late.text()]).toEqual([null, first])
+  const { Authorization } = after.curl.headers
+  const orders = await fetch(after.curl.url, { headers: { Authorization: Authorization! } })
+  expect(await orders.json()).toHaveLength(1)
 })

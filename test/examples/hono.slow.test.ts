@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 import { startExample } from './web-example.ts'
 
 const scratch = scratchFolder()
@@ -9,7 +10,7 @@ const folder = scratch.file('package')
 beforeAll(() => copyPackageTo(folder), 60_000)
 afterAll(scratch.remove)
 
-it('the Hono example takes an order once, also after a restart, per account', async () => {
+it('the Hono example takes an order once, also after restart and retention', async () => {
   const dataFile = scratch.file('orders.db')
   const start = () => startExample(folder, 'examples/hono/main.ts', dataFile)
   const order = (address: string, key: string, account?: string) =>
@@ -37,4 +38,8 @@ it('the Hono example takes an order once, also after a restart, per account', as
   expect(retry.headers.get('idempotent-replayed')).toBe('true')
   expect(retry.headers.get('location')).toBe(first.headers.get('location'))
   expect(await (await order(after.address, 'new', 'a')).json()).toMatchObject({ orders: 3 })
+
+  endRetention(dataFile, 'reaped')
+  const late = await order(after.address, 'k', 'a')
+  expect([late.status, await late.json()]).toEqual([201, { ...JSON.parse(placed), orders: 3 }])
 })

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo, readCurl } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 
 const scratch = scratchFolder()
 const folder = scratch.file('package')
@@ -36,7 +37,7 @@ async function setup(dataFolder = newDataFolder()) {
   const curl = readCurl(printed)
   const order = (body = curl.body, headers: Record<string, string> = {}) =>
     fetch(curl.url, { method: 'POST', headers: { ...curl.headers, ...headers }, body })
-  return { order, dataFolder, ended, stop: () => child.kill('SIGTERM') }
+  return { order, curl, dataFolder, ended, stop: () => child.kill('SIGTERM') }
 }
 
 it('the Koa example replays the order when the printed curl is run twice', async () => {
@@ -69,12 +70,23 @@ it('the Koa example requires a token, and keeps the keys of accounts apart', asy
 })
 
 it('the Koa example replays an order after a restart, and shuts down cleanly', async () => {
-  const { order, dataFolder, ended, stop } = await setup()
+  const { order, curl, dataFolder, ended, stop } = await setup()
   const first = await (await order()).text()
   stop()
   expect(await ended).toBe(0)
   const again = await setup(dataFolder)
-  const replay = await again.order()
+  // Each start prints another random key.
+  expect(again.curl.headers).not.toEqual(curl.headers)
+  const replay = await again.order(curl.body, curl.headers)
   expect(replay.headers.get('idempotent-replayed')).toBe('true')
   expect(await replay.text()).toBe(first)
+})
+
+it('the Koa example answers a retry after the retention from the row of its order', async () => {
+  const { order, dataFolder } = await setup()
+  const first = await (await order()).text()
+  endRetention(`${dataFolder}/koa.db`, 'reaped')
+  const late = await order('{ "sku": "book-2" }')
+  expect([late.status, late.headers.get('idempotent-replayed')]).toEqual([201, null])
+  expect(await late.text()).toBe(first)
 })

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo, readCurl } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 
 const scratch = scratchFolder()
 const folder = scratch.file('package')
@@ -38,7 +39,7 @@ async function start(dataFolder: string) {
   return { curl, pay, ended, stop: () => child.kill('SIGTERM') }
 }
 
-it('the Nest example replays the payment on a repeated curl and after a restart', async () => {
+it('the Nest example pays once, after a restart and after the retention, too', async () => {
   const dataFolder = scratch.file('data')
   const service = await start(dataFolder)
   const first = await service.pay()
@@ -61,9 +62,13 @@ it('the Nest example replays the payment on a repeated curl and after a restart'
   service.stop()
   await service.ended
   const again = await start(dataFolder)
-  const third = await again.pay()
+  const third = await again.pay(service.curl.headers)
   expect([third.headers.get('idempotent-replayed'), await third.json()]).toEqual(['true', payment])
   const url = `${again.curl.url}/${payment.id}`
   const read = await fetch(url, { headers: again.curl.headers })
   expect(await read.json()).toEqual(payment)
+
+  endRetention(`${dataFolder}/nest.db`, 'reaped')
+  const late = await again.pay(service.curl.headers, '{"amountCents":1}')
+  expect([late.headers.get('idempotent-replayed'), await late.json()]).toEqual([null, payment])
 })

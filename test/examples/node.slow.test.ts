@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 import { copyPackageTo } from './payments/service.ts'
+import { endRetention } from './retention-over.ts'
 
 const scratch = scratchFolder()
 const folder = scratch.file('package')
@@ -13,9 +14,10 @@ afterAll(scratch.remove)
 
 /** Starts the example in a process that ends with the test. */
 async function start() {
+  const dataFolder = scratch.file(`data-${folders++}`)
   const child = spawn(process.execPath, ['examples/node/main.ts'], {
     cwd: folder,
-    env: { PATH: process.env['PATH'], PORT: '0', DATA_DIR: scratch.file(`data-${folders++}`) },
+    env: { PATH: process.env['PATH'], PORT: '0', DATA_DIR: dataFolder },
   })
   let errors = ''
   child.stderr.on('data', (chunk: Buffer) => {
@@ -42,7 +44,7 @@ async function start() {
       },
       body: JSON.stringify(body),
     })
-  return { address, transfer, stop: () => child.kill('SIGTERM'), ended }
+  return { address, transfer, dataFolder, stop: () => child.kill('SIGTERM'), ended }
 }
 
 const HALF = { from: 'ann', to: 'bob', amount: 50 }
@@ -60,6 +62,14 @@ it('the Node example moves the money once for repeated requests', async () => {
   expect([poor.status, await poor.json()]).toEqual([422, { error: 'not enough money' }])
   stop()
   expect(await ended).toEqual({ code: 0, errors: '' })
+})
+
+it('the Node example refuses a retry after the retention, and moves no money', async () => {
+  const { transfer, dataFolder } = await start()
+  expect((await transfer('k-1', HALF)).status).toBe(201)
+  endRetention(`${dataFolder}/node.db`, 'expired')
+  expect((await transfer('k-1', HALF)).status).toBe(410)
+  expect(await (await transfer('k-2', HALF)).json()).toMatchObject({ balance: 0 })
 })
 
 it('the Node example answers malformed and unauthorized requests', async () => {

@@ -1,8 +1,9 @@
 import type { Store } from 'oncekey'
-import type { Driver, Query, Value } from './driver.ts'
+import type { RateLimiterAbstract } from 'rate-limiter-flexible'
+import type { Driver, Limit, Query, Value } from './driver.ts'
 import { PRODUCTS } from './schema.ts'
 
-export type { Query, Row, Value } from './driver.ts'
+export type { Limit, Query, Row, Value } from './driver.ts'
 
 /**
  * The database of the service. Its rows and oncekey's records are in the same database, so that a
@@ -22,6 +23,9 @@ export interface Database {
 
   /** Creates missing tables. Several processes may call it at the same time. */
   migrate(): Promise<void>
+
+  /** Counts in the database, so that nodes share the limit. On SQLite, counts in this process. */
+  limiter(limit: Limit): RateLimiterAbstract
 
   close(): Promise<void>
 }
@@ -62,6 +66,7 @@ export async function openDatabase(settings: DatabaseSettings): Promise<Database
         await insertOnce(STOCK, [sku, priceCents, stock])
       }
     },
+    limiter: (limit) => driver.limiter(limit),
     close: () => driver.close(),
   }
 }

@@ -1,4 +1,5 @@
 import type { Store } from 'oncekey'
+import type { RateLimiterAbstract } from 'rate-limiter-flexible'
 
 export type Value = string | number | null
 
@@ -13,6 +14,13 @@ export interface Answer {
 /** One statement, with `?` for each value. All databases of the service accept the same SQL. */
 export type Query = (sql: string, values?: readonly Value[]) => Promise<Answer>
 
+/** What a limiter counts. */
+export interface Limit {
+  /** Keeps the counts of several limiters apart. */
+  readonly name: string
+  readonly perSecond: number
+}
+
 /** The differences between the databases. */
 export interface Driver {
   readonly store: Store
@@ -22,5 +30,7 @@ export interface Driver {
   isDuplicate(error: unknown): boolean
   /** Creates the tables of oncekey and ours. Several processes may call it at the same time. */
   makeTables(): Promise<void>
+  /** Counts in the database, so that nodes share the limit. On SQLite, counts in this process. */
+  limiter(limit: Limit): RateLimiterAbstract
   close(): Promise<void>
 }

@@ -7,6 +7,7 @@ import mysql, {
 } from 'mysql2/promise'
 import { mysqlStore } from 'oncekey/mysql'
 import type { Answer, Driver } from './driver.ts'
+import { createMysqlLimiter, LIMIT_TABLE } from './mysql-limiter.ts'
 import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 const DIALECT: Dialect = {
@@ -42,7 +43,9 @@ export function openMysql(url: string): Driver {
     async makeTables() {
       await store.migrate()
       await makeOwnTables(pool)
+      await pool.query(LIMIT_TABLE)
     },
+    limiter: (limit) => createMysqlLimiter(pool, databaseOf(url), limit),
     close: () => pool.end(),
   }
 }
@@ -59,6 +62,10 @@ async function makeOwnTables(pool: Pool): Promise<void> {
       if (!isNumber(error, DUPLICATE_INDEX)) throw error
     })
   }
+}
+
+function databaseOf(url: string): string {
+  return decodeURIComponent(new URL(url).pathname.slice(1))
 }
 
 async function run(

@@ -1,6 +1,7 @@
 import { postgresStore } from 'oncekey/postgres'
 import pg from 'pg'
 import type { Answer, Driver, Row, Value } from './driver.ts'
+import { createPostgresLimiter, LIMIT_TABLE } from './postgres-limiter.ts'
 import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
 // Compares bytes, regardless of the language of the database.
@@ -40,6 +41,7 @@ export function openPostgres(url: string): Driver {
       await store.migrate()
       await makeOwnTables(pool)
     },
+    limiter: (limit) => createPostgresLimiter(pool, limit),
     async close() {
       await store.close()
       await pool.end()
@@ -65,7 +67,7 @@ async function makeOwnTables(pool: pg.Pool): Promise<void> {
     await client.query(`SELECT pg_advisory_xact_lock(${MIGRATION_LOCK})`)
     const { rows } = await client.query<Row>(`SELECT to_regclass('provider_event') AS made`)
     const statements = rows[0]?.['made'] === null ? [...tablesFor(DIALECT), ...INDEXES] : []
-    for (const statement of statements) await client.query(statement)
+    for (const statement of [...statements, LIMIT_TABLE]) await client.query(statement)
     await client.query('COMMIT')
   } catch (error) {
     // Closing the connection ends its transaction.

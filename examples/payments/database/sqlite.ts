@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sqliteStore, type SqliteTransaction } from 'oncekey/sqlite'
+import { RateLimiterMemory } from 'rate-limiter-flexible'
 import type { Answer, Driver, Row, Value } from './driver.ts'
 import { INDEXES, tablesFor, type Dialect } from './schema.ts'
 
@@ -22,6 +23,8 @@ export function openSqlite(dataFolder: string): Driver {
     async makeTables() {
       await whileBusy(() => makeTables(own))
     },
+    limiter: ({ name, perSecond }) =>
+      new RateLimiterMemory({ keyPrefix: name, points: perSecond, duration: 1 }),
     async close() {
       own.close()
       await store.close()

@@ -1,4 +1,4 @@
-import express, { type Express } from 'express'
+import express, { type Express, type Request } from 'express'
 import type { Engine } from 'oncekey'
 import type { Reconciler } from 'oncekey/durable'
 import {
@@ -11,17 +11,19 @@ import {
 } from 'oncekey/express'
 import type { Database } from '../database/database.ts'
 import type { AddedOperations } from '../extension.ts'
+import type { Limits } from '../limits.ts'
 import { checkBody } from './input.ts'
+import { KEY_RULES, openApiDocument } from './openapi.ts'
 import type { Operations } from '../operations.ts'
 import { findOrder, orderInput, type OrderInput } from '../orders/order.ts'
 import { findPayment, paymentInput, type PaymentInput } from '../payments/payment.ts'
 import { answerErrors, answerNotFound } from './problems.ts'
-import { limitInFlight, rateLimit } from './rate-limit.ts'
 import { findRefund, refundBody, type RefundBody } from '../refunds/refund.ts'
 import { requirePaymentId } from '../refunds/require-payment-id.ts'
 import type { Settings } from '../settings.ts'
 import { showResource } from './show-resource.ts'
-import { authenticate, tenantOf } from './tokens.ts'
+import { requireSignedTime } from './signed-time.ts'
+import { authenticate, tenantOf, userOf } from './tokens.ts'
 import { findTransfer, transferInput, type TransferInput } from '../transfers/transfer.ts'
 import { readRawBody, receiveEvent } from '../webhooks/receive-event.ts'
 
@@ -31,7 +33,11 @@ export interface ApiParts {
   readonly operations: Operations
   readonly mount: AddedOperations['mount']
   readonly reconciler: Reconciler
-  readonly settings: Pick<Settings, 'tokens' | 'ratePerSecond' | 'inFlightMax' | 'webhookSecret'>
+  readonly limits: Limits
+  readonly settings: Pick<
+    Settings,
+    'callers' | 'webhookSecret' | 'maxRequestAgeMs' | 'refuseLateMs'
+  >
 }
 
 /** The largest valid body has a few hundred bytes. Longer bodies are not parsed. */
@@ -41,19 +47,30 @@ const statusUrl = (recordId: string) => `/operations/${recordId}`
 
 /** Every route of the API. */
 export function mountApi(app: Express, parts: ApiParts): void {
-  const { engine, database, operations, mount, reconciler, settings } = parts
+  const { engine, database, operations, mount, reconciler, limits, settings } = parts
   const { createPayment, createRefund, createOrder, createTransfer } = operations
-  const { tokens, ratePerSecond, inFlightMax, webhookSecret } = settings
   const { query } = database
 
-  const webhook = receiveEvent({ database, reconciler, webhookSecret })
+  const webhook = receiveEvent({ database, reconciler, webhookSecret: settings.webhookSecret })
   app.post('/webhooks/provider', readRawBody, webhook)
+  const document = openApiDocument(settings)
+  app.get('/openapi.json', (_req, res) => void res.json(document))
 
-  // From here on requests are authenticated and limited. The parser keeps the bytes, so that the
-  // guard compares what was sent. Operations send their replies themselves.
-  app.use(authenticate(tokens), rateLimit(ratePerSecond), limitInFlight(inFlightMax))
-  const json = express.json({ limit: BODY_LIMIT, verify: keepRawBody })
-  const guard = idempotency({ engine, tenant: tenantOf, statusUrl })
+  // From here on requests are authenticated. The parser keeps the bytes, so that the guard compares
+  // what was sent. Operations send their replies themselves.
+  app.use(authenticate(settings.callers))
+  const parse = express.json({ limit: BODY_LIMIT, verify: keepRawBody })
+  const json = settings.maxRequestAgeMs > 0 ? requireSignedTime(parse) : parse
+  const caller = { tenant: tenantOf, principal: userOf, limits }
+  const guard = idempotency({
+    engine,
+    ...caller,
+    ...KEY_RULES,
+    ...requestAge(settings),
+    // A user cannot occupy a key of another user.
+    scopeBy: 'tenant+principal+operation',
+    statusUrl,
+  })
 
   app.post(
     '/payments',
@@ -95,11 +112,17 @@ export function mountApi(app: Express, parts: ApiParts): void {
   app.get('/refunds/:id', showResource('refund', findRefund, query))
   app.get('/orders/:id', showResource('order', findOrder, query))
   app.get('/transfers/:id', showResource('transfer', findTransfer, query))
-  app.get('/operations/:id', idempotencyStatus({ engine, tenant: tenantOf, statusUrl }))
+  app.get('/operations/:id', idempotencyStatus({ engine, ...caller, statusUrl }))
 
   app.use(answerNotFound)
   app.use(answerErrors)
 
   // Refuses to start with an unprotected route. Webhooks have event ids instead of keys.
   requireProtected(auditRoutes(app, { except: ['/webhooks/provider'] }))
+}
+
+/** The time of a request is that of its signature, which an attacker cannot change. */
+function requestAge({ maxRequestAgeMs }: Pick<Settings, 'maxRequestAgeMs'>) {
+  if (maxRequestAgeMs === 0) return {}
+  return { maxRequestAgeMs, requestTime: (req: Request) => req.firstSentAt }
 }

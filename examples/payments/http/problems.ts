@@ -30,6 +30,19 @@ export function problemReply(problem: Problem): ReplyInit {
   }
 }
 
+/**
+ * The reply to a late retry whose own row belongs to another request: its key was used before, and
+ * the record that would have refused it is gone.
+ */
+export function keyReusedReply(): ReplyInit {
+  return problemReply({
+    status: 422,
+    code: 'key_reused',
+    title: 'The idempotency key was used for another request',
+    detail: 'Send the first request again, or use a new key for a request that is really new.',
+  })
+}
+
 export function sendProblem(res: Response, problem: Problem): void {
   res
     .status(problem.status)

@@ -1,8 +1,16 @@
+import type { ReplyInit } from 'oncekey'
 import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { OperationParts } from '../operation-parts.ts'
-import { problemReply } from '../http/problems.ts'
-import { confirmOrder, declineOrder, orderInput, reserveOrder, type NewOrder } from './order.ts'
+import { keyReusedReply, problemReply } from '../http/problems.ts'
+import {
+  confirmOrder,
+  declineOrder,
+  orderInput,
+  reserveOrder,
+  type NewOrder,
+  type Order,
+} from './order.ts'
 
 /** The currency of all prices in the shop. */
 const CURRENCY = 'USD'
@@ -25,6 +33,8 @@ export function createOrderOperation({ database, effects }: OperationParts) {
       const reserved = await op.transaction('reserve', (tx) =>
         reserveOrder(database.within(tx), order),
       )
+      if (reserved.kind === 'other_request') return keyReusedReply()
+      if (reserved.kind === 'settled') return settled(reserved.row)
       if (reserved.kind !== 'reserved') return refused(reserved.kind)
 
       // The stock of a declined order is returned in the same commit as the answer.
@@ -46,15 +56,29 @@ export function createOrderOperation({ database, effects }: OperationParts) {
         const query = database.within(tx)
         await confirmOrder(query, order, capture.id)
         await book(query, capture, { tenant, recordId })
-        const captureId = capture.id
-        return {
-          status: 201,
-          headers: { Location: `/orders/${orderId}` },
-          body: { orderId, status: 'confirmed', sku, quantity, totalCents, captureId },
-        }
+        return confirmed({ orderId, sku, quantity, totalCents }, capture.id)
       })
     },
   })
+}
+
+type Confirmed = Pick<Order, 'orderId' | 'sku' | 'quantity' | 'totalCents'>
+
+function confirmed(order: Confirmed, captureId: string): ReplyInit {
+  const { orderId, sku, quantity, totalCents } = order
+  return {
+    status: 201,
+    headers: { Location: `/orders/${orderId}` },
+    body: { orderId, status: 'confirmed', sku, quantity, totalCents, captureId },
+  }
+}
+
+/** The first reply again, from the row. */
+function settled(order: Order): ReplyInit {
+  const { orderId, status, captureId } = order
+  return status === 'declined' || captureId === null
+    ? declined(orderId)
+    : confirmed(order, captureId)
 }
 
 function refused(code: 'product_not_found' | 'sold_out') {

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { Query } from '../database/database.ts'
 import { identifier } from '../http/input.ts'
+import { compareWithRow } from '../late-retry.ts'
 
 /** A larger quantity is considered a mistake. */
 const QUANTITY_MAX = 1_000
@@ -21,8 +22,9 @@ export interface NewOrder extends OrderInput {
 
 /** The outcome of a reservation. A refusal is a result, not an error. */
 export type Reserved =
-  | { readonly kind: 'product_not_found' | 'sold_out' }
+  | { readonly kind: 'product_not_found' | 'sold_out' | 'other_request' }
   | { readonly kind: 'reserved'; readonly totalCents: number }
+  | { readonly kind: 'settled'; readonly row: Order }
 
 const PRICE = 'SELECT price_cents AS "priceCents" FROM product WHERE sku = ?'
 const TAKE = 'UPDATE product SET stock = stock - ? WHERE sku = ? AND stock >= ?'
@@ -31,9 +33,14 @@ const INSERT = `
     capture_id, record_id, created_at)
   VALUES (?, ?, ?, ?, ?, ?, 'reserved', NULL, ?, ?)`
 
-/** Takes the items from the stock, at the current price. */
+/** Takes the items from the stock, at the current price. A late retry takes nothing. */
 export async function reserveOrder(query: Query, order: NewOrder): Promise<Reserved> {
   const { orderId, tenant, customerId, sku, quantity, recordId } = order
+  const row = await findOrder(query, tenant, orderId)
+  if (row !== undefined) {
+    const earlier = compareWithRow(row, { customerId, sku, quantity }, 'reserved')
+    return earlier.kind === 'open' ? { kind: 'reserved', totalCents: row.totalCents } : earlier
+  }
   const { rows } = await query(PRICE, [sku])
   const priceCents = rows[0]?.['priceCents']
   if (priceCents === undefined) return { kind: 'product_not_found' }
@@ -79,12 +86,20 @@ const FIND = `
     total_cents AS "totalCents", capture_id AS "captureId", created_at AS "createdAt"
   FROM customer_order WHERE tenant = ? AND order_id = ?`
 
+export interface Order extends OrderInput {
+  readonly orderId: string
+  readonly status: 'reserved' | 'confirmed' | 'declined'
+  readonly totalCents: number
+  readonly captureId: string | null
+  readonly createdAt: string
+}
+
 /** Returns the order only if it belongs to the tenant. */
 export async function findOrder(
   query: Query,
   tenant: string,
   orderId: string,
-): Promise<object | undefined> {
+): Promise<Order | undefined> {
   const { rows } = await query(FIND, [tenant, orderId])
-  return rows[0]
+  return rows[0] as Order | undefined
 }

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
 import { amountCents, currency, identifier } from '../http/input.ts'
+import { compareWithRow, type Earlier } from '../late-retry.ts'
 
 export const paymentInput = z.object({ customerId: identifier, amountCents, currency })
 
@@ -21,10 +22,19 @@ const INSERT = `
     status, charge_id, record_id, created_at)
   VALUES (?, ?, ?, ?, 0, ?, 'pending', NULL, ?, ?)`
 
-export async function insertPayment(query: Query, payment: NewPayment): Promise<void> {
+/** Records a payment. For a late retry, returns what its first attempt has recorded. */
+export async function recordPayment(
+  query: Query,
+  payment: NewPayment,
+): Promise<Earlier<Payment> | { readonly kind: 'recorded' }> {
   const { paymentId, tenant, customerId, amountCents, currency, recordId } = payment
+  const row = await findPayment(query, tenant, paymentId)
+  if (row !== undefined) {
+    return compareWithRow(row, { customerId, amountCents, currency }, 'pending')
+  }
   const createdAt = new Date().toISOString()
   await query(INSERT, [paymentId, tenant, customerId, amountCents, currency, recordId, createdAt])
+  return { kind: 'recorded' }
 }
 
 const SETTLE = `

@@ -1,4 +1,5 @@
 import { NotExecutedError } from 'oncekey'
+import { keyedFetch } from 'oncekey/durable'
 import { z } from 'zod'
 import type {
   EffectKind,
@@ -43,20 +44,21 @@ const PAGE = 500
 
 export function createProviderClient(url: string): ProviderClient {
   return {
-    async send(kind, request, { downstreamKey, signal }) {
-      const response = await reach(`${url}/${kind}s`, {
+    async send(kind, request, call) {
+      const init = {
         method: 'POST',
-        headers: { 'Content-Type': 'application/json', 'Idempotency-Key': downstreamKey },
+        headers: { 'Content-Type': 'application/json' },
         body: JSON.stringify(request),
-        signal,
-      })
+      }
+      // Sends the key of the effect, so that a repeat of this request has no second effect.
+      const response = await reach(keyedFetch(call), `${url}/${kind}s`, init)
       if (response.status === 201) return providerEffect.parse(await response.json())
       throw await refusalOf(response)
     },
 
     async find({ downstreamKey, signal }) {
       const key = encodeURIComponent(downstreamKey)
-      const response = await reach(`${url}/effects?key=${key}`, { signal })
+      const response = await reach(fetch, `${url}/effects?key=${key}`, { signal })
       if (response.status === 404) return undefined
       if (response.status === 200) return providerEffect.parse(await response.json())
       throw new Error(`the provider answered ${response.status} to a query`)
@@ -65,7 +67,9 @@ export function createProviderClient(url: string): ProviderClient {
     async *ledger(signal) {
       let after: number | null = 0
       while (after !== null) {
-        const response = await reach(`${url}/ledger?after=${after}&limit=${PAGE}`, { signal })
+        const response = await reach(fetch, `${url}/ledger?after=${after}&limit=${PAGE}`, {
+          signal,
+        })
         if (response.status !== 200) {
           throw new Error(`the provider answered ${response.status} to a ledger request`)
         }
@@ -101,9 +105,9 @@ async function errorCodeOf(response: Response): Promise<string | undefined> {
 /** Nothing was sent, because there was no connection. */
 const NO_CONNECTION: ReadonlySet<unknown> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN'])
 
-async function reach(url: string, init: RequestInit): Promise<Response> {
+async function reach(send: typeof fetch, url: string, init: RequestInit): Promise<Response> {
   try {
-    return await fetch(url, init)
+    return await send(url, init)
   } catch (error) {
     if (!isWithoutConnection(error)) throw error
     throw new NotExecutedError('the provider cannot be reached', { cause: error })

@@ -13,8 +13,8 @@ type ProviderTimes = Pick<Settings, 'providerTimeoutMs' | 'notFoundIsFinalAfterM
 export function providerEffects(client: ProviderClient, patience: ProviderTimes): ProviderEffects {
   const { providerTimeoutMs, notFoundIsFinalAfterMs, repeatableMs } = patience
   const effectOf = (kind: EffectKind): MoneyEffect => ({
-    send: async ({ request, ...call }) =>
-      requireMatch(request, await client.send(kind, request, call)),
+    // The call is passed on as it is: only a key that is sent counts as used.
+    send: async (call) => requireMatch(call.request, await client.send(kind, call.request, call)),
     reconcile: async ({ request, ...call }) => {
       const found = await client.find(call)
       return found === undefined

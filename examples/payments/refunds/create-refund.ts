@@ -1,21 +1,26 @@
+import type { ReplyInit } from 'oncekey'
 import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { Query } from '../database/database.ts'
 import type { OperationParts } from '../operation-parts.ts'
+import { compareWithRow } from '../late-retry.ts'
 import { findPayment } from '../payments/payment.ts'
-import { problemReply } from '../http/problems.ts'
+import { keyReusedReply, problemReply } from '../http/problems.ts'
 import {
   declineRefund,
+  findRefund,
   insertRefund,
   refundInput,
   reserveRefund,
   succeedRefund,
   type NewRefund,
+  type Refund,
 } from './refund.ts'
 
 /** The outcome of a reservation. A refusal is a result, not an error. */
 type Reserved =
-  | { readonly kind: 'payment_not_found' | 'payment_not_refundable' }
+  | { readonly kind: 'payment_not_found' | 'payment_not_refundable' | 'other_request' }
+  | { readonly kind: 'settled'; readonly row: Refund }
   | {
       readonly kind: 'reserved'
       readonly chargeId: string
@@ -36,6 +41,8 @@ export function createRefundOperation({ database, effects }: OperationParts) {
       const refund: NewRefund = { ...input, refundId, tenant, recordId }
 
       const reserved = await op.transaction('reserve', (tx) => reserve(database.within(tx), refund))
+      if (reserved.kind === 'other_request') return keyReusedReply()
+      if (reserved.kind === 'settled') return settled(reserved.row)
       if (reserved.kind !== 'reserved') return refused(reserved.kind)
 
       const { chargeId, currency, customerId } = reserved
@@ -55,26 +62,46 @@ export function createRefundOperation({ database, effects }: OperationParts) {
         }
         await succeedRefund(query, refund, done)
         await book(query, done, { tenant, recordId })
-        const providerRefundId = done.id
-        return {
-          status: 201,
-          headers: { Location: `/refunds/${refundId}` },
-          body: { refundId, paymentId, status: 'succeeded', amountCents, providerRefundId },
-        }
+        return succeeded({ refundId, paymentId, amountCents }, done.id)
       })
     },
   })
 }
 
+/** A late retry has reserved its amount already, and reserves nothing. */
 async function reserve(query: Query, refund: NewRefund): Promise<Reserved> {
-  const payment = await findPayment(query, refund.tenant, refund.paymentId)
+  const { tenant, refundId, paymentId, amountCents } = refund
+  const row = await findRefund(query, tenant, refundId)
+  const earlier = row && compareWithRow(row, { paymentId, amountCents }, 'pending')
+  if (earlier !== undefined && earlier.kind !== 'open') return earlier
+  const payment = await findPayment(query, tenant, paymentId)
   if (payment === undefined) return { kind: 'payment_not_found' }
   const { chargeId, currency, customerId } = payment
-  if (chargeId === null || !(await reserveRefund(query, refund))) {
-    return { kind: 'payment_not_refundable' }
+  if (chargeId === null) return { kind: 'payment_not_refundable' }
+  if (earlier === undefined) {
+    if (!(await reserveRefund(query, refund))) return { kind: 'payment_not_refundable' }
+    await insertRefund(query, refund)
   }
-  await insertRefund(query, refund)
   return { kind: 'reserved', chargeId, currency, customerId }
+}
+
+type Succeeded = Pick<Refund, 'refundId' | 'paymentId' | 'amountCents'>
+
+function succeeded(refund: Succeeded, providerRefundId: string): ReplyInit {
+  const { refundId, paymentId, amountCents } = refund
+  return {
+    status: 201,
+    headers: { Location: `/refunds/${refundId}` },
+    body: { refundId, paymentId, status: 'succeeded', amountCents, providerRefundId },
+  }
+}
+
+/** The first reply again, from the row. */
+function settled(refund: Refund): ReplyInit {
+  const { refundId, paymentId, status, providerRefundId } = refund
+  return status === 'declined' || providerRefundId === null
+    ? declined(refundId, paymentId)
+    : succeeded(refund, providerRefundId)
 }
 
 function refused(code: 'payment_not_found' | 'payment_not_refundable') {

@@ -86,12 +86,20 @@ const FIND = `
     created_at AS "createdAt"
   FROM refund WHERE tenant = ? AND refund_id = ?`
 
+export interface Refund extends RefundBody {
+  readonly refundId: string
+  readonly paymentId: string
+  readonly status: 'pending' | 'succeeded' | 'declined'
+  readonly providerRefundId: string | null
+  readonly createdAt: string
+}
+
 /** Returns the refund only if it belongs to the tenant. */
 export async function findRefund(
   query: Query,
   tenant: string,
   refundId: string,
-): Promise<object | undefined> {
+): Promise<Refund | undefined> {
   const { rows } = await query(FIND, [tenant, refundId])
-  return rows[0]
+  return rows[0] as Refund | undefined
 }

@@ -1,8 +1,15 @@
+import type { ReplyInit } from 'oncekey'
 import { defineOperation } from 'oncekey/durable'
 import { book } from '../books.ts'
 import type { OperationParts } from '../operation-parts.ts'
-import { problemReply } from '../http/problems.ts'
-import { insertTransfer, settleTransfer, transferInput } from './transfer.ts'
+import { keyReusedReply, problemReply } from '../http/problems.ts'
+import {
+  recordTransfer,
+  settleTransfer,
+  transferInput,
+  type Transfer,
+  type TransferInput,
+} from './transfer.ts'
 
 /** Pays out in the background: its route accepts the request, and a worker runs it. */
 export function createTransferOperation({ database, effects }: OperationParts) {
@@ -15,9 +22,11 @@ export function createTransferOperation({ database, effects }: OperationParts) {
       const { toAccount, amountCents, currency } = input
       const transferId = op.deterministicId('transfer')
 
-      await op.transaction('record', (tx) =>
-        insertTransfer(database.within(tx), { ...input, transferId, tenant, recordId }),
+      const recorded = await op.transaction('record', (tx) =>
+        recordTransfer(database.within(tx), { ...input, transferId, tenant, recordId }),
       )
+      if (recorded.kind === 'other_request') return keyReusedReply()
+      if (recorded.kind === 'settled') return settled(recorded.row)
 
       const payout = await op.external('payout', {
         amountCents,
@@ -31,14 +40,27 @@ export function createTransferOperation({ database, effects }: OperationParts) {
         await settleTransfer(query, transferId, payout)
         if (payout.status === 'declined') return declined(transferId)
         await book(query, payout, { tenant, recordId })
-        return {
-          status: 201,
-          headers: { Location: `/transfers/${transferId}` },
-          body: { transferId, status: 'paid', amountCents, toAccount, payoutId: payout.id },
-        }
+        return paid(transferId, input, payout.id)
       })
     },
   })
+}
+
+type Paid = Pick<TransferInput, 'amountCents' | 'toAccount'>
+
+function paid(transferId: string, { amountCents, toAccount }: Paid, payoutId: string): ReplyInit {
+  return {
+    status: 201,
+    headers: { Location: `/transfers/${transferId}` },
+    body: { transferId, status: 'paid', amountCents, toAccount, payoutId },
+  }
+}
+
+/** The first reply again, from the row. */
+function settled({ transferId, payoutId, ...input }: Transfer): ReplyInit {
+  return payoutId === null || input.status === 'declined'
+    ? declined(transferId)
+    : paid(transferId, input, payoutId)
 }
 
 function declined(transferId: string) {

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import type { ProviderEffect } from '../../provider/contract.ts'
 import type { Query } from '../database/database.ts'
 import { amountCents, currency, identifier } from '../http/input.ts'
+import { compareWithRow, type Earlier } from '../late-retry.ts'
 
 export const transferInput = z.object({ toAccount: identifier, amountCents, currency })
 
@@ -18,10 +19,19 @@ const INSERT = `
     record_id, created_at)
   VALUES (?, ?, ?, ?, ?, 'pending', NULL, ?, ?)`
 
-export async function insertTransfer(query: Query, transfer: NewTransfer): Promise<void> {
+/** Records a transfer. For a late retry, returns what its first attempt has recorded. */
+export async function recordTransfer(
+  query: Query,
+  transfer: NewTransfer,
+): Promise<Earlier<Transfer> | { readonly kind: 'recorded' }> {
   const { transferId, tenant, toAccount, amountCents, currency, recordId } = transfer
+  const row = await findTransfer(query, tenant, transferId)
+  if (row !== undefined) {
+    return compareWithRow(row, { toAccount, amountCents, currency }, 'pending')
+  }
   const createdAt = new Date().toISOString()
   await query(INSERT, [transferId, tenant, toAccount, amountCents, currency, recordId, createdAt])
+  return { kind: 'recorded' }
 }
 
 const SETTLE = `
@@ -43,12 +53,19 @@ const FIND = `
     amount_cents AS "amountCents", currency, payout_id AS "payoutId", created_at AS "createdAt"
   FROM transfer WHERE tenant = ? AND transfer_id = ?`
 
+export interface Transfer extends TransferInput {
+  readonly transferId: string
+  readonly status: 'pending' | 'paid' | 'declined'
+  readonly payoutId: string | null
+  readonly createdAt: string
+}
+
 /** Returns the transfer only if it belongs to the tenant. */
 export async function findTransfer(
   query: Query,
   tenant: string,
   transferId: string,
-): Promise<object | undefined> {
+): Promise<Transfer | undefined> {
   const { rows } = await query(FIND, [tenant, transferId])
-  return rows[0]
+  return rows[0] as Transfer | undefined
 }

@@ -18,9 +18,10 @@ export interface Client {
   get(path: string, token?: string): Promise<Reply>
 }
 
-export function clientOf(address: string): Client {
+/** `own`: the token of requests without one. */
+export function clientOf(address: string, own = 'demo-a'): Client {
   return {
-    post: async (path, body, { key, token = 'demo-a' }) => {
+    post: async (path, body, { key, token = own }) => {
       const headers = {
         Authorization: `Bearer ${token}`,
         'Content-Type': 'application/json',
@@ -29,7 +30,7 @@ export function clientOf(address: string): Client {
       const text = typeof body === 'string' ? body : JSON.stringify(body)
       return toReply(await fetch(`${address}${path}`, { method: 'POST', headers, body: text }))
     },
-    get: async (path, token = 'demo-a') =>
+    get: async (path, token = own) =>
       toReply(await fetch(`${address}${path}`, { headers: { Authorization: `Bearer ${token}` } })),
   }
 }
@@ -44,6 +45,11 @@ export async function toReply(response: Response): Promise<Reply> {
 
 export function isReplay({ headers }: Reply): boolean {
   return headers.get('idempotent-replayed') === 'true'
+}
+
+/** A key of sufficient length with a name that shows what it is for. */
+export function keyOf(name: string): string {
+  return `${name}-0f1e2d3c4b5a6978`
 }
 
 export const PAYMENT = { customerId: 'cus_7', amountCents: 990, currency: 'KRW' } as const

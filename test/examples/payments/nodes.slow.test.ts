@@ -1,9 +1,11 @@
-// Takes about 20 s.
+// Takes about 25 s.
 import { execFile } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { DatabaseSync } from 'node:sqlite'
 import { promisify } from 'node:util'
 import { Redis } from 'ioredis'
+import mysql from 'mysql2/promise'
+import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { createProvider } from '../../../examples/provider/provider.ts'
 import { startRedis } from '../../servers/cache-redis.ts'
@@ -12,7 +14,7 @@ import { startPostgres, type PostgresServer } from '../../servers/postgres.ts'
 import { freePort } from '../../servers/programs.ts'
 import { scratchFolder } from '../../stores/scratch-folder.ts'
 import { answerFound, startFakeProvider } from '../provider/fake-provider.ts'
-import { clientOf, isReplay, PAYMENT, type Client } from './client.ts'
+import { clientOf, isReplay, keyOf, PAYMENT, type Client } from './client.ts'
 import { addressIn, copyPackageTo, startService } from './service.ts'
 
 const scratch = scratchFolder()
@@ -26,12 +28,19 @@ const newDataFolder = () => scratch.file(`data-${folders++}`)
 const newKey = () => randomUUID()
 const PATIENCE = { timeout: 20_000, interval: 100 }
 
+/** What every node has that is not a demo: callers, and the secret of the provider. */
+const SECRETS = {
+  TOKENS: 'secret-token-a=tenant-a:ada,secret-token-b=tenant-b:ben',
+  WEBHOOK_SECRET: 'a-secret-of-the-provider',
+}
+
 async function start(env: Record<string, string>, dataFolder = newDataFolder()) {
-  const service = startService({ folder, dataFolder, env })
+  const service = startService({ folder, dataFolder, env: { ...SECRETS, ...env } })
   const printed = await service.started
   const address = addressIn(printed)
   const ready = async () => (await fetch(`${address}/readyz`)).status
-  return { ...service, ...clientOf(address), address, printed, ready }
+  const client = clientOf(address, 'secret-token-a')
+  return { ...service, ...client, address, printed, ready }
 }
 
 async function startProvider() {
@@ -107,14 +116,14 @@ describe('an API node and a worker on one SQLite file', () => {
       provider.onSend = () => resolve()
     })
     provider.onFind = answerFound
-    const lost = api.post('/payments', PAYMENT, { key: 'k' }).catch(() => 'lost')
+    const lost = api.post('/payments', PAYMENT, { key: keyOf('k') }).catch(() => 'lost')
     await charged
     api.signal('SIGKILL')
     expect(await lost).toBe('lost')
 
     const again = await start({ ...env, ROLE: 'api' }, dataFolder)
     const paid = await vi.waitUntil(async () => {
-      const reply = await again.post('/payments', PAYMENT, { key: 'k' })
+      const reply = await again.post('/payments', PAYMENT, { key: keyOf('k') })
       return reply.status === 201 ? reply : undefined
     }, PATIENCE)
     expect(paid.body['chargeId']).toBe(provider.calls[0]!.effect.id)
@@ -125,6 +134,34 @@ describe('an API node and a worker on one SQLite file', () => {
     expect(await worker.ready()).toBe(200)
   })
 })
+
+type Rows = (sql: string) => Promise<Record<string, unknown>[]>
+
+/** What a late retry finds on two nodes: no record, the rows of each kind, and shared limits. */
+async function expectRowsAnswer(left: Client, right: Client, rows: Rows): Promise<void> {
+  const requests = [
+    ['/payments', { ...PAYMENT, amountCents: 30 }],
+    ['/orders', { customerId: 'c', sku: 'tea', quantity: 2 }],
+    ['/transfers', TRANSFER],
+  ] as const
+  const key = newKey()
+  const send = (client: Client) => async (path: string, body: object) =>
+    vi.waitUntil(async () => {
+      const reply = await client.post(path, body, { key })
+      return [202, 409].includes(reply.status) ? undefined : reply
+    }, PATIENCE)
+  for (const [path, body] of requests) {
+    const first = await send(left)(path, body)
+    expect(first.status).toBe(201)
+    await rows('DELETE FROM oncekey_record')
+    const late = await send(right)(path, body)
+    expect([late.status, late.text]).toEqual([201, first.text])
+  }
+  const counted = (await rows('SELECT * FROM rate_limit')).map((row) => String(row['key']))
+  for (const limit of [/^new-keys:[0-9a-f]{32}$/, /^look-ups:[0-9a-f]{32}$/]) {
+    expect(counted.some((name) => limit.test(name))).toBe(true)
+  }
+}
 
 describe('on PostgreSQL', () => {
   let server: PostgresServer
@@ -170,10 +207,19 @@ describe('on PostgreSQL', () => {
     expect((await left.get(path)).body).toMatchObject({ status: 'refunded', refundedCents: 990 })
   })
 
+  it('late retries are answered from rows on PostgreSQL, and nodes share limits', async () => {
+    const { url } = await startProvider()
+    const env = { DATABASE_URL: await server.database(), PROVIDER_URL: url }
+    const [left, right] = await Promise.all([start({ ...env, ROLE: 'api' }), start(env)])
+    const pool = new pg.Pool({ connectionString: env.DATABASE_URL })
+    onTestFinished(() => pool.end())
+    await expectRowsAnswer(left, right, async (sql) => (await pool.query(sql)).rows)
+  })
+
   it('a node is not ready while PostgreSQL is down, and recovers automatically', async () => {
-    const env = { DATABASE_URL: await server.database() }
+    const env = { ...SECRETS, DATABASE_URL: await server.database() }
     const node = await start(env)
-    const first = await node.post('/payments', PAYMENT, { key: 'k' })
+    const first = await node.post('/payments', PAYMENT, { key: keyOf('k') })
     expect(first.status).toBe(201)
 
     await server.stopAtOnce()
@@ -182,13 +228,13 @@ describe('on PostgreSQL', () => {
     expect((await fetch(`${node.address}/healthz`)).status).toBe(200)
     const shown = await node.get(first.headers.get('location')!)
     expect([shown.status, shown.body['code']]).toEqual([503, 'database_unavailable'])
-    const refused = await node.post('/payments', PAYMENT, { key: 'k2' })
+    const refused = await node.post('/payments', PAYMENT, { key: keyOf('k2') })
     expect(refused.status).toBe(503)
 
     const waiting = startService({ folder, dataFolder: newDataFolder(), env })
     await server.start()
     await vi.waitUntil(async () => (await node.ready()) === 200, PATIENCE)
-    const second = await node.post('/payments', PAYMENT, { key: 'k' })
+    const second = await node.post('/payments', PAYMENT, { key: keyOf('k') })
     expect([isReplay(second), second.text]).toEqual([true, first.text])
     // The node that was started during the outage has waited.
     expect(addressIn(await waiting.started)).toMatch(/^http/)
@@ -212,17 +258,18 @@ describe('on PostgreSQL', () => {
     const { url: PROVIDER_URL } = await startProvider()
     const DATABASE_URL = await server.database()
     const node = await start({ ROLE: 'api', DATABASE_URL, REDIS_URL, PROVIDER_URL })
-    const first = await node.post('/payments', PAYMENT, { key: 'k' })
-    expect(isReplay(await node.post('/payments', PAYMENT, { key: 'k' }))).toBe(true)
+    const first = await node.post('/payments', PAYMENT, { key: keyOf('k') })
+    expect(isReplay(await node.post('/payments', PAYMENT, { key: keyOf('k') }))).toBe(true)
     const client = new Redis(REDIS_URL)
     onTestFinished(() => client.disconnect())
-    await vi.waitUntil(async () => (await client.dbsize()) === 1, PATIENCE)
+    const replies = () => client.keys('oncekey*')
+    await vi.waitUntil(async () => (await replies()).length === 1, PATIENCE)
     client.disconnect()
 
     await redis.stop()
-    const second = await node.post('/payments', PAYMENT, { key: 'k' })
+    const second = await node.post('/payments', PAYMENT, { key: keyOf('k') })
     expect([isReplay(second), second.text]).toEqual([true, first.text])
-    expect((await node.post('/payments', PAYMENT, { key: 'k2' })).status).toBe(201)
+    expect((await node.post('/payments', PAYMENT, { key: keyOf('k2') })).status).toBe(201)
     expect(await node.ready()).toBe(200)
   })
 })
@@ -246,8 +293,8 @@ describe('on MariaDB', () => {
       start({ ...env, PROVIDER_URL: url }),
       start({ ...env, PROVIDER_URL: url }),
     ])
-    const first = await left.post('/payments', PAYMENT, { key: 'k' })
-    const second = await right.post('/payments', PAYMENT, { key: 'k' })
+    const first = await left.post('/payments', PAYMENT, { key: keyOf('k') })
+    const second = await right.post('/payments', PAYMENT, { key: keyOf('k') })
     expect([first.status, isReplay(second), second.text]).toEqual([201, true, first.text])
 
     const path = first.headers.get('location')!
@@ -264,5 +311,17 @@ describe('on MariaDB', () => {
     expect((await untilPaid(left, accepted.headers.get('location')!)).status).toBe(201)
     const kinds = (await effects()).map(({ kind }) => kind).toSorted()
     expect(kinds).toEqual(['capture', 'charge', 'hold', 'hold', 'payout', 'refund', 'refund'])
+  })
+
+  it('late retries are answered from rows on MariaDB, and nodes share limits', async () => {
+    const { url } = await startProvider()
+    const env = { DATABASE_URL: await server.database(), PROVIDER_URL: url }
+    const [left, right] = await Promise.all([start({ ...env, ROLE: 'api' }), start(env)])
+    const connection = await mysql.createConnection(env.DATABASE_URL)
+    onTestFinished(() => connection.end())
+    await expectRowsAnswer(left, right, async (sql) => {
+      const [answer] = await connection.query(sql)
+      return Array.isArray(answer) ? (answer as Record<string, unknown>[]) : []
+    })
   })
 })

@@ -27,7 +27,10 @@ it('sends two signed events for each effect, in order', async () => {
   expect(new Set(receiver.received.map(({ event }) => event.id)).size).toBe(4)
   for (const { body, signature: header } of receiver.received) {
     const signed = { body, header, now: Date.now() }
-    expect(verify({ ...signed, secret: SECRET })).toEqual({ kind: 'valid' })
+    expect(verify({ ...signed, secret: SECRET })).toEqual({
+      kind: 'valid',
+      signedAt: expect.any(Date),
+    })
     expect(verify({ ...signed, secret: 'other' }).kind).toBe('invalid')
   }
 })
