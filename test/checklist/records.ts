@@ -65,7 +65,7 @@ export async function beginReap(pool: pg.Pool) {
   const client = await pool.connect()
   await client.query('BEGIN')
   const reaped = await client.query<{ out_removed: number }>(
-    'SELECT * FROM oncekey_record_reap(NULL, 100, false, NULL, NULL)',
+    'SELECT * FROM oncekey_record_reap_4(NULL, 100, false, NULL, NULL)',
   )
   const locks = await client.query<{ mode: string }>(`SELECT DISTINCT mode FROM pg_locks
     WHERE relation = 'oncekey_record'::regclass AND pid = pg_backend_pid() ORDER BY mode`)

@@ -3,6 +3,7 @@ import express, { type Request, type Response } from 'express'
 import { onTestFinished } from 'vitest'
 import {
   idempotency,
+  idempotencyOf,
   idempotencyStatus,
   type IdempotencyOptions,
 } from '../../src/adapters/express/index.ts'
@@ -13,6 +14,7 @@ import type { Store } from '../../src/core/store/store.ts'
 import { sqliteStore, type SqliteStore } from '../../src/stores/sqlite/index.ts'
 import { FakeClock } from '../../src/testing/fake-clock.ts'
 import { serve, type Reply, type Send } from '../adapters/run-express.ts'
+import type { Provider } from '../durable/operations/provider.ts'
 import { scratchFolder } from '../stores/scratch-folder.ts'
 
 export interface PaymentRequest {
@@ -91,6 +93,14 @@ export async function openShop({
         headers: { authorization: `Bearer ${token}` },
         json: { amountCents },
       }),
+  }
+}
+
+/** A handler that charges at a provider, which recognises the downstream key. */
+export function chargeAt(provider: Provider): NonNullable<ShopOptions['handler']> {
+  return async (_till, req, res) => {
+    const downstreamKey = idempotencyOf(req).downstreamKey()
+    res.status(201).json(await provider.charge({ amount: 500 }, downstreamKey))
   }
 }
 
