@@ -153,10 +153,16 @@ describe('the encryption keys', () => {
     for (const secret of [KEY, keys.slice(2)]) expect(read).not.toThrow(secret)
   })
 
-  it('may have any id, also the name of a property of every object', () => {
-    const { encryptionKeys } = readSettings({ ENCRYPTION_KEYS: `__proto__:${KEY}` })
-    expect(encryptionKeys?.current).toBe('__proto__')
-    expect(Object.keys(encryptionKeys!.keys)).toEqual(['__proto__'])
+  it('may have an id that is the name of a property of every object', () => {
+    const { encryptionKeys } = readSettings({ ENCRYPTION_KEYS: `constructor:${KEY}` })
+    expect(encryptionKeys?.current).toBe('constructor')
+    expect(Object.keys(encryptionKeys!.keys)).toEqual(['constructor'])
+  })
+
+  it('have no id that begins with another character than a letter or a digit', () => {
+    for (const id of ['__proto__', '..', '-a']) {
+      expect(() => readSettings({ ENCRYPTION_KEYS: `${id}:${KEY}` })).toThrow(/ENCRYPTION_KEYS/)
+    }
   })
 })
 
